@@ -1,0 +1,76 @@
+"""Submit block functions to a Dask cluster: all that this package knows about scheduling is here."""
+
+import itertools
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from distributed import Client, as_completed
+
+logger = logging.getLogger(__name__)
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, tasks done, tasks in all) on the client after every finished task."""
+
+_run_numbers = itertools.count()
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def run_tasks(
+    client: Client,
+    stage: str,
+    function: Callable[..., Any],
+    arguments: Iterable[Sequence[Any]],
+    *,
+    progress: Progress = silent,
+    in_flight_per_thread: int = 2,
+) -> list[Any]:
+    """Run `function(*args)` on the cluster for every item of `arguments` and return the results in order.
+
+    Only `in_flight_per_thread` tasks per worker thread are submitted at a time, so that neither the scheduler
+    nor a worker's memory grows with the length of the list. The first exception cancels what is left and is
+    raised here. A task may run twice (a worker can die after its work is done), so `function` must write whole
+    files under temporary names and rename them.
+    """
+    items = list(arguments)
+    results: list[Any] = [None] * len(items)
+    if not items:
+        return results
+    token = f"{os.getpid():x}-{next(_run_numbers):x}"
+    waiting = iter(enumerate(items))
+
+    def submit_next() -> Any:
+        for index, args in waiting:
+            # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
+            return client.submit(function, *args, key=(stage, token, index), pure=False)
+        return None
+
+    width = max(1, in_flight_per_thread * max(1, _n_threads(client)))
+    first = [future for future in (submit_next() for _ in range(width)) if future is not None]
+    finished = as_completed(first, with_results=True, raise_errors=False)
+    done = 0
+    progress(stage, 0, len(items))
+    for future, result in finished:
+        if future.status != "finished":
+            client.cancel([f for f in finished.futures], reason="another task of the stage failed")
+            if future.status == "cancelled":
+                raise RuntimeError(f"a task of stage {stage} was cancelled; run the command again")
+            _, exception, traceback = result
+            raise exception.with_traceback(traceback)
+        results[future.key[2]] = result
+        done += 1
+        progress(stage, done, len(items))
+        future.release()
+        following = submit_next()
+        if following is not None:
+            finished.add(following)
+    return results
+
+
+def _n_threads(client: Client) -> int:
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return sum(worker["nthreads"] for worker in workers.values())

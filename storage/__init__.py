@@ -1,0 +1,1 @@
+"""Data at rest: schemas, zarr and parquet layouts, manifests, checksums, atomic publish."""

@@ -1,0 +1,20 @@
+"""Hold the names that code, storage, reports and users share."""
+
+GROUPS = ("pv", "sq", "slc", "olc", "adv", "adc")
+CLICK_GROUP = "adc"
+AD_VIEW_GROUP = "adv"
+IGNORE_GROUP = "ignore"
+
+USER_ID, GROUP, CATEGORY, TIMESTAMP = "user_id", "group", "category", "timestamp"
+AGE, GENDER = "age", "gender"
+PARENT = "parent"
+RANK, SCORE = "rank", "score"
+
+GENDERS = ("female", "male")
+# Lower bounds of the nine age buckets of the paper; ages below the first have no bucket.
+AGE_BUCKET_STARTS = (13, 18, 21, 25, 30, 35, 45, 55, 65)
+AGE_BUCKETS = ("13-17", "18-20", "21-24", "25-29", "30-34", "35-44", "45-54", "55-64", "65+")
+MAX_AGE = 120
+
+INTENSITY, RECENCY = "intensity", "recency"
+DAY_US = 86_400_000_000
