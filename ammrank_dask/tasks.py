@@ -51,18 +51,16 @@ def run_tasks(
 
     width = max(1, in_flight_per_thread * max(1, _n_threads(client)))
     first = [future for future in (submit_next() for _ in range(width)) if future is not None]
-    finished = as_completed(first, with_results=True, raise_errors=False)
-    done = 0
+    finished = as_completed(first, loop=client.loop, with_results=True, raise_errors=False)
     progress(stage, 0, len(items))
-    for future, result in finished:
+    for done, (future, result) in enumerate(finished, start=1):
         if future.status != "finished":
-            client.cancel([f for f in finished.futures], reason="another task of the stage failed")
+            client.cancel(list(finished.futures), reason="another task of the stage failed")
             if future.status == "cancelled":
                 raise RuntimeError(f"a task of stage {stage} was cancelled; run the command again")
             _, exception, traceback = result
             raise exception.with_traceback(traceback)
         results[future.key[2]] = result
-        done += 1
         progress(stage, done, len(items))
         future.release()
         following = submit_next()

@@ -5,7 +5,7 @@ class AmmrankError(Exception):
     """Base of all errors whose message is written for the user."""
 
 
-class BadInput(AmmrankError):
+class BadInput(AmmrankError, ValueError):
     """The lake, the config or an argument is not as it must be."""
 
 

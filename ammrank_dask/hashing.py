@@ -1,0 +1,42 @@
+"""Place users: in partitions, and in the splits for training, validation and the gate."""
+
+import numpy as np
+
+from ammrank_dask.kernels.hashing import hash_integers, hash_strings
+from storage.ids import IntegerIds, StringIds, UserIds
+
+PARTITION_SALT = 0x7061727469746E31
+SPLIT_SALT = 0x73706C6974757331
+
+SPLITS = ("train", "validation", "gate")
+_VALIDATION_SHARE, _GATE_SHARE = 0.1, 0.1
+
+
+def hash_ids(ids: UserIds, salt: int) -> np.ndarray:
+    """Return a 64-bit hash of every id; another salt gives an independent hash.
+
+    Examples
+    --------
+    >>> from storage.ids import ids_from_values
+    >>> int(hash_ids(ids_from_values([1]), 0)[0])
+    10451216379200822465
+    """
+    hashes = np.empty(len(ids), np.uint64)
+    with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
+        if isinstance(ids, IntegerIds):
+            hash_integers(ids.values.view(np.uint64), np.uint64(salt), hashes)
+        elif isinstance(ids, StringIds):
+            arrays = ids.to_arrays()
+            hash_strings(arrays["user_id_offsets"], arrays["user_id_bytes"], np.uint64(salt), hashes)
+    return hashes
+
+
+def partition_of(ids: UserIds, n_partitions: int) -> np.ndarray:
+    """Return the partition of every user (int64); it depends on the id and the number of partitions only."""
+    return (hash_ids(ids, PARTITION_SALT) % np.uint64(n_partitions)).astype(np.int64)
+
+
+def split_of(ids: UserIds) -> np.ndarray:
+    """Return for every user 0 (train), 1 (validation) or 2 (gate): fixed for ever, apart from partitions (int8)."""
+    unit = hash_ids(ids, SPLIT_SALT) / 2.0**64
+    return np.where(unit < _VALIDATION_SHARE, 1, np.where(unit < _VALIDATION_SHARE + _GATE_SHARE, 2, 0)).astype(np.int8)

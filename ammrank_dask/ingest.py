@@ -1,0 +1,332 @@
+"""Ingest days of events: readers slice the log by partition, partitions aggregate it to the day's interest state."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from distributed import Client
+
+from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, end_of
+from ammrank_dask.routing import number_users, slice_by_partition
+from ammrank_dask.tasks import Progress, run_tasks, silent
+from storage.errors import BadInput
+from storage.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
+from storage.exchange import read_slices, write_slices
+from storage.files import digest_of, read_json, write_json
+from storage.lake import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches, scan_file
+from storage.parts import write_part
+from storage.quarantine import QuarantineRows, collect_quarantine, write_quarantine
+from storage.registry import DAY
+from storage.runs import Run, finish_run, is_finished, open_run, start_run
+
+logger = logging.getLogger(__name__)
+
+ROWS_AT_ONCE = 1 << 25
+"""Rows of several days that are in the exchange at a time when history is filled in: bounds the scratch space."""
+VALUES_SHOWN = 20
+"""Distinct unknown values that a day's facts list, the most frequent first."""
+
+
+@dataclass(frozen=True)
+class DayPlan:
+    """A day to ingest: its files, and the run that will hold its partials."""
+
+    date: dt.date
+    files: tuple[FileFacts, ...]
+    run: Path
+    digest: str
+
+
+@dataclass
+class DayFacts:
+    """What reading found in a day or a block of it: counts only, no user ids.
+
+    `clicks` counts the used clicks by category code, for the shares that reports compare with.
+    """
+
+    rows: int = 0
+    late: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    clicks: Counter[int] = field(default_factory=Counter)
+    values: dict[str, Counter[str]] = field(default_factory=dict)
+
+    def add(self, other: DayFacts) -> None:
+        """Add the counts of another block."""
+        self.rows += other.rows
+        self.late += other.late
+        self.counts.update(other.counts)
+        self.clicks.update(other.clicks)
+        for reason, values in other.values.items():
+            self.values.setdefault(reason, Counter()).update(values)
+
+    @property
+    def quarantined(self) -> int:
+        """Rows that could not be used."""
+        return sum(self.counts[reason] for reason in QUARANTINED.values())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as the manifest keeps them, without zeros."""
+        values = {
+            reason: dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:VALUES_SHOWN])
+            for reason, found in sorted(self.values.items())
+        }
+        counts = {name: count for name, count in sorted(self.counts.items()) if count}
+        clicks = [list(entry) for entry in sorted(self.clicks.items())]
+        return {
+            "events": self.rows,
+            "late": self.late,
+            "counts": counts,
+            "unknown_values": values,
+            "clicks": clicks,
+        }
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> DayFacts:
+        """Return the counts that `to_json` wrote."""
+        values = {reason: Counter(found) for reason, found in content["unknown_values"].items()}
+        clicks = Counter({code: count for code, count in content["clicks"]})
+        return cls(content["events"], content["late"], Counter(content["counts"]), clicks, values)
+
+
+def scan_files(
+    client: Client,
+    files: Sequence[tuple[Path, str]],
+    columns: Sequence[str],
+    known: Mapping[str, FileFacts],
+    *,
+    progress: Progress = silent,
+) -> list[FileFacts]:
+    """Return (path, name) files with their digests; files in `known` with the same size and time are not read."""
+    scanned: dict[str, FileFacts] = {}
+    for path, _ in files:
+        status = path.stat()
+        before = known.get(str(path))
+        if before is not None and (before.size, before.mtime_ns) == (status.st_size, status.st_mtime_ns):
+            scanned[str(path)] = before
+    wanted = [(str(path), name, tuple(columns)) for path, name in files if str(path) not in scanned]
+    for facts in run_tasks(client, "scan", scan_file, wanted, progress=progress):
+        scanned[facts.path] = facts
+    return [scanned[str(path)] for path, _ in files]
+
+
+def ingest_days(
+    client: Client,
+    days: Sequence[DayPlan],
+    mapping: EventMapping,
+    *,
+    alpha: float,
+    n_partitions: int,
+    scratch: Path,
+    quarantine: Path,
+    max_quarantine_share: float,
+    settings: Mapping[str, Any],
+    progress: Progress = silent,
+) -> list[Run]:
+    """Write the partials of days; a day that is finished is not done again, nor is a partition of an unfinished one.
+
+    Raises BadInput, with the day unfinished, when more than `max_quarantine_share` of its rows cannot be used.
+    """
+    waiting = [day for day in days if not is_finished(day.run)]
+    while waiting:
+        batch = [waiting.pop(0)]
+        rows = _n_rows(batch[0])
+        while waiting and rows + _n_rows(waiting[0]) <= ROWS_AT_ONCE:
+            rows += _n_rows(waiting[0])
+            batch.append(waiting.pop(0))
+        _ingest_batch(
+            client,
+            batch,
+            mapping,
+            alpha=alpha,
+            n_partitions=n_partitions,
+            scratch=scratch,
+            quarantine=quarantine,
+            max_quarantine_share=max_quarantine_share,
+            settings=settings,
+            progress=progress,
+        )
+    return [open_run(day.run, DAY.kind) for day in days]
+
+
+def _n_rows(day: DayPlan) -> int:
+    return sum(sum(file.rows) for file in day.files)
+
+
+def _ingest_batch(
+    client: Client,
+    days: Sequence[DayPlan],
+    mapping: EventMapping,
+    *,
+    alpha: float,
+    n_partitions: int,
+    scratch: Path,
+    quarantine: Path,
+    max_quarantine_share: float,
+    settings: Mapping[str, Any],
+    progress: Progress,
+) -> None:
+    blocks = {day.date: plan_blocks(day.files, BATCH_ROWS) for day in days}
+    # Ignored groups are not part of a day's digest, but of how its blocks were counted.
+    how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS])
+    folders = {day.date: scratch / f"ingest-{day.date}-{day.digest}-{how}" for day in days}
+    readings = [
+        (block, mapping, end_of(day.date), n_partitions, folders[day.date], number)
+        for day in days
+        for number, block in enumerate(blocks[day.date])
+    ]
+    for folder in folders.values():
+        folder.mkdir(parents=True, exist_ok=True)
+    run_tasks(client, "ingest-read", read_block, readings, progress=progress)
+
+    facts = {}
+    for day in days:
+        facts[day.date] = _check_day(day, folders[day.date], len(blocks[day.date]), quarantine, max_quarantine_share)
+    collections = [
+        (day.run, partition, n_partitions, _slice_paths(folders[day.date], len(blocks[day.date])), _id_kind(day),
+         end_of(day.date), alpha, mapping.n_cells)
+        for day in days
+        for partition in start_run(day.run, n_partitions)
+    ]  # fmt: skip
+    run_tasks(client, "ingest-collect", collect_partition, collections, progress=progress)
+    for day in days:
+        finish_run(
+            day.run,
+            DAY.kind,
+            day.digest,
+            n_partitions,
+            config={**settings, "date": str(day.date), "id_kind": _id_kind(day)},
+            inputs=[file.identity for file in day.files],
+            facts=facts[day.date].to_json(),
+        )
+        shutil.rmtree(folders[day.date], ignore_errors=True)
+        logger.info(
+            "ingested %s: %d events, %d quarantined",
+            day.date,
+            facts[day.date].rows,
+            facts[day.date].quarantined,
+        )
+
+
+def _id_kind(day: DayPlan) -> str:
+    kinds = sorted({file.id_kind for file in day.files})
+    if len(kinds) > 1:
+        raise BadInput(f"the files of {day.date} have user ids of types {' and '.join(kinds)}; convert one of them")
+    return kinds[0] if kinds else "int64"
+
+
+def _check_day(day: DayPlan, folder: Path, n_blocks: int, quarantine: Path, max_share: float) -> DayFacts:
+    facts = DayFacts()
+    for number in range(n_blocks):
+        facts.add(DayFacts.from_json(read_json(_facts_path(folder, number))["facts"]))
+    place = quarantine / f"date={day.date}.parquet"
+    collect_quarantine([_quarantine_path(folder, number) for number in range(n_blocks)], place)
+    if facts.quarantined > max_share * facts.rows:
+        reasons = ", ".join(
+            f"{count:,} {reason}" for reason, count in facts.counts.most_common() if reason in QUARANTINED.values()
+        )
+        unknown = ", ".join(repr(value) for found in facts.values.values() for value, _ in found.most_common(3))
+        raise BadInput(
+            f"{facts.quarantined:,} of {facts.rows:,} events of {day.date} cannot be used ({reasons}"
+            f"{'; values ' + unknown if unknown else ''}), more than quarantine.max_share {max_share:.2%}:"
+            f" see {place}, then map the values in ammrank.yaml or correct the log"
+        )
+    return facts
+
+
+def _facts_path(folder: Path, number: int) -> Path:
+    return folder / f"block-{number:05d}.json"
+
+
+def _quarantine_path(folder: Path, number: int) -> Path:
+    return folder / f"quarantine-{number:05d}.parquet"
+
+
+def _slice_paths(folder: Path, n_blocks: int) -> list[Path]:
+    return [
+        folder / f"block-{number:05d}-{batch:03d}.slices"
+        for number in range(n_blocks)
+        for batch in range(read_json(_facts_path(folder, number))["batches"])
+    ]
+
+
+def read_block(
+    pieces: Sequence[FileSlice], mapping: EventMapping, end: int, n_partitions: int, folder: Path, number: int
+) -> None:
+    """Read a block of a day's log and write its rows, sliced by partition, to scratch files.
+
+    The facts of the block are written last; a block that has them is not read again.
+    """
+    if _facts_path(folder, number).is_file():
+        return
+    columns = mapping.columns
+    names = (columns.user_id, columns.group, columns.category, columns.timestamp)
+    facts = DayFacts()
+    bad_rows = QuarantineRows()
+    n_batches = 0
+    for piece in pieces:
+        # String ids are read as dictionaries too: each distinct id is hashed once.
+        dictionaries = (
+            columns.group,
+            columns.category,
+            *([columns.user_id] if piece.file.id_kind == "string" else []),
+        )
+        for row, table in read_batches(piece, names, dictionaries):
+            batch = decode_events(table, mapping, end=end, where=piece.file.path)
+            _count(facts, batch, table, mapping)
+            bad_rows.add(batch.status, table, columns, piece.file.name, row)
+            rows = {"cell": batch.cell.astype(cell_dtype(mapping.n_cells)), "time": batch.time}
+            sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
+            write_slices(folder / f"block-{number:05d}-{n_batches:03d}.slices", n_partitions, sections)
+            n_batches += 1
+    write_quarantine(_quarantine_path(folder, number), bad_rows)
+    write_json(_facts_path(folder, number), {"batches": n_batches, "facts": facts.to_json()}, durable=False)
+
+
+def _count(facts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:
+    facts.rows += len(batch.status)
+    facts.late += batch.late
+    found = np.bincount(batch.status, minlength=16)
+    facts.counts["kept"] += int(found[KEPT])
+    for code, name in {**COUNTED, **QUARANTINED}.items():
+        facts.counts[name] += int(found[code])
+    n_categories = len(mapping.taxonomy.categories)
+    first = mapping.click_group * n_categories
+    is_click = (batch.status == KEPT) & (batch.cell >= first) & (batch.cell < first + n_categories)
+    clicks = np.bincount(batch.cell[is_click] - first)
+    facts.clicks.update({int(code): int(clicks[code]) for code in np.flatnonzero(clicks)})
+    for code, column in QuarantineRows.value_columns(mapping.columns).items():
+        if found[code]:
+            values = table.column(column).filter(pa.array(batch.status == code)).value_counts().to_pylist()
+            counter = facts.values.setdefault(QUARANTINED[code], Counter())
+            counter.update({str(entry["values"]): entry["counts"] for entry in values})
+
+
+def collect_partition(
+    run: Path, partition: int, n_partitions: int, slices: Sequence[Path], id_kind: str, end: int, alpha: float,
+    n_cells: int,
+) -> None:  # fmt: skip
+    """Aggregate the slices of one partition of a day, in file order, and write the partial."""
+    found = read_slices(slices, partition, n_partitions)
+    state = aggregate_slices(found, id_kind=id_kind, end=end, alpha=alpha, n_cells=n_cells)
+    write_part(run, partition, DAY, state.to_arrays())
+
+
+def aggregate_slices(
+    slices: Sequence[Mapping[str, np.ndarray]], *, id_kind: str, end: int, alpha: float, n_cells: int
+) -> InterestState:
+    """Return the interest state of the rows of one partition."""
+    if not sum(len(part["user"]) for part in slices):
+        return InterestState.empty(id_kind, n_cells)
+    cell = np.concatenate([part["cell"] for part in slices])
+    time = np.concatenate([part["time"] for part in slices])
+    ids, user = number_users(slices, id_kind)
+    return aggregate_events(ids, user, cell, time, end=end, alpha=alpha, n_cells=n_cells)

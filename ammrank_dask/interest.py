@@ -1,0 +1,173 @@
+"""The interest state of users: per (group, category) cell the pair (Σ α^(T−tᵢ), max tᵢ), merged by (+, max)."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ammrank_dask.kernels.interest import aggregate_cells, fold_cells
+from storage.ids import UserIds, empty_ids, ids_from_arrays, union
+from storage.vocabulary import DAY_US
+
+
+def end_of(date: dt.date) -> int:
+    """Return T, the end of a date, in microseconds since 1970 UTC."""
+    return (date - dt.date(1970, 1, 1)).days * DAY_US + DAY_US
+
+
+def cell_dtype(n_cells: int) -> np.dtype:
+    """Return the smallest type that holds a cell code."""
+    return np.dtype(np.uint16 if n_cells <= 1 << 16 else np.uint32)
+
+
+@dataclass(frozen=True)
+class InterestState:
+    """The cells of some users at the end of a date, in CSR form, users ascending by id.
+
+    `intensity` is the value at the end of that date, so that a state can be read without further arithmetic.
+    """
+
+    user_ids: UserIds
+    indptr: np.ndarray
+    cell: np.ndarray
+    intensity: np.ndarray
+    last: np.ndarray
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return the arrays under their names in the registry."""
+        return {
+            **self.user_ids.to_arrays(),
+            "indptr": self.indptr,
+            "cell": self.cell,
+            "intensity": self.intensity,
+            "last": self.last,
+        }
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> InterestState:
+        """Return the state that `to_arrays` stored."""
+        return cls(ids_from_arrays(arrays), arrays["indptr"], arrays["cell"], arrays["intensity"], arrays["last"])
+
+    @classmethod
+    def empty(cls, kind: str, n_cells: int) -> InterestState:
+        """Return the neutral element: no users, no cells."""
+        return cls(
+            empty_ids(kind),
+            np.zeros(1, np.int64),
+            np.empty(0, cell_dtype(n_cells)),
+            np.empty(0, np.float64),
+            np.empty(0, np.int64),
+        )
+
+    def select_cells(self, keep: np.ndarray) -> InterestState:
+        """Return the state with the cells of the mask only; users without any stay, with no cells."""
+        kept = np.concatenate([[0], np.cumsum(keep)])
+        return InterestState(self.user_ids, kept[self.indptr], self.cell[keep], self.intensity[keep], self.last[keep])
+
+    def place(self, users: UserIds) -> InterestState:
+        """Return the state with one row for each of `users` (sorted); users that it does not know have no cells."""
+        positions = users.positions_of(self.user_ids)
+        counts = np.zeros(len(users) + 1, np.int64)
+        counts[positions + 1] = np.diff(self.indptr)
+        return InterestState(users, np.cumsum(counts), self.cell, self.intensity, self.last)
+
+    def drop_empty_users(self) -> InterestState:
+        """Return the state without users that have no cell."""
+        counts = np.diff(self.indptr)
+        if counts.all():
+            return self
+        keep = np.flatnonzero(counts)
+        indptr = np.concatenate([[0], np.cumsum(counts[keep])])
+        return InterestState(self.user_ids.take(keep), indptr, self.cell, self.intensity, self.last)
+
+
+def aggregate_events(
+    user_ids: UserIds,
+    user: np.ndarray,
+    cell: np.ndarray,
+    time: np.ndarray,
+    *,
+    end: int,
+    alpha: float,
+    n_cells: int,
+) -> InterestState:
+    """Return the interest state of events at time `end`: intensity Σ α^(end−tᵢ) in days, and the newest time.
+
+    Parameters
+    ----------
+    user_ids
+        The users, sorted.
+    user, cell, time
+        Of every event: position in `user_ids`, cell code, microseconds since 1970 UTC.
+    """
+    n, n_users = len(user), len(user_ids)
+    out_indptr = np.empty(n_users + 1, np.int64)
+    out_cell = np.empty(n, cell_dtype(n_cells))
+    out_intensity = np.empty(n, np.float64)
+    out_last = np.empty(n, np.int64)
+    written = aggregate_cells(
+        user, cell, time, end, math.log(alpha) / DAY_US,
+        np.empty(n, np.int64), np.zeros(n_users + 1, np.int64),
+        np.empty(n_cells, np.float64), np.empty(n_cells, np.int64), np.full(n_cells, -1, np.int64),
+        np.empty(n_cells, np.int64),
+        out_indptr, out_cell, out_intensity, out_last,
+    )  # fmt: skip
+    return InterestState(
+        user_ids,
+        out_indptr,
+        out_cell[:written].copy(),
+        out_intensity[:written].copy(),
+        out_last[:written].copy(),
+    )
+
+
+def fold_days(
+    base: InterestState,
+    days: Iterable[InterestState | None],
+    day_users: Sequence[UserIds],
+    *,
+    first_end: int,
+    alpha: float,
+    max_age_days: int | None,
+) -> Iterable[InterestState]:
+    """Fold the partials of consecutive days into a state and yield it after each of them.
+
+    Every day is one step `state · α + partial` in float64, so that a state is the same bits whether it was
+    folded night by night or in one go.
+
+    Parameters
+    ----------
+    base
+        The state at the end of the day before the first one.
+    days
+        The partial of each day, None for a day without any.
+    day_users
+        The users of all those days, in any order: rows are laid out once for all of them.
+    first_end
+        End of the first day, microseconds.
+    max_age_days
+        Cells whose newest event is older than this many days are dropped; None keeps all.
+    """
+    users = union([base.user_ids, *day_users])
+    state = base.place(users)
+    nothing = InterestState.empty(users.kind, 1 << (8 * base.cell.dtype.itemsize))
+    for number, day in enumerate(days):
+        end = first_end + number * DAY_US
+        oldest = end - max_age_days * DAY_US if max_age_days is not None else np.iinfo(np.int64).min
+        partial = day if day is not None else nothing
+        size = len(state.cell) + len(partial.cell)
+        out_indptr = np.empty(len(users) + 1, np.int64)
+        out_cell = np.empty(size, state.cell.dtype)
+        out_intensity = np.empty(size, np.float64)
+        out_last = np.empty(size, np.int64)
+        written = fold_cells(
+            state.indptr, state.cell, state.intensity, state.last,
+            users.positions_of(partial.user_ids), partial.indptr, partial.cell, partial.intensity, partial.last,
+            alpha, oldest, out_indptr, out_cell, out_intensity, out_last,
+        )  # fmt: skip
+        state = InterestState(users, out_indptr, out_cell[:written], out_intensity[:written], out_last[:written])
+        yield state

@@ -1,0 +1,109 @@
+"""Turn the interest state into sparse feature rows, choose columns, normalise rows."""
+
+import math
+
+from ammrank_dask.kernels.jit import kernel
+
+
+@kernel
+def count_values(indptr, cell, group_slot, n_categories, kinds, out_count):
+    """Write how many values each user gets from events: `kinds` (1 or 2) for each cell of a group that is used."""
+    for u in range(len(indptr) - 1):
+        n = 0
+        for j in range(indptr[u], indptr[u + 1]):
+            if group_slot[cell[j] // n_categories] >= 0:
+                n += kinds
+        out_count[u] = n
+
+
+@kernel
+def write_values(
+    indptr, cell, intensity, last, group_slot, n_categories, end, log_alpha_per_us, use_log, use_recency,
+    age_bucket, gender, age_column, gender_column, out_indptr, out_indices, out_data,
+):  # fmt: skip
+    """Write the feature rows: per group the intensities, then the recencies α^(end−last), then age and gender.
+
+    `out_indptr` is given; the columns of a row ascend because cells do and groups keep their order.
+    """
+    width = 2 * n_categories if use_recency else n_categories
+    for u in range(len(indptr) - 1):
+        at = out_indptr[u]
+        j = indptr[u]
+        stop = indptr[u + 1]
+        while j < stop:
+            group = cell[j] // n_categories
+            begin = j
+            while j < stop and cell[j] // n_categories == group:
+                j += 1
+            slot = group_slot[group]
+            if slot < 0:
+                continue
+            shift = slot * width - group * n_categories
+            for i in range(begin, j):
+                out_indices[at] = cell[i] + shift
+                out_data[at] = math.log1p(intensity[i]) if use_log else intensity[i]
+                at += 1
+            if use_recency:
+                for i in range(begin, j):
+                    out_indices[at] = cell[i] + shift + n_categories
+                    out_data[at] = math.exp(log_alpha_per_us * (end - last[i]))
+                    at += 1
+        if age_bucket[u] >= 0:
+            out_indices[at] = age_column + age_bucket[u]
+            out_data[at] = 1.0
+            at += 1
+        if gender[u] >= 0:
+            out_indices[at] = gender_column + gender[u]
+            out_data[at] = 1.0
+            at += 1
+
+
+@kernel
+def choose_columns(indptr, indices, data, new_column, out_indptr, out_indices, out_data):
+    """Keep the values whose `new_column` is not negative, under that number; return how many they are."""
+    n = 0
+    out_indptr[0] = 0
+    for row in range(len(indptr) - 1):
+        for j in range(indptr[row], indptr[row + 1]):
+            column = new_column[indices[j]]
+            if column >= 0:
+                out_indices[n] = column
+                out_data[n] = data[j]
+                n += 1
+        out_indptr[row + 1] = n
+    return n
+
+
+@kernel
+def normalize_rows(indptr, data):
+    """Divide every row by its Euclidean norm, in place; an empty row stays empty."""
+    for row in range(len(indptr) - 1):
+        total = 0.0
+        for j in range(indptr[row], indptr[row + 1]):
+            total += float(data[j]) * float(data[j])
+        if total > 0.0:
+            scale = 1.0 / math.sqrt(total)
+            for j in range(indptr[row], indptr[row + 1]):
+                data[j] = data[j] * scale
+
+
+@kernel
+def rank_clicks(indptr, cell, intensity, last, n_categories, order, out_category, out_intensity):
+    """Sort the clicked cells of each user by intensity; equal: the more recent first, then the lower code.
+
+    All cells are of the click group. `order` is work space, one entry per cell.
+    """
+    for u in range(len(indptr) - 1):
+        begin, stop = indptr[u], indptr[u + 1]
+        for j in range(begin, stop):
+            k = j
+            while k > begin and (
+                intensity[order[k - 1]] < intensity[j]
+                or (intensity[order[k - 1]] == intensity[j] and last[order[k - 1]] < last[j])
+            ):
+                order[k] = order[k - 1]
+                k -= 1
+            order[k] = j
+        for k in range(begin, stop):
+            out_category[k] = cell[order[k]] % n_categories
+            out_intensity[k] = intensity[order[k]]

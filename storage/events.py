@@ -1,0 +1,246 @@
+"""Turn a batch of log rows into codes and times, and say of every row that cannot be used why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.errors import BadInput
+from storage.ids import IntegerIds, StringIds, UserIds, is_string
+from storage.lake import EventColumns
+from storage.taxonomy import UNRANKED, Taxonomy
+from storage.vocabulary import DAY_US
+
+KEPT = 0
+# Rows that are counted and left out without complaint.
+IGNORED_GROUP, NULL_CATEGORY, UNRANKED_CATEGORY = 1, 2, 3
+COUNTED = {
+    IGNORED_GROUP: "ignored_group",
+    NULL_CATEGORY: "null_category",
+    UNRANKED_CATEGORY: "unranked_category",
+}
+# Rows that are quarantined.
+NO_USER, NO_GROUP, UNKNOWN_GROUP, NO_TIME, BEFORE_1970, TOO_LATE, AFTER_NIGHT, UNKNOWN_CATEGORY = range(4, 12)
+QUARANTINED = {
+    NO_USER: "no_user_id",
+    NO_GROUP: "no_group",
+    UNKNOWN_GROUP: "unknown_group",
+    NO_TIME: "no_timestamp",
+    BEFORE_1970: "timestamp_before_1970",
+    TOO_LATE: "timestamp_too_old",
+    AFTER_NIGHT: "timestamp_after_night",
+    UNKNOWN_CATEGORY: "unknown_category",
+}
+
+_UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
+_FAR = 2**62 // 1_000_000
+
+
+@dataclass(frozen=True)
+class EventMapping:
+    """How the values of a log are understood."""
+
+    columns: EventColumns
+    group_of: Mapping[str, int]
+    ignored_groups: frozenset[str]
+    taxonomy: Taxonomy
+    n_groups: int
+    click_group: int
+    late_days: int
+    nobody: frozenset[str] = frozenset()
+
+    @property
+    def n_cells(self) -> int:
+        """Number of (group, category) cells; the code of a cell is group × L + category."""
+        return self.n_groups * len(self.taxonomy.categories)
+
+
+@dataclass(frozen=True)
+class EventBatch:
+    """Rows as codes. `user` is a position in `ids` for strings, and unused for integers, whose ids are in row order."""
+
+    ids: UserIds
+    user: np.ndarray | None
+    cell: np.ndarray
+    time: np.ndarray
+    status: np.ndarray
+    late: int
+
+
+def decode_events(table: pa.Table, mapping: EventMapping, *, end: int, where: str) -> EventBatch:
+    """Map one batch of a day's log.
+
+    Parameters
+    ----------
+    end
+        T of the day, microseconds since 1970 UTC.
+    where
+        Name of the file for messages.
+    """
+    columns = mapping.columns
+    group, group_status = _map_groups(table.column(columns.group), mapping, where)
+    category, category_status = _map_categories(table.column(columns.category), mapping, where)
+    time, no_time = to_microseconds(table.column(columns.timestamp), columns, where)
+    ids, user, no_user = _map_users(table.column(columns.user_id), mapping.nobody)
+
+    # The first reason that applies wins: written from the last to the first.
+    status = category_status
+    too_old = time < end - DAY_US - mapping.late_days * DAY_US
+    status[too_old] = TOO_LATE
+    status[time > end] = AFTER_NIGHT
+    status[time < 0] = BEFORE_1970
+    if no_time is not None:
+        status[no_time] = NO_TIME
+    if no_user is not None:
+        status[no_user] = NO_USER
+    status = np.where(group_status != KEPT, group_status, status)
+    cell = group * len(mapping.taxonomy.categories) + category
+    late = int(np.count_nonzero((status == KEPT) & (time < end - DAY_US)))
+    return EventBatch(ids, user, cell, time, status, late)
+
+
+def to_microseconds(column: pa.ChunkedArray, columns: EventColumns, where: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return times as int64 microseconds since 1970 UTC, and a mask of nulls (None without any)."""
+    found = column.type
+    name = columns.timestamp
+    no_time = _null_mask(column)
+    if pa.types.is_timestamp(found):
+        unit = found.unit
+        if found.tz is None and columns.timezone is None:
+            raise BadInput(
+                f"{where}: the times in {name!r} have no zone; set `timezone` in ammrank.yaml (for example UTC)"
+            )
+        values = _numbers(column.cast(pa.int64()))
+        microseconds = _scale(values, unit)
+        if found.tz is None and columns.timezone != "UTC":
+            microseconds = _localize(microseconds, str(columns.timezone))
+    elif pa.types.is_integer(found):
+        if columns.timestamp_unit is None:
+            raise BadInput(
+                f"{where}: the times in {name!r} are integers; set `timestamp_unit` in ammrank.yaml (s, ms, us, ns)"
+            )
+        microseconds = _scale(_numbers(column.cast(pa.int64())), columns.timestamp_unit)
+    else:
+        raise BadInput(f"{where}: {name!r} must be a timestamp or an integer, found {found}; convert the column")
+    if no_time is not None:
+        microseconds[no_time] = 0
+    return microseconds, no_time
+
+
+def _scale(values: np.ndarray, unit: str) -> np.ndarray:
+    factor = _UNITS[unit]
+    if factor < 0:
+        return values // -factor
+    # Absurd times are quarantined later; clipped here, they cannot wrap around into plausible ones.
+    return np.clip(values, -_FAR, _FAR) * factor if factor > 1 else values.copy()
+
+
+def _localize(naive: np.ndarray, zone: str) -> np.ndarray:
+    limit = 253_402_300_800_000_000  # year 10000: calendars of time zones end there
+    index = pd.DatetimeIndex(np.clip(naive, -limit // 4, limit - DAY_US).view("datetime64[us]"))
+    # Where clocks are turned back a time happens twice; the earlier one is taken.
+    zoned = index.tz_localize(zone, ambiguous=np.ones(len(index), bool), nonexistent="shift_forward")
+    return zoned.tz_convert("UTC").tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+
+
+def _map_groups(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> tuple[np.ndarray, np.ndarray]:
+    indices, values, nulls = _dictionary(column, mapping.columns.group, where)
+    codes = np.zeros(len(values) + 1, np.int64)
+    status = np.full(len(values) + 1, KEPT, np.uint8)
+    for i, value in enumerate(values):
+        if value in mapping.group_of:
+            codes[i] = mapping.group_of[value]
+        else:
+            status[i] = IGNORED_GROUP if value in mapping.ignored_groups else UNKNOWN_GROUP
+    status[-1] = NO_GROUP
+    if nulls is not None:
+        indices = np.where(nulls, len(values), indices)
+    return codes[indices], status[indices]
+
+
+def _map_categories(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> tuple[np.ndarray, np.ndarray]:
+    indices, values, nulls = _dictionary(column, mapping.columns.category, where)
+    codes = np.zeros(len(values) + 1, np.int64)
+    status = np.full(len(values) + 1, KEPT, np.uint8)
+    code_of = mapping.taxonomy.code_of
+    for i, value in enumerate(values):
+        code = code_of.get(value)
+        if code is None:
+            status[i] = UNKNOWN_CATEGORY
+        elif code == UNRANKED:
+            status[i] = UNRANKED_CATEGORY
+        else:
+            codes[i] = code
+    status[-1] = NULL_CATEGORY
+    if nulls is not None:
+        indices = np.where(nulls, len(values), indices)
+    return codes[indices], status[indices]
+
+
+def _map_users(column: pa.ChunkedArray, nobody: frozenset[str]) -> tuple[UserIds, np.ndarray | None, np.ndarray | None]:
+    no_user = _null_mask(column)
+    found = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+    if pa.types.is_integer(found):
+        ids = _numbers(_plain(column).cast(pa.int64()))
+        strangers = [int(value) for value in nobody if value.lstrip("-").isdigit()]
+        if strangers:
+            absent = np.isin(ids, strangers)
+            no_user = absent if no_user is None else no_user | absent
+        return IntegerIds(ids), None, no_user
+    encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
+    chunk = _combine(encoded)
+    values = chunk.dictionary.cast(pa.large_string())
+    codes = _numbers(chunk.indices.cast(pa.int64()))
+    # An empty or blank id is nobody's.
+    blank = pc.or_(
+        pc.equal(pc.utf8_trim_whitespace(values), ""),
+        pc.is_in(values, value_set=pa.array(sorted(nobody), pa.large_string())),
+    )
+    blank = blank.to_numpy(zero_copy_only=False)
+    if blank.any():
+        absent = blank[codes] if no_user is None else np.where(no_user, True, blank[codes])
+        no_user = absent
+    return StringIds(values), codes, no_user
+
+
+def _dictionary(column: pa.ChunkedArray, name: str, where: str) -> tuple[np.ndarray, list[str], np.ndarray | None]:
+    found = column.type
+    value_type = found.value_type if pa.types.is_dictionary(found) else found
+    if pa.types.is_null(found):
+        column = column.cast(pa.string())
+    elif not is_string(value_type):
+        raise BadInput(f"{where}: {name!r} must be a string column, found {found}; convert the column")
+    chunk = _combine(column if pa.types.is_dictionary(column.type) else column.dictionary_encode())
+    nulls = _null_mask(chunk)
+    return _numbers(chunk.indices), chunk.dictionary.to_pylist(), nulls
+
+
+def _combine(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
+    if isinstance(column, pa.ChunkedArray):
+        return column.chunk(0) if column.num_chunks == 1 else column.unify_dictionaries().combine_chunks()
+    return column
+
+
+def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
+
+
+def _numbers(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
+    if column.null_count:
+        column = column.fill_null(0)
+    if isinstance(column, pa.ChunkedArray):
+        return column.to_numpy()
+    return column.to_numpy(zero_copy_only=False)
+
+
+def _null_mask(column: pa.ChunkedArray | pa.Array) -> np.ndarray | None:
+    if not column.null_count:
+        return None
+    return np.asarray(
+        column.is_null().to_numpy(zero_copy_only=False) if isinstance(column, pa.Array) else column.is_null().to_numpy()
+    )

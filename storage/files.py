@@ -1,0 +1,127 @@
+"""Write files so that a reader sees the old one or the new one, never half of one."""
+
+import hashlib
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from storage.errors import BadInput, DamagedStore
+
+TEMPORARY = ".tmp-"
+"""Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
+
+
+def temporary_beside(path: Path) -> Path:
+    """Return a fresh name in the folder of `path` that no reader looks at."""
+    return path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:12]}")
+
+
+def write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
+    """Let `write` fill a temporary file and give it its name with one rename.
+
+    A file that is not `durable` may be lost in a power cut until something else syncs it (`sync_tree`).
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = temporary_beside(path)
+    try:
+        write(temporary)
+        if durable:
+            sync_file(temporary)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    if durable:
+        sync_folder(path.parent)
+
+
+def write_text(path: Path, text: str, *, durable: bool = True) -> None:
+    """Write a text file atomically."""
+    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"), durable=durable)
+
+
+def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Write JSON atomically, with sorted keys and one final newline: equal values are equal bytes."""
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
+    write_text(path, text, durable=durable)
+
+
+def read_json(path: Path) -> Any:
+    """Read JSON that this package wrote."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, UnicodeDecodeError) as error:
+        raise DamagedStore(f"{path} is not the JSON that was written: {error}") from None
+
+
+def rename_folder(temporary: Path, final: Path) -> None:
+    """Give a finished folder its name; if a twin of this task was faster, keep the twin's (same bytes)."""
+    try:
+        os.rename(temporary, final)
+    except OSError:
+        if not final.is_dir():
+            raise
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def sweep_temporary(folder: Path) -> None:
+    """Remove what a crash left under temporary names directly in `folder`."""
+    if not folder.is_dir():
+        return
+    for path in folder.iterdir():
+        if path.name.startswith(TEMPORARY):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def sync_file(path: Path) -> None:
+    """Force a file's bytes to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Force a folder's names to the disk."""
+    sync_file(path)
+
+
+def sync_tree(folder: Path) -> None:
+    """Force every file below `folder` to the disk."""
+    for root, _, names in os.walk(folder):
+        for name in names:
+            sync_file(Path(root) / name)
+        sync_folder(Path(root))
+
+
+def digest_of(value: Any) -> str:
+    """Return a short stable hash of a JSON-like value."""
+    text = json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file's bytes."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
+
+
+def digest_tree(root: Path, relative: Iterable[str]) -> str:
+    """Return one SHA-256 over the names and bytes of all files below the given files and folders of `root`."""
+    total = hashlib.sha256()
+    for name in sorted(relative):
+        top = root / name
+        files = [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file()]
+        for path in sorted(files, key=lambda p: p.relative_to(root).as_posix()):
+            total.update(f"{path.relative_to(root).as_posix()}\0{digest_file(path)}\n".encode())
+    return total.hexdigest()

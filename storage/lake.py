@@ -1,0 +1,205 @@
+"""Find and read a lake's parquet files: the user's own logs, never changed."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.errors import BadInput
+from storage.files import digest_file, digest_of, read_json, write_json
+from storage.ids import is_string
+
+BATCH_ROWS = 1 << 20
+"""Rows that a reader holds at a time."""
+
+
+@dataclass(frozen=True)
+class EventColumns:
+    """The names of the event columns in this lake, and how its timestamps are meant."""
+
+    user_id: str = "user_id"
+    group: str = "group"
+    category: str = "category"
+    timestamp: str = "timestamp"
+    timezone: str | None = None
+    timestamp_unit: str | None = None
+
+
+@dataclass(frozen=True)
+class FileFacts:
+    """A parquet file as it was when it was scanned."""
+
+    path: str
+    name: str
+    size: int
+    mtime_ns: int
+    digest: str
+    rows: tuple[int, ...]
+    id_kind: str
+
+    @property
+    def identity(self) -> list[Any]:
+        """What of the file enters digests: content, not place or time."""
+        return [self.name, self.size, self.digest]
+
+
+def list_days(events: Path, date_key: str) -> dict[dt.date, Path]:
+    """Return the day folders of a lake in date order."""
+    if not events.is_dir():
+        raise BadInput(f"there is no folder of events at {events}; set lake.events")
+    days = {}
+    for folder in events.iterdir():
+        key, found, value = folder.name.partition("=")
+        if not found or key != date_key or not folder.is_dir():
+            continue
+        try:
+            days[dt.date.fromisoformat(value)] = folder
+        except ValueError:
+            raise BadInput(f"{folder} is not a date; day folders are named {date_key}=YYYY-MM-DD") from None
+    if not days:
+        raise BadInput(f"{events} has no folder named {date_key}=YYYY-MM-DD; set lake.events or lake.date_key")
+    return dict(sorted(days.items()))
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the parquet files of a day folder in name order, without hidden and marker files."""
+    return sorted(
+        Path(root) / name
+        for root, _, names in os.walk(folder)
+        for name in names
+        if name.endswith((".parquet", ".parq")) and not name.startswith((".", "_"))
+    )
+
+
+def open_parquet(path: Path | str, **options: Any) -> pq.ParquetFile:
+    """Open a parquet file or say in one sentence why it cannot be read."""
+    try:
+        return pq.ParquetFile(path, **options)
+    except (pa.ArrowInvalid, OSError, EOFError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"{path} is not a readable parquet file ({reason}); replace or remove it") from None
+
+
+def scan_file(path: str, name: str, columns: Sequence[str]) -> FileFacts:
+    """Read the footer of a file, check that it has the columns, and hash its bytes."""
+    status = os.stat(path)
+    with open_parquet(path) as file:
+        schema = file.schema_arrow
+        require_columns(schema, columns, path)
+        metadata = file.metadata
+        rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+    return FileFacts(
+        path,
+        name,
+        status.st_size,
+        status.st_mtime_ns,
+        digest_file(Path(path)),
+        rows,
+        id_kind_of(schema, columns[0], path),
+    )
+
+
+def require_columns(schema: pa.Schema, columns: Sequence[str], path: str) -> None:
+    """Raise unless the file has all the columns."""
+    missing = [name for name in columns if name not in schema.names]
+    if missing:
+        raise BadInput(
+            f"{path} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, schema.names))}."
+            " Map the names under `columns` in ammrank.yaml"
+        )
+
+
+def id_kind_of(schema: pa.Schema, column: str, path: str) -> str:
+    """Return `int64` or `string`, the type of the user ids of a file."""
+    found = schema.field(column).type
+    if pa.types.is_dictionary(found):
+        found = found.value_type
+    if pa.types.is_integer(found):
+        return "int64"
+    if is_string(found):
+        return "string"
+    raise BadInput(f"{path}: user ids in {column!r} must be int64 or string, found {found}; convert the column")
+
+
+@dataclass(frozen=True)
+class FileSlice:
+    """Some row groups of a file, the unit that a reader task takes."""
+
+    file: FileFacts
+    row_groups: tuple[int, ...]
+
+    @property
+    def first_row(self) -> int:
+        """Row of the file with which the slice starts."""
+        return sum(self.file.rows[: self.row_groups[0]]) if self.row_groups else 0
+
+
+def plan_blocks(files: Sequence[FileFacts], block_rows: int) -> list[list[FileSlice]]:
+    """Cut files into blocks of about `block_rows` rows, in file order; small files share a block."""
+    blocks: list[list[FileSlice]] = []
+    room = 0
+    for file in files:
+        for group, rows in enumerate(file.rows):
+            if not rows:
+                continue
+            if room < rows or not blocks:
+                blocks.append([])
+                room = max(block_rows, rows)
+            room -= rows
+            block = blocks[-1]
+            if block and block[-1].file is file:
+                block[-1] = FileSlice(file, (*block[-1].row_groups, group))
+            else:
+                block.append(FileSlice(file, (group,)))
+    return blocks
+
+
+def read_batches(
+    piece: FileSlice, columns: Sequence[str], dictionaries: Sequence[str]
+) -> Iterator[tuple[int, pa.Table]]:
+    """Yield (row of the file, table of at most BATCH_ROWS rows); `dictionaries` are read without copying strings."""
+    path = piece.file.path
+    status = os.stat(path)
+    if (status.st_size, status.st_mtime_ns) != (piece.file.size, piece.file.mtime_ns):
+        raise BadInput(f"{path} changed while it was read; run the command again when it is complete")
+    with open_parquet(path, read_dictionary=list(dictionaries)) as file:
+        row = piece.first_row
+        try:
+            for batch in file.iter_batches(
+                BATCH_ROWS, row_groups=list(piece.row_groups), columns=list(columns), use_threads=False
+            ):
+                yield row, pa.Table.from_batches([batch])
+                row += batch.num_rows
+        except (pa.ArrowInvalid, OSError) as error:
+            reason = str(error).splitlines()[0]
+            raise BadInput(f"{path} cannot be decoded ({reason}); replace or remove it") from None
+
+
+def day_digest(settings: str, files: Sequence[FileFacts]) -> str:
+    """Return the digest of a day's input: the settings that matter and the content of its files."""
+    return digest_of([settings, [file.identity for file in files]])
+
+
+def missing_days(days: Mapping[dt.date, Any], first: dt.date, last: dt.date) -> list[dt.date]:
+    """Return the dates between two dates, both included, that have no folder."""
+    span = (last - first).days + 1
+    return [day for day in (first + dt.timedelta(n) for n in range(span)) if day not in days]
+
+
+def load_scanned(path: Path) -> dict[str, FileFacts]:
+    """Return the files that were scanned before, by path; none when the list is not there."""
+    if not path.is_file():
+        return {}
+    return {entry["path"]: FileFacts(**{**entry, "rows": tuple(entry["rows"])}) for entry in read_json(path)["files"]}
+
+
+def save_scanned(path: Path, files: Iterable[FileFacts]) -> None:
+    """Remember scanned files, so that a night does not hash the history again."""
+    write_json(path, {"files": [asdict(file) for file in sorted(files, key=lambda file: file.path)]})

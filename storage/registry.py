@@ -1,0 +1,211 @@
+"""Register every stored array and table column once: name, dimensions, type and meaning.
+
+Everything written to or read from disk is validated against this registry, and `storage/README.md` is generated
+from it (`python -m storage.registry`).
+"""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from storage.errors import DamagedStore
+from storage.vocabulary import AGE, CATEGORY, GENDER, GROUP, PARENT, RANK, SCORE, TIMESTAMP, USER_ID
+
+FORMAT = 1
+"""Version of everything under a site. A reader refuses any other."""
+
+UNSIGNED = ("uint16", "uint32")
+
+
+@dataclass(frozen=True)
+class ArraySpec:
+    """One stored array: `dims` are names whose lengths must agree inside a part (`x+1` is one longer than `x`)."""
+
+    name: str
+    dims: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    meaning: str
+
+
+@dataclass(frozen=True)
+class PartSchema:
+    """The arrays of one partition of one kind of run, and where its counts of rows and non-zeros are read."""
+
+    kind: str
+    meaning: str
+    arrays: tuple[ArraySpec, ...]
+    optional: frozenset[str] = frozenset()
+    rows_dim: str = "user"
+    nnz_dim: str | None = None
+
+    def validate(self, arrays: Mapping[str, np.ndarray], where: str) -> dict[str, int]:
+        """Check names, types and lengths; return the length of every dimension."""
+        specs = {spec.name: spec for spec in self.arrays}
+        unknown = sorted(set(arrays) - set(specs))
+        missing = sorted(set(specs) - set(arrays) - self.optional)
+        if unknown or missing:
+            raise DamagedStore(f"{where}: a {self.kind} part has unknown arrays {unknown}, lacks {missing}")
+        lengths: dict[str, int] = {}
+        for name, array in arrays.items():
+            spec = specs[name]
+            if str(array.dtype) not in spec.dtypes:
+                raise DamagedStore(f"{where}: {name} must be {' or '.join(spec.dtypes)}, found {array.dtype}")
+            if array.ndim != len(spec.dims):
+                raise DamagedStore(f"{where}: {name} must have dimensions {spec.dims}, found {array.shape}")
+            for dim, found in zip(spec.dims, array.shape, strict=True):
+                base, plus = (dim[:-2], 1) if dim.endswith("+1") else (dim, 0)
+                if lengths.setdefault(base, found - plus) != found - plus:
+                    raise DamagedStore(
+                        f"{where}: {name} has {found} entries, expected {lengths[base] + plus} along {dim}"
+                    )
+        return lengths
+
+
+_INT64 = ("int64",)
+_IDS = (
+    ArraySpec("user_id", ("user",), _INT64, "user ids in ascending order, when ids are integers"),
+    ArraySpec("user_id_offsets", ("user+1",), _INT64, "where each id starts in user_id_bytes, when ids are strings"),
+    ArraySpec("user_id_bytes", ("id_byte",), ("uint8",), "the ids in UTF-8, one after the other, in byte order"),
+)
+_ID_NAMES = frozenset(spec.name for spec in _IDS)
+
+_INTEREST = (
+    *_IDS,
+    ArraySpec("indptr", ("user+1",), _INT64, "where the cells of each user start"),
+    ArraySpec("cell", ("cell",), UNSIGNED, "group code × number of categories + category code, ascending per user"),
+    ArraySpec(
+        "intensity",
+        ("cell",),
+        ("float64",),
+        "Σ α^(T−tᵢ) over the cell's events, T the end of the date, in days",
+    ),
+    ArraySpec("last", ("cell",), _INT64, "time of the newest event of the cell, microseconds since 1970 UTC"),
+)
+
+DAY = PartSchema("day", "the interest state of one day's events alone", _INTEREST, optional=_ID_NAMES, nnz_dim="cell")
+STATE = PartSchema(
+    "state", "the interest state of all events up to a date", _INTEREST, optional=_ID_NAMES, nnz_dim="cell"
+)
+USERS = PartSchema(
+    "users",
+    "the demographics of users.parquet",
+    (
+        *_IDS,
+        ArraySpec("age", ("user",), ("int16",), "age in years, -1 when unknown"),
+        ArraySpec("gender", ("user",), ("int8",), "0 female, 1 male, -1 unknown"),
+    ),
+    optional=_ID_NAMES,
+)
+FEATURES = PartSchema(
+    "features",
+    "one row of features a user, and the ranking of clicked categories when a label window was given",
+    (
+        *_IDS,
+        ArraySpec("X/data", ("value",), ("float32",), "CSR values, without normalisation and without bias"),
+        ArraySpec("X/indices", ("value",), UNSIGNED, "CSR column of each value, ascending per row"),
+        ArraySpec("X/indptr", ("user+1",), _INT64, "CSR row starts"),
+        ArraySpec("age_bucket", ("user",), ("int8",), "0 to 8 for the nine age buckets, -1 unknown"),
+        ArraySpec("gender", ("user",), ("int8",), "0 female, 1 male, -1 unknown"),
+        ArraySpec("ranking/indptr", ("user+1",), _INT64, "where the clicked categories of each user start"),
+        ArraySpec("ranking/category", ("click",), UNSIGNED, "codes of the clicked categories, best first"),
+        ArraySpec("ranking/intensity", ("click",), ("float64",), "click intensity at the end of the label window"),
+    ),
+    optional=_ID_NAMES | {"ranking/indptr", "ranking/category", "ranking/intensity"},
+    nnz_dim="value",
+)
+PART_SCHEMAS = {schema.kind: schema for schema in (DAY, STATE, USERS, FEATURES)}
+
+
+@dataclass(frozen=True)
+class ColumnSpec:
+    """One column of a table, with the type it has on disk."""
+
+    name: str
+    dtype: str
+    meaning: str
+
+
+TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
+    "events": (
+        "LAKE/events/date=YYYY-MM-DD/*.parquet, the user's own logs; columns are mapped by `columns` of the config",
+        (
+            ColumnSpec(USER_ID, "int64 or string", "who"),
+            ColumnSpec(GROUP, "string", "kind of event; values are mapped by `groups` of the config"),
+            ColumnSpec(CATEGORY, "string", "a node of the taxonomy, usually a leaf"),
+            ColumnSpec(TIMESTAMP, "timestamp", "when, UTC; other zones and integers are mapped by the config"),
+        ),
+    ),
+    "users table": (
+        "LAKE/users.parquet, a file or a folder of files",
+        (
+            ColumnSpec(USER_ID, "int64 or string", "who, once"),
+            ColumnSpec(AGE, "integer, nullable", "years, 0 to 120"),
+            ColumnSpec(GENDER, "string, nullable", "mapped by `genders` of the config"),
+        ),
+    ),
+    "taxonomy": (
+        "LAKE/taxonomy.csv",
+        (
+            ColumnSpec(CATEGORY, "string", "name of the node, unique"),
+            ColumnSpec(PARENT, "string", "name of its parent, empty for a root"),
+        ),
+    ),
+    "quarantine": (
+        "quarantine.parquet beside the manifest of a day or users run: rows that could not be used",
+        (
+            ColumnSpec("reason", "string", "why the row was set aside"),
+            ColumnSpec("file", "string", "file of the lake"),
+            ColumnSpec("row", "int64", "row of that file, from 0"),
+            ColumnSpec(USER_ID, "string, nullable", "as found"),
+            ColumnSpec("value", "string, nullable", "the value that was not understood"),
+        ),
+    ),
+    "by_user": (
+        "qualifications/date=…/by_user/part-*.parquet",
+        (
+            ColumnSpec(USER_ID, "int64 or string", "who"),
+            ColumnSpec(RANK, "int16", "1 is best"),
+            ColumnSpec(CATEGORY, "string", "the category the user qualifies for"),
+            ColumnSpec(SCORE, "float32", "g(category, user); comparable within a user"),
+        ),
+    ),
+}
+
+
+def describe() -> str:
+    """Return the storage format as Markdown, from the registry alone."""
+    lines = [
+        "# What is stored",
+        "",
+        "Generated by `python -m storage.registry > storage/README.md`; a test holds the two equal.",
+        "",
+        f"Format version {FORMAT}. A run is a folder with a `manifest.json` that is written last; a folder without one"
+        " is unfinished. Each partition of users is one zarr (v3) group `part-NNNNN.zarr`, blosc-lz4 with byte shuffle,"
+        " beside `part-NNNNN.json`, which lists its files with size and CRC-32C and its counts. Readers check both"
+        " before they decode anything.",
+        "",
+        "Times are microseconds since 1970 UTC. `X` follows AnnData's `csr_matrix` convention, so that it opens with"
+        " plain zarr and scipy.",
+    ]
+    for schema in PART_SCHEMAS.values():
+        lines += [
+            "",
+            f"## `{schema.kind}` parts: {schema.meaning}",
+            "",
+            "| array | dims | type | meaning |",
+            "|---|---|---|---|",
+        ]
+        for array in schema.arrays:
+            types = " or ".join(array.dtypes)
+            lines.append(f"| `{array.name}` | {', '.join(array.dims)} | {types} | {array.meaning} |")
+    lines += ["", "# Tables"]
+    for name, (place, columns) in TABLES.items():
+        lines += ["", f"## {name}", "", place, "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| `{column.name}` | {column.dtype} | {column.meaning} |" for column in columns]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(describe())

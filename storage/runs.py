@@ -1,0 +1,153 @@
+"""Keep runs: immutable folders of partitions, whole as soon as their manifest is there."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from storage.errors import BadInput, DamagedStore
+from storage.files import read_json, sweep_temporary, sync_tree, write_json
+from storage.parts import PartFacts, PartRef, check_files, check_part, is_written, part_facts
+from storage.registry import FORMAT, PART_SCHEMAS
+
+MANIFEST = "manifest.json"
+_VERSIONED = ("ammrank-dask", "numpy", "numba", "zarr", "numcodecs", "pyarrow")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its folder and its manifest."""
+
+    path: Path
+    kind: str
+    digest: str
+    n_parts: int
+    manifest: Mapping[str, Any] = field(repr=False)
+
+    @property
+    def checksums(self) -> list[str]:
+        """Checksum of every part, as the manifest has it."""
+        return [part["checksum"] for part in self.manifest["parts"]]
+
+    def part(self, partition: int) -> PartRef:
+        """Return what a task needs to read one partition."""
+        return PartRef(self.path, partition, self.manifest["parts"][partition]["checksum"])
+
+    @property
+    def n_rows(self) -> int:
+        """Rows over all parts."""
+        return sum(part["rows"] for part in self.manifest["parts"])
+
+    @property
+    def nnz(self) -> int:
+        """Cells or values over all parts."""
+        return sum(part["nnz"] for part in self.manifest["parts"])
+
+
+def start_run(path: Path, n_parts: int) -> list[int]:
+    """Make the folder of a run, sweep what a crash left, and return the partitions still to be written.
+
+    A partition that was written before is kept only if its bytes are still what was written.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    sweep_temporary(path)
+    unfinished = []
+    for partition in range(n_parts):
+        if is_written(path, partition):
+            try:
+                check_part(path, partition)
+                continue
+            except DamagedStore:
+                remove_part(path, partition)
+        unfinished.append(partition)
+    return unfinished
+
+
+def remove_part(run: Path, partition: int) -> None:
+    """Remove a partition that is to be written again."""
+    stem = run / f"part-{partition:05d}"
+    shutil.rmtree(stem.with_suffix(".zarr"), ignore_errors=True)
+    stem.with_suffix(".json").unlink(missing_ok=True)
+
+
+def finish_run(
+    path: Path,
+    kind: str,
+    digest: str,
+    n_parts: int,
+    *,
+    config: Mapping[str, Any],
+    inputs: Sequence[Any] | Mapping[str, Any],
+    facts: Mapping[str, Any] | None = None,
+    files: Mapping[str, list[int]] | None = None,
+) -> Run:
+    """Make all parts durable and write the manifest, which makes the run whole.
+
+    Parameters
+    ----------
+    config
+        The settings that the content depends on.
+    inputs
+        What was read, with digests.
+    facts
+        Anything a report may quote: counts of events, reasons of quarantine.
+    files
+        Files of the run beside its parts, with size and checksum.
+    """
+    parts: list[PartFacts] = [part_facts(path, partition) for partition in range(n_parts)]
+    sync_tree(path)
+    manifest = {
+        "format": FORMAT,
+        "kind": kind,
+        "digest": digest,
+        "config": dict(config),
+        "inputs": inputs,
+        "facts": dict(facts or {}),
+        "files": dict(files or {}),
+        "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
+        "parts": [part.to_json() for part in parts],
+    }
+    write_json(path / MANIFEST, manifest)
+    return open_run(path, kind)
+
+
+def is_finished(path: Path) -> bool:
+    """Tell whether a run is whole."""
+    return (path / MANIFEST).is_file()
+
+
+def open_run(path: Path, kind: str | None = None) -> Run:
+    """Open a finished run and check that this version can read it."""
+    if not is_finished(path):
+        raise BadInput(f"{path} is not a finished run: it has no {MANIFEST}")
+    manifest = read_json(path / MANIFEST)
+    try:
+        found, found_kind = manifest["format"], manifest["kind"]
+        run = Run(path, found_kind, manifest["digest"], len(manifest["parts"]), manifest)
+    except (KeyError, TypeError):
+        raise DamagedStore(f"{path / MANIFEST} is not the JSON that was written; rebuild the run") from None
+    if found != FORMAT:
+        raise BadInput(f"{path} has format {found}, this version reads {FORMAT}; rebuild it")
+    if kind is not None and found_kind != kind:
+        raise BadInput(f"{path} is a {found_kind} run, expected a {kind} run")
+    return run
+
+
+def verify_run(path: Path) -> int:
+    """Check every byte of a finished run against its manifest; return the number of bytes read."""
+    run = open_run(path)
+    if run.kind in PART_SCHEMAS:
+        total = sum(check_part(path, i, expected) for i, expected in enumerate(run.checksums))
+    else:
+        total = 0
+    return total + sum(len(data) for data in check_files(path, run.manifest["files"]).values())
+
+
+def remove_run(path: Path) -> None:
+    """Remove a run: first its manifest, so that no reader ever sees half of it as whole."""
+    (path / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,137 @@
+"""Know the folders of a site, name its runs, and publish a night with one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from storage.errors import BadInput, DamagedStore, SiteBusy
+from storage.files import digest_tree, read_json, write_json
+from storage.registry import FORMAT
+from storage.runs import MANIFEST, is_finished
+
+CONFIG_NAME = "ammrank.yaml"
+RUN_FOLDERS = ("days", "users", "state", "features", "models")
+PROMISED = ("state", "users", "features", "models", "qualifications")
+"""Folders whose published bytes are the same for the same input, config and seed."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A deployment: a POSIX folder that all workers see."""
+
+    path: Path
+
+    @property
+    def config_path(self) -> Path:
+        """The config of the site."""
+        return self.path / CONFIG_NAME
+
+    @property
+    def scratch(self) -> Path:
+        """A folder whose content may be removed at any time between two commands."""
+        return self.path / "scratch"
+
+    def day_run(self, date: dt.date, digest: str) -> Path:
+        """Return the folder of a day's partials."""
+        return self.path / "days" / f"date={date}" / digest
+
+    def run(self, folder: str, date: dt.date, digest: str) -> Path:
+        """Return the folder of a run of a dated stage."""
+        return self.path / folder / f"date={date}-{digest}"
+
+    def users_run(self, digest: str) -> Path:
+        """Return the folder of the demographics read from one state of users.parquet."""
+        return self.path / "users" / digest
+
+    def report_folder(self, date: dt.date) -> Path:
+        """Return the folder of a night's reports."""
+        return self.path / "reports" / f"date={date}"
+
+    def qualifications_folder(self, date: dt.date) -> Path:
+        """Return the folder of a night's qualifications."""
+        return self.path / "qualifications" / f"date={date}"
+
+    def finished_runs(self, folder: str) -> list[Path]:
+        """Return the finished runs of one folder, oldest date first."""
+        pattern = "*/*" if folder == "days" else "*"
+        return sorted(p.parent for p in (self.path / folder).glob(f"{pattern}/{MANIFEST}"))
+
+    def relative(self, path: Path) -> str:
+        """Return a path as CURRENT names it."""
+        return path.relative_to(self.path).as_posix()
+
+    def current(self) -> Current | None:
+        """Return what is published, None before the first time."""
+        path = self.path / "CURRENT"
+        if not path.is_file():
+            return None
+        content = read_json(path)
+        try:
+            if content["format"] != FORMAT:
+                raise BadInput(f"{path} has format {content['format']}, this version reads {FORMAT}")
+            return Current(dt.date.fromisoformat(content["date"]), dict(content["runs"]))
+        except (KeyError, TypeError, ValueError):
+            raise DamagedStore(f"{path} is not the JSON that was written; run the night again") from None
+
+    def publish(self, date: dt.date, runs: Mapping[str, Path]) -> bool:
+        """Make these runs the current ones with one rename; return whether CURRENT moved.
+
+        CURRENT never goes back in time and never loses a role: a stage that was run alone moves it only when
+        what it has replaces all that is published.
+        """
+        current = self.current()
+        if current is not None and (date < current.date or not set(runs) >= set(current.runs)):
+            return False
+        for role, path in runs.items():
+            if not path.is_dir():
+                raise BadInput(f"cannot publish {role}: {path} does not exist")
+        named = {role: self.relative(path) for role, path in runs.items()}
+        write_json(self.path / "CURRENT", {"format": FORMAT, "date": str(date), "runs": named})
+        return True
+
+    def digest(self) -> str:
+        """Return one hash over the promised bytes of what is published."""
+        current = self.current()
+        if current is None:
+            raise BadInput(f"{self.path} has nothing published yet; run `ammrank nightly` or `ammrank ingest` first")
+        names = {name for name in current.runs.values() if name.split("/")[0] in PROMISED}
+        reports = self.report_folder(current.date)
+        names |= {
+            self.relative(reports / name)
+            for name in ("exposure.csv", "summary.json")
+            if "report" in current.runs and (reports / name).is_file()
+        }
+        return digest_tree(self.path, names)
+
+    @contextlib.contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Hold the site against other runs; the lock goes with the process, whatever ends it."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
+            yield
+        finally:
+            os.close(descriptor)
+
+
+@dataclass(frozen=True)
+class Current:
+    """What is published: the date, and by role the run's path below the site."""
+
+    date: dt.date
+    runs: Mapping[str, str]
+
+
+def find_finished(path: Path) -> Path | None:
+    """Return the path if a finished run is there."""
+    return path if is_finished(path) else None

@@ -1,0 +1,276 @@
+"""The AMMRank estimator and its stored form."""
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import reference_ranking
+import scipy.sparse as sp
+from sklearn.base import clone
+
+from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.ranker import AMMRank, NotFittedError, PlaneSums, train_block
+from storage.errors import BadInput, DamagedStore
+from storage.models import load_model, save_model
+
+
+def draw_rows(seed, n=300, n_categories=5, m=3):
+    """Points in the plane; each category likes one direction and its opposite, which one plane cannot say."""
+    rng = np.random.default_rng([6, seed])
+    X = rng.standard_normal((n, 2))
+    X /= np.linalg.norm(X, axis=1, keepdims=True)
+    angle = np.pi * np.arange(n_categories) / n_categories
+    liking = np.abs(X @ np.stack([np.cos(angle), np.sin(angle)]))
+    return X, np.argsort(-liking, axis=1)[:, :m]
+
+
+def test_fit__learns_what_one_plane_cannot():
+    X, rankings = draw_rows(0)
+    unseen, truth = draw_rows(1)
+    flat = AMMRank(max_planes=1, epochs=20).fit(X, rankings)
+    bent = AMMRank(max_planes=10, epochs=20).fit(X, rankings)
+    assert disagreement_error(bent.decision_function(unseen), truth) < 0.1
+    assert disagreement_error(flat.decision_function(unseen), truth) > 0.3
+
+
+def test_fit__equals_twin_over_two_epochs():
+    X, rankings = draw_rows(2, n=50)
+    options = {"regularization": 0.05, "bias": 0.5, "max_planes": 3}
+    model = AMMRank(epochs=2, seed=4, rank_weight="reciprocal", average=False, **options).fit(X, rankings)
+    order = np.concatenate([np.random.default_rng([4, epoch, 0]).permutation(50) for epoch in range(2)])
+    planes = reference_ranking.train_as_printed(X, rankings, order, 1 / np.arange(1, 4), **options, n_categories=5)
+    category = np.array([c for c, _ in planes])
+    weights = np.array([w for _, w in planes]).T
+    expected = reference_ranking.score_rows(X, weights, category, 0.5, 5)
+    assert model.n_steps_ == 100
+    np.testing.assert_array_equal(model.n_planes_, np.bincount(category, minlength=5))
+    np.testing.assert_allclose(model.decision_function(X), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_fit__sparse_equals_dense_and_is_repeatable():
+    X, rankings = draw_rows(3)
+    dense = AMMRank(seed=1).fit(X, rankings)
+    sparse = AMMRank(seed=1).fit(sp.csr_matrix(X), rankings)
+    np.testing.assert_array_equal(dense.weights_, sparse.weights_)
+    assert not np.array_equal(dense.weights_, AMMRank(seed=2).fit(X, rankings).weights_)
+
+
+def test_fit__rows_without_ranking_teach_nothing():
+    X, rankings = draw_rows(4, n=20)
+    padded = np.vstack([rankings, np.full((5, 3), -1)])
+    model = AMMRank(epochs=1).fit(np.vstack([X, np.full((5, 2), 9.0)]), padded)
+    assert model.n_steps_ == 20
+    np.testing.assert_array_equal(model.popularity_, np.bincount(rankings.ravel(), minlength=5))
+
+
+def test_fit__average_is_the_mean_of_the_last_half_of_the_epochs():
+    X, rankings = draw_rows(5)
+    same = {"max_planes": 3, "regularization": 0.01}
+    ends = [AMMRank(epochs=epochs, average=False, **same).fit(X, rankings) for epochs in (2, 3)]
+    mean = AMMRank(epochs=3, average=True, **same).fit(X, rankings)
+    # Of three epochs the last two count; no plane is born in the third here, so the planes correspond.
+    np.testing.assert_array_equal(ends[0].plane_category_, ends[1].plane_category_)
+    expected = (ends[0].weights_ + AMMRank(epochs=3, average=False, **same).fit(X, rankings).weights_) / 2
+    np.testing.assert_allclose(mean.weights_, expected, rtol=1e-5, atol=1e-6)
+    once = [AMMRank(epochs=1, average=average).fit(X, rankings).weights_ for average in (True, False)]
+    np.testing.assert_array_equal(*once)
+
+
+def test_fit_blocks__visits_blocks_and_rows_in_seeded_order():
+    X, rankings = draw_rows(6, n=30)
+    blocks = [(X[i : i + 10], rankings[i : i + 10]) for i in range(0, 30, 10)]
+    model = AMMRank(epochs=1, seed=3, n_categories=5, average=False).fit_blocks(blocks)
+    order = [
+        10 * block + row
+        for block in np.random.default_rng([3, 0]).permutation(3)
+        for row in np.random.default_rng([3, 0, block]).permutation(10)
+    ]
+    planes = PlaneSums.empty(2, 5)
+    train_block(
+        planes, sp.csr_matrix(X, dtype=np.float32), rankings, np.array(order), rank_weight="uniform",
+        regularization=1e-3, bias=1.0, max_planes=50,
+    )  # fmt: skip
+    by_category = np.argsort(planes.plane_category[: planes.n_planes.sum()], kind="stable")
+    np.testing.assert_array_equal(model.weights_, planes.weights(1e-3)[:, by_category])
+
+
+def test_train_block__room_for_planes_does_not_change_the_result():
+    # Rows that share no feature: every one gives birth to a plane.
+    X = sp.csr_matrix(np.eye(60, dtype=np.float32))
+    rankings = np.arange(60)[:, None] % 5
+    options = {"rank_weight": "uniform", "regularization": 1e-2, "bias": 0.0, "max_planes": 40}
+    grown, roomy = PlaneSums.empty(60, 5), PlaneSums.empty(60, 5)
+    roomy.reserve(1000)
+    for planes in (grown, roomy):
+        train_block(planes, X, rankings, np.arange(60), **options)
+    assert grown.sums.shape[1] < roomy.sums.shape[1]
+    np.testing.assert_array_equal(grown.n_planes, [12] * 5)
+    np.testing.assert_array_equal(grown.n_planes, roomy.n_planes)
+    np.testing.assert_array_equal(grown.weights(1e-2), roomy.weights(1e-2))
+
+
+def test_predict__equal_scores_by_popularity_then_code():
+    # Only categories 1 and 3 are ever clicked; 0, 2 and 4 have no planes and no clicks.
+    X, rankings = np.eye(3), np.array([[3], [3], [1]])
+    model = AMMRank(n_categories=5).fit(X, rankings)
+    scores = model.decision_function(X)
+    assert scores.dtype == np.float32
+    assert np.isneginf(scores[:, [0, 2, 4]]).all()
+    np.testing.assert_array_equal(model.predict(X)[:, 2:], [[0, 2, 4]] * 3)
+    # A category that is clicked but has no planes comes before those that are not clicked.
+    model.popularity_ = np.array([0, 1, 0, 2, 7])
+    np.testing.assert_array_equal(model.predict(X)[:, 2:], [[4, 0, 2]] * 3)
+
+
+def test_predict_top_k__is_the_head_of_predict(monkeypatch):
+    monkeypatch.setattr("ammrank_dask.ranker._SCORE_ROWS", 7)
+    X, rankings = draw_rows(8, n=60)
+    model = AMMRank(n_categories=7).fit(X, rankings)
+    codes, scores = model.predict_top_k(X, k=6)
+    np.testing.assert_array_equal(codes, model.predict(X)[:, :6])
+    np.testing.assert_array_equal(scores, np.take_along_axis(model.decision_function(X), codes, axis=1))
+    with pytest.raises(ValueError, match=r"k must be between 1 and n_categories \(7\), got 8"):
+        model.predict_top_k(X, k=8)
+
+
+def test_fit_blocks__logs_one_line_per_epoch(caplog):
+    X, rankings = draw_rows(9, n=20)
+    with caplog.at_level(logging.INFO, logger="ammrank_dask.ranker"):
+        AMMRank(epochs=2).fit(X, rankings)
+    assert [record.getMessage()[:23] for record in caplog.records] == [
+        "epoch 1 of 2: 20 rows, ",
+        "epoch 2 of 2: 20 rows, ",
+    ]
+
+
+def test_params__work_with_sklearn_clone():
+    model = AMMRank(regularization=0.5, rank_weight="reciprocal").set_params(epochs=2)
+    twin = clone(model)
+    assert twin is not model
+    assert twin.get_params() == model.get_params()
+    assert twin.get_params()["epochs"] == 2
+    assert "rank_weight='reciprocal'" in repr(twin)
+    with pytest.raises(ValueError, match=r"parameters of AMMRank are average, bias, .* got depth"):
+        model.set_params(depth=1)
+
+
+@pytest.mark.parametrize("method", ["decision_function", "predict", "predict_top_k"])
+def test_unfitted__is_refused(method):
+    with pytest.raises(NotFittedError, match="this AMMRank is not fitted yet; call fit first"):
+        getattr(AMMRank(), method)(np.zeros((1, 2)))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"regularization": 0.0}, "regularization must be above 0, got 0.0"),
+        ({"regularization": float("nan")}, "regularization must be above 0, got nan"),
+        ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"max_planes": 0}, "max_planes must be at least 1, got 0"),
+        ({"rank_weight": "log"}, "rank_weight must be one of uniform, reciprocal, got log"),
+        ({"bias": float("inf")}, "bias must be finite, got inf"),
+        ({"n_categories": 0}, "n_categories must be at least 1, got 0"),
+        ({"seed": -1}, "seed must be 0 or above, got -1"),
+    ],
+)
+def test_fit__refuses_bad_parameters(parameters, message):
+    with pytest.raises(ValueError, match=message):
+        AMMRank(**parameters).fit(np.ones((1, 1)), np.array([[0]]))
+
+
+@pytest.mark.parametrize(
+    ("X", "rankings", "message"),
+    [
+        ([[np.nan], [1.0]], [[0], [1]], "X must be finite in float32, found NaN or infinity"),
+        ([[1e300], [1.0]], [[0], [1]], "X must be finite in float32"),
+        ([1.0, 2.0], [[0], [1]], "X must have two dimensions, got 1"),
+        ([[1.0], [1.0]], [[0], [3]], "rankings must hold codes from 0 to 2, or -1, got 3"),
+        ([[1.0], [1.0]], [[0], [-2]], "rankings must hold codes from 0 to 2, or -1, got -2"),
+        ([[1.0], [1.0]], [[0, 1], [2, 2]], "a category once per row, found one twice in row 1"),
+        ([[1.0], [1.0]], [[0, 1], [-1, 2]], "padded with -1 only at the end"),
+        ([[1.0], [1.0]], [[-1], [-1]], "rankings must hold at least one category, found only -1"),
+        ([[1.0], [1.0]], [[0]], r"whole numbers of shape \(2, m\), got int64 of \(1, 1\)"),
+        ([[1.0], [1.0]], [[0.5], [1.0]], "whole numbers of shape"),
+    ],
+)
+def test_fit__refuses_bad_rows(X, rankings, message):
+    with pytest.raises(ValueError, match=message):
+        AMMRank(n_categories=3).fit(np.array(X), np.array(rankings))
+
+
+def test_fit__refuses_rankings_of_nothing_when_categories_are_counted():
+    with pytest.raises(ValueError, match="found only -1; give labelled rows"):
+        AMMRank().fit(np.ones((1, 1)), np.array([[-1]]))
+
+
+def test_width__must_stay_the_same():
+    X, rankings = draw_rows(10, n=20)
+    with pytest.raises(ValueError, match=r"X must have [23] features, got [23]"):
+        AMMRank().fit_blocks([(X, rankings), (np.ones((1, 3)), np.array([[0]]))])
+    with pytest.raises(ValueError, match="X must have 2 features, got 3"):
+        AMMRank().fit(X, rankings).predict(np.ones((1, 3)))
+
+
+def test_save__keeps_everything(tmp_path):
+    X, rankings = draw_rows(11)
+    model = AMMRank(regularization=0.01, seed=7, n_categories=6).fit(X, rankings)
+    model.categories_, model.columns_digest_, model.variant_ = list("abcdef"), "5e", "adv"
+    for _ in range(2):  # the second save replaces the first
+        model.save(tmp_path / "models" / "m")
+    loaded = AMMRank.load(tmp_path / "models" / "m")
+    assert [p.name for p in (tmp_path / "models").iterdir()] == ["m"]
+    assert loaded.get_params() == model.get_params()
+    assert (loaded.categories_, loaded.columns_digest_, loaded.variant_) == (list("abcdef"), "5e", "adv")
+    assert loaded.n_steps_ == model.n_steps_
+    np.testing.assert_array_equal(loaded.decision_function(X), model.decision_function(X))
+    np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
+
+
+def test_save_model__same_model_same_bytes_and_no_pickle(tmp_path):
+    arrays = {
+        "zeros": np.zeros((3, 2), np.float32),
+        "empty": np.zeros((2, 0), np.float32),
+        "code": np.arange(4),
+    }
+    for name in "ab":
+        save_model(tmp_path / name, arrays, {"n": 1, "names": ["x"]})
+    files = {name: sorted(p.relative_to(tmp_path / name) for p in (tmp_path / name).rglob("*")) for name in "ab"}
+    assert files["a"] == files["b"]
+    for file in files["a"]:
+        if (tmp_path / "a" / file).is_file():
+            assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
+    loaded, attributes = load_model(tmp_path / "a")
+    assert attributes == {"n": 1, "names": ["x"]}
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(loaded[name], array)
+        assert loaded[name].dtype == array.dtype
+
+
+def test_save_model__failure_leaves_the_old_model(tmp_path):
+    save_model(tmp_path / "m", {"a": np.ones(2)}, {})
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        save_model(tmp_path / "m", {"a": np.zeros(2)}, {"bad": float("nan")})
+    np.testing.assert_array_equal(load_model(tmp_path / "m")[0]["a"], [1, 1])
+    assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_load_model__refuses_what_was_not_written(tmp_path):
+    with pytest.raises(BadInput, match="there must be a model at"):
+        load_model(tmp_path / "none")
+    save_model(tmp_path / "m", {"a": np.ones(2)}, {"method": "other"})
+    with pytest.raises(BadInput, match="must be of amm-rank, got other"):
+        AMMRank.load(tmp_path / "m")
+    chunk = next(p for p in (tmp_path / "m" / "a" / "c").rglob("*") if p.is_file())
+    chunk.unlink()  # zarr reads a missing chunk as zeros
+    with pytest.raises(DamagedStore, match=r"array a of the model at .* is not what was written"):
+        load_model(tmp_path / "m")
+    (tmp_path / "m" / "a" / "zarr.json").unlink()
+    with pytest.raises(DamagedStore, match="must hold the array a, found none"):
+        load_model(tmp_path / "m")
+    root = tmp_path / "m" / "zarr.json"
+    content = json.loads(root.read_text())
+    content["attributes"]["format"] = 99
+    root.write_text(json.dumps(content))
+    with pytest.raises(BadInput, match="has format 99, this version reads 1; train it again"):
+        load_model(tmp_path / "m")

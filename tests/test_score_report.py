@@ -1,0 +1,257 @@
+"""Training and scoring on a cluster, and the report on the result."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import reference_ranking
+from distributed import Client
+
+from ammrank_dask.features import Features, write_features
+from ammrank_dask.hashing import split_of
+from ammrank_dask.ranker import AMMRank, NotFittedError
+from ammrank_dask.report import entropy, exposure_report, exposure_table, gini, summarise
+from ammrank_dask.score import score
+from ammrank_dask.train import TrainingBlocks, train
+from storage.errors import BadInput
+from storage.reports import render_page, write_report
+
+CATEGORIES = ["autos", "games / <b>", "garten & haus", "news"]
+
+
+COLUMNS = [f"pv:intensity:{name}" for name in CATEGORIES] + ["adv:intensity:autos", "age:18-20"]
+
+
+def make_features(path, ids, *, n_partitions=3, has_rankings=True, **options):
+    """Write features in which users click what they look at; the first thirty are cold."""
+    rng = np.random.default_rng(12)
+    n = len(ids)
+    X = np.where(rng.random((n, 6)) < 0.6, rng.random((n, 6)), 0)
+    X[:30, :5] = 0
+    X[:30, 5] = 1
+    X[30:, 0] += 0.01  # nobody else is cold
+    rankings = np.argsort(-X[:, :4], axis=1)[:, :2]
+    rankings[rng.random(n) < 0.2] = -1
+    names = {"columns": COLUMNS, "categories": CATEGORIES, **options}
+    return write_features(
+        path, X, ids, names["columns"], rankings if has_rankings else None, categories=names["categories"],
+        n_partitions=n_partitions,
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def client():
+    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as client:
+        yield client
+
+
+@pytest.fixture
+def features(tmp_path):
+    return make_features(tmp_path / "features", np.arange(100, 400))
+
+
+def test_train__learns_only_from_labelled_training_users(client, features):
+    seen = []
+    model = train(client, features, epochs=3, seed=5, progress=lambda *call: seen.append(call))
+    n_expected = 0
+    for i in range(3):
+        part = features.partition(i)
+        n_expected += int(((part.rankings[:, 0] >= 0) & (split_of(part.user_ids) == 0)).sum())
+    assert 100 < n_expected < 240
+    assert model.n_steps_ == 3 * n_expected
+    assert model.categories_ == CATEGORIES
+    assert seen == [("train", 0, 1), ("train", 1, 1)]
+    alone = AMMRank(epochs=3, max_planes=5, seed=5, n_categories=4).fit_blocks(TrainingBlocks(features, None))
+    np.testing.assert_array_equal(model.weights_, alone.weights_)
+
+
+def test_train__refuses_features_without_rankings(client, tmp_path):
+    with pytest.raises(BadInput, match="must have rankings to train on, found none"):
+        train(client, make_features(tmp_path / "f", np.arange(40), has_rankings=False))
+
+
+@pytest.mark.parametrize("ids", [np.arange(100, 400), np.array([f"u{i:03d}" for i in range(300)])])
+def test_score__writes_the_top_k_of_every_user(client, tmp_path, ids):
+    features = make_features(tmp_path / "features", ids)
+    model = train(client, features, variant="no-adv")
+    quals = score(client, model, features, tmp_path / "quals", k=3)
+    assert sorted(p.relative_to(quals.path).as_posix() for p in quals.path.rglob("*")) == [
+        "by_user", "by_user/part-00000.parquet", "by_user/part-00001.parquet", "by_user/part-00002.parquet",
+    ]  # fmt: skip
+    seen = []
+    for i, path in enumerate(quals.parts):
+        part = features.partition(i, variant="no-adv")
+        scores = reference_ranking.score_rows(part.X.toarray(), model.weights_, model.plane_category_, 1.0, 4)
+        codes, best = reference_ranking.top_k(scores, model.tie_order_, 3)
+        table = pq.read_table(path)
+        assert table.schema.field("rank").type == pa.int16()
+        assert table.schema.field("score").type == pa.float32()
+        assert pa.types.is_dictionary(table.schema.field("category").type)
+        users = part.user_ids.to_arrow().to_pylist()
+        assert users == sorted(users)
+        assert table["user_id"].to_pylist() == np.repeat(users, 3).tolist()
+        assert table["rank"].to_pylist() == [1, 2, 3] * len(users)
+        assert table["category"].to_pylist() == [CATEGORIES[c] for c in codes.ravel()]
+        np.testing.assert_allclose(table["score"].to_numpy(), best.ravel(), rtol=1e-4, atol=1e-5)
+        seen += users
+    assert sorted(seen) == ids.tolist()
+    assert (quals.counts.n_users, quals.counts.cold_users) == (300, 30)
+    np.testing.assert_array_equal(quals.counts.categories_per_user, [0, 0, 0, 300, 0])
+
+
+def test_score__rerun_and_fewer_partitions_leave_the_right_files(client, features, tmp_path):
+    model = train(client, features)
+    model.save(tmp_path / "model")
+    first = score(client, model, features, tmp_path / "quals", k=2)
+    contents = [path.read_bytes() for path in first.parts]
+    again = score(client, tmp_path / "model", features, tmp_path / "quals", k=2)
+    assert [path.read_bytes() for path in again.parts] == contents
+    fewer = make_features(tmp_path / "fewer", np.arange(100, 400), n_partitions=2)
+    quals = score(client, model, fewer, tmp_path / "quals", k=2)
+    assert sorted((quals.path / "by_user").iterdir()) == quals.parts
+    assert len(quals.to_pandas()) == 600
+
+
+def test_qualifications__to_pandas_of_some_users(client, features, tmp_path):
+    quals = score(client, train(client, features), features, tmp_path / "quals", k=2)
+    everyone = quals.to_pandas()
+    assert everyone["user_id"].tolist() == np.repeat(np.arange(100, 400), 2).tolist()
+    assert everyone["rank"].tolist() == [1, 2] * 300
+    some = quals.to_pandas(users=[399, 100])
+    assert some["user_id"].tolist() == [100, 100, 399, 399]
+    assert some["category"].tolist() == everyone["category"].iloc[[0, 1, -2, -1]].tolist()
+    assert len(quals.to_pandas(users=[])) == 0
+
+
+def test_score__refuses_a_model_of_other_features(client, features, tmp_path):
+    model = train(client, features)
+    ids = np.arange(40)
+    renamed = make_features(tmp_path / "renamed", ids, categories=["other", *CATEGORIES[1:]])
+    with pytest.raises(BadInput, match=r"must rank the categories of the features at .*, found other ones"):
+        score(client, model, renamed, tmp_path / "quals", k=2)
+    moved = make_features(tmp_path / "moved", ids, columns=[*COLUMNS[3::-1], *COLUMNS[4:]])
+    with pytest.raises(BadInput, match=r"must be trained on the columns of the features at .*, found other ones"):
+        score(client, model, moved, tmp_path / "quals", k=2)
+    with pytest.raises(BadInput, match=r"\(variant None in the model, no-adv asked for\)"):
+        score(client, model, features, tmp_path / "quals", k=2, variant="no-adv")
+    own = AMMRank(n_categories=4).fit(np.ones((1, 3)), np.array([[0]]))
+    with pytest.raises(BadInput, match="must have the model's 3 columns, found 6"):
+        score(client, own, features, tmp_path / "quals", k=2)
+    with pytest.raises(ValueError, match=r"k must be between 1 and n_categories \(4\), got 5"):
+        score(client, model, features, tmp_path / "quals", k=5)
+    with pytest.raises(NotFittedError, match="not fitted yet"):
+        score(client, AMMRank(), features, tmp_path / "quals", k=2)
+    assert not (tmp_path / "quals").exists()
+
+
+def test_score__failed_task_leaves_no_scratch(client, features, tmp_path, monkeypatch):
+    model = train(client, features)
+
+    def fail(self, index, **options):
+        raise BadInput("the disk is gone")
+
+    monkeypatch.setattr(Features, "partition", fail)
+    with pytest.raises(BadInput, match="the disk is gone"):
+        score(client, model, features, tmp_path / "quals", k=2)
+    assert [p.name for p in (tmp_path / "quals").rglob("*")] == ["by_user"]
+
+
+def test_exposure_report__counts_what_score_counted(client, features, tmp_path):
+    quals = score(client, train(client, features), features, tmp_path / "quals", k=2)
+    report = exposure_report(client, quals)
+    np.testing.assert_array_equal(report[["rank_1", "rank_2"]], quals.counts.exposure)
+    holders = quals.to_pandas().groupby("category", observed=False)["user_id"].nunique()
+    assert dict(zip(report["category"], report["exposure"], strict=True)) == holders.to_dict()
+    assert report["exposure_share"].sum() == pytest.approx(1.0)
+    assert report["rank_1"].sum() == 300
+
+
+def test_gini__by_hand():
+    assert gini(np.array([5, 5, 5, 5])) == 0.0
+    assert gini(np.array([0, 0, 0, 8])) == 0.75
+    # Half the mean absolute difference over the mean: |1−3| in two of four ordered pairs, mean 2.
+    assert gini(np.array([3, 1])) == 0.25
+    assert gini(np.zeros(3, int)) == 0.0
+
+
+def test_entropy__by_hand():
+    assert entropy(np.array([2, 2, 2, 2])) == pytest.approx(1.0)
+    assert entropy(np.array([2, 2, 0, 0])) == pytest.approx(0.5)
+    assert entropy(np.array([9, 0])) == 0.0
+    assert entropy(np.array([9])) == 1.0
+    assert entropy(np.zeros(3, int)) == 0.0
+
+
+def make_summary():
+    # Four users, k = 1: three hold category 0, one holds category 1.
+    exposure = np.array([[3], [1], [0], [0]])
+    clicks = np.array([10, 80, 10, 0])
+    per_user = np.array([1, 4, 0, 1, 0])  # one user holds nothing, one holds three, which is more than 2k
+    summary = summarise(exposure, clicks, CATEGORIES, per_user, date="2024-05-01", cold_users=2, k=1)
+    return summary, exposure_table(exposure, CATEGORIES, clicks)
+
+
+def test_summarise__by_hand():
+    summary, _ = make_summary()
+    assert {key: summary[key] for key in ("date", "n_users", "cold_users", "k")} == {
+        "date": "2024-05-01", "n_users": 6, "cold_users": 2, "k": 1,
+    }  # fmt: skip
+    policy = summary["policies"]["user_top_k"]
+    assert policy["starved_users"] == 1
+    assert policy["overexposed_users"] == 1
+    # 2 and 3 have no user; 1 has share .25, above a quarter of its click share .8.
+    assert policy["starved_categories"] == 2
+    assert policy["coverage"] == 0.5
+    assert policy["gini"] == pytest.approx((3 * 3 + 1 * 1) / (4 * 4))
+    assert summary["categories"][0] == {
+        "category": "autos", "exposure": 3, "exposure_share": 0.75, "click_share": 0.1,
+        "ratio": pytest.approx(7.5),
+    }  # fmt: skip
+    assert [row["ratio"] for row in summary["categories"][1:]] == [pytest.approx(0.3125), 0.0, None]
+
+
+def test_summarise__thresholds_and_no_clicks():
+    exposure, per_user = np.array([[3], [1], [0], [0]]), np.array([0, 4, 0, 0, 0])
+    options = {"date": None, "cold_users": 0, "k": 1}
+    strict = summarise(
+        exposure, np.array([10, 80, 10, 0]), CATEGORIES, per_user, starved_ratio=0.5, overexposed_factor=0.5,
+        **options,
+    )["policies"]["user_top_k"]  # fmt: skip
+    assert (strict["starved_categories"], strict["overexposed_users"]) == (3, 4)
+    silent = summarise(exposure, np.zeros(4, int), CATEGORIES, per_user, **options)
+    assert [row["ratio"] for row in silent["categories"]] == [None] * 4
+
+
+def test_write_report__same_bytes_and_escaped_names(tmp_path):
+    summary, table = make_summary()
+    write_report(tmp_path / "a", summary, table)
+    write_report(tmp_path / "b", summary, table)
+    write_report(tmp_path / "b", summary, table)
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
+        "exposure.csv",
+        "report.html",
+        "summary.json",
+    ]
+    for path in (tmp_path / "a").iterdir():
+        assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
+    assert json.loads((tmp_path / "a" / "summary.json").read_text()) == summary
+    lines = (tmp_path / "a" / "exposure.csv").read_text().splitlines()
+    assert lines[0] == "category,exposure,exposure_share,click_share,ratio,rank_1"
+    assert lines[4] == "news,0,0.0,0.0,,0"
+    page = (tmp_path / "a" / "report.html").read_text()
+    assert "<b>" not in page
+    assert "games / &lt;b&gt;" in page
+    assert "garten &amp; haus" in page
+    assert page.count("<rect") == 8
+    assert "http" not in page
+
+
+def test_render_page__without_users_or_date():
+    nothing = summarise(
+        np.zeros((4, 1), int), np.zeros(4, int), CATEGORIES, np.zeros(5, int), date=None, cold_users=0, k=1
+    )
+    page = render_page(nothing)
+    assert "<title>Exposure</title>" in page
+    assert "NaN" not in page

@@ -1,0 +1,65 @@
+"""The command line `ammrank`; each command is a module of this package and is imported when it is called."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+from pathlib import Path
+from typing import Any
+
+import click
+
+COMMANDS = ("demo", "features", "ingest", "init", "nightly", "report", "score", "simulate", "train", "verify")
+
+
+class LazyGroup(click.Group):
+    """A group that imports a command's module only when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"workflows.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
+        """Find the command, or suggest one."""
+        name = args[0] if args else ""
+        if name and not name.startswith("-") and name not in COMMANDS:
+            close = difflib.get_close_matches(name, COMMANDS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else f"; commands are {', '.join(COMMANDS)}"
+            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.group("ammrank", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="ammrank-dask")
+def ammrank() -> None:
+    """Rank ad categories for every user, night by night, from event logs larger than memory."""
+    _check_own_packages()
+
+
+def _check_own_packages() -> None:
+    """Other distributions also use the names `storage` and `workflows`: make sure that these are ours."""
+    here = Path(__file__).resolve().parent
+    for name in ("storage", "ammrank_dask"):
+        module = importlib.import_module(name)
+        place = Path(str(module.__file__)).resolve().parent
+        if place != here.parent / name:
+            raise click.ClickException(
+                f"the package {name!r} comes from {place}, not from ammrank-dask; install in an environment of its own"
+            )
+
+
+def main() -> None:
+    """Run the command line."""
+    ammrank(prog_name="ammrank")
+
+
+if __name__ == "__main__":
+    main()

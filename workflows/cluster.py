@@ -1,0 +1,159 @@
+"""Open the cluster that `cluster.yaml` describes: the embedded one, any Dask cluster class, or a running scheduler."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import click
+import dask
+import yaml
+from distributed import Client, Security
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from storage.errors import AmmrankError, BadInput
+
+BUILT_IN = Path(__file__).with_name("cluster.yaml")
+_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+
+
+class Tls(BaseModel):
+    """Paths of the certificates of an external cluster."""
+
+    model_config = ConfigDict(extra="forbid")
+    ca_file: str
+    cert: str
+    key: str
+
+
+class ClusterConfig(BaseModel):
+    """The content of cluster.yaml."""
+
+    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    version: Literal[1]
+    class_: str | None = Field(None, alias="class")
+    address: str | None = None
+    scheduler_file: str | None = None
+    kwargs: dict[str, Any] = {}
+    security: Tls | Literal["temporary"] | None = None
+    scale: int | None = Field(None, ge=1)
+    adapt: dict[str, Any] | None = None
+    wait_for_workers: int = Field(1, ge=1)
+    timeout: float = Field(60, gt=0)
+    dask: dict[str, Any] = {}
+
+
+def find_cluster_file(given: str | None, site: Path | None) -> Path:
+    """Return the file in force: the one given, the site's, that of the current folder, or the built-in one."""
+    if given is not None:
+        return Path(given)
+    for folder in (site, Path.cwd()):
+        if folder is not None and (folder / "cluster.yaml").is_file():
+            return folder / "cluster.yaml"
+    return BUILT_IN
+
+
+def load_cluster(path: Path) -> ClusterConfig:
+    """Read and check a cluster file."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        config = ClusterConfig(**content)
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+        raise BadInput(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{path}: {key}: {first['msg']}, got {first['input']!r}") from None
+    ways = [name for name in ("class_", "address", "scheduler_file") if getattr(config, name) is not None]
+    if len(ways) != 1:
+        raise BadInput(f"{path} must have exactly one of class, address and scheduler_file, found {len(ways)}")
+    if config.address is not None and config.security is None and not _is_local(config.address):
+        raise BadInput(f"{path}: {config.address} is remote and has no `security`; name its TLS certificates")
+    return config
+
+
+@contextlib.contextmanager
+def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = False) -> Iterator[Client]:
+    """Start or join the cluster, say where its dashboard is, and close what was started."""
+    config = load_cluster(find_cluster_file(cluster_file, site))
+    _hush_distributed()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dask.config.set(config.dask))
+        security = _security(config.security)
+        target: Any
+        if config.class_ is not None:
+            kwargs = dict(config.kwargs)
+            if "dashboard_address" in kwargs:
+                kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
+            if security is not None:
+                kwargs["security"] = security
+            cluster = stack.enter_context(_cluster_class(config.class_)(**kwargs))
+            if config.scale is not None:
+                cluster.scale(config.scale)
+            if config.adapt is not None:
+                cluster.adapt(**config.adapt)
+            target = {"address": cluster}
+        elif config.address is not None:
+            target = {"address": config.address, "security": security}
+        else:
+            target = {"scheduler_file": config.scheduler_file, "security": security}
+        try:
+            client = stack.enter_context(Client(timeout=config.timeout, set_as_default=False, **target))
+            client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
+        except (TimeoutError, OSError) as error:
+            raise AmmrankError(f"the cluster did not come up within {config.timeout:g} s: {error}") from None
+        if not quiet:
+            click.echo(f"dashboard {client.dashboard_link}", err=True)
+        yield client
+
+
+def _hush_distributed() -> None:
+    """Keep the cluster's chatter about starting and stopping workers off the terminal; errors stay.
+
+    `distributed` sets the levels of its loggers when it is imported, so it is done here and not earlier.
+    """
+    for name in list(logging.root.manager.loggerDict):
+        if name.split(".")[0] == "distributed":
+            logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _cluster_class(name: str) -> Any:
+    module, _, attribute = name.rpartition(".")
+    try:
+        return getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError):
+        raise BadInput(f"there is no cluster class {name}; install its package or correct cluster.yaml") from None
+
+
+def _security(found: Tls | Literal["temporary"] | None) -> Security | None:
+    if found is None:
+        return None
+    if isinstance(found, Tls):
+        return Security(
+            tls_ca_file=found.ca_file,
+            tls_client_cert=found.cert,
+            tls_client_key=found.key,
+            require_encryption=True,
+        )
+    return Security.temporary()
+
+
+def _is_local(address: str) -> bool:
+    host = address.rpartition("//")[2].rpartition(":")[0]
+    return host in _LOCAL_HOSTS
+
+
+def _free_address(address: str) -> str:
+    """Return the address, with another port when its own is taken."""
+    host, _, port = str(address).rpartition(":")
+    with socket.socket() as probe:
+        try:
+            probe.bind((host or "127.0.0.1", int(port)))
+        except OSError:
+            return f"{host}:0"
+    return address

@@ -1,0 +1,244 @@
+"""Read, check and write `ammrank.yaml`: every key has a default and a comment."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from storage.errors import BadInput
+from storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
+
+
+class Section(BaseModel):
+    """A part of the config: frozen, and closed against unknown keys."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Lake(Section):
+    events: str = Field("events", description="folder of events, one folder a day; paths are relative to this file")
+    users: str | None = Field("users.parquet", description="file or folder of users; null: no demographics")
+    taxonomy: str | None = Field("taxonomy.csv", description="category,parent; null: flat, as listed in categories.csv")
+    date_key: str = Field("date", description="day folders are named KEY=YYYY-MM-DD")
+    missing_days: Literal["refuse", "bridge"] = Field("refuse", description="a day without files: refuse or bridge")
+
+
+class Columns(Section):
+    user_id: str = Field("user_id", description="int64 or string")
+    group: str = Field("group", description="string; its values are mapped under `groups`")
+    category: str = Field("category", description="string, a node of the taxonomy")
+    timestamp: str = Field("timestamp", description="timestamp, or integer with timestamp_unit")
+    age: str | None = Field("age", description="years, in the users table; null: none")
+    gender: str | None = Field("gender", description="string, in the users table; null: none")
+
+
+def _spellings(values: Any) -> Any:
+    if not isinstance(values, dict):
+        return values
+    return {name: [found] if isinstance(found, str) else found for name, found in values.items()}
+
+
+Spellings = Annotated[dict[str, list[str]], BeforeValidator(_spellings)]
+
+
+class TaxonomyConfig(Section):
+    level: int = Field(2, ge=1, description="level of the ranked categories; a root is 1")
+
+
+class State(Section):
+    max_age_days: int = Field(180, ge=1, description="cells without an event for longer are dropped")
+
+
+class Label(Section):
+    days: int = Field(30, ge=1, description="length of the label window")
+    min_categories: int = Field(3, ge=1, description="users with fewer clicked categories do not train")
+
+
+class FeaturesConfig(Section):
+    groups: list[str] = Field(["pv", "sq", "slc", "olc", "adv"], description="groups that make features")
+    intensity: Literal["log1p", "raw"] = Field("log1p", description="log1p or raw")
+    recency: Literal["decay", "none"] = Field(
+        "decay", description="decay: alpha^days since the last event; none: leave out"
+    )
+    normalize: bool = Field(True, description="divide rows by their norm when read")
+    min_days: int = Field(7, ge=0, description="days of history before the label window that training needs")
+
+
+class Train(Section):
+    variant: str = Field("adv", description="adv: all columns; no-adv: without ad views")
+    epochs: int = Field(5, ge=1, description="passes over the training users")
+    regularization: float = Field(1e-3, gt=0, description="lambda")
+    max_planes: int = Field(5, ge=1, description="limit of planes a category")
+    rank_weight: Literal["uniform", "reciprocal"] = Field("uniform", description="weight of a rank in the loss")
+    every_nights: int = Field(7, ge=1, description="nights between two trainings")
+    seed: int = Field(0, ge=0, description="same seed, same model")
+
+
+class Score(Section):
+    users: Literal["all", "active"] = Field("all", description="all: users table and events; active: events only")
+    k: int = Field(10, ge=1, description="categories a user qualifies for")
+
+
+class Quarantine(Section):
+    max_share: float = Field(0.01, ge=0.0, le=1.0, description="a larger share of bad rows stops the run")
+
+
+class Config(Section):
+    lake: Lake = Lake()
+    columns: Columns = Columns()
+    timezone: str | None = Field(None, description="zone of timestamps that have none, for example UTC")
+    timestamp_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="unit of integer timestamps")
+    unknown_user_ids: list[str] = Field([], description="ids that stand for nobody, for example 0 or unknown")
+    groups: Spellings = Field(
+        {group: [group] for group in GROUPS},
+        description="event groups and the values that mean them; adc (ad clicks) is needed; ignore: counted, not used",
+    )
+    genders: Spellings = Field(
+        {"female": ["female"], "male": ["male"]}, description="spellings of genders; ignore: taken as unknown"
+    )
+    taxonomy: TaxonomyConfig = TaxonomyConfig()
+    alpha: float = Field(0.97, gt=0.0, lt=1.0, description="decay a day")
+    late_days: int = Field(7, ge=0, description="events older than this against their folder are quarantined")
+    keep_days: int = Field(45, ge=1, description="days whose partials are kept")
+    state: State = State()
+    label: Label = Label()
+    features: FeaturesConfig = FeaturesConfig()
+    partitions: int = Field(
+        8, ge=1, le=65536, description="user partitions, 50,000 users or more each; fixed for the site"
+    )
+    train: Train = Train()
+    score: Score = Score()
+    quarantine: Quarantine = Quarantine()
+
+    @field_validator("timezone")
+    @classmethod
+    def _zone_exists(cls, value: str | None) -> str | None:
+        if value is not None:
+            try:
+                ZoneInfo(value)
+            except Exception:
+                raise ValueError(f"{value!r} is not a time zone, for example UTC or Europe/Berlin") from None
+        return value
+
+    @field_validator("groups")
+    @classmethod
+    def _groups_make_sense(cls, groups: dict[str, list[str]]) -> dict[str, list[str]]:
+        if CLICK_GROUP not in groups:
+            raise ValueError(f"a group {CLICK_GROUP} (ad clicks) is needed: rankings are made of it")
+        seen: dict[str, str] = {}
+        for group, values in groups.items():
+            if not group.isidentifier():
+                raise ValueError(f"{group!r} is not a plain name")
+            for value in values:
+                if seen.setdefault(value, group) != group:
+                    raise ValueError(f"the value {value!r} is listed under {seen[value]} and {group}")
+        return groups
+
+    @field_validator("genders")
+    @classmethod
+    def _genders_are_known(cls, genders: dict[str, list[str]]) -> dict[str, list[str]]:
+        strange = sorted(set(genders) - {"female", "male", IGNORE_GROUP})
+        if strange:
+            raise ValueError(f"keys are female, male and ignore, got {', '.join(strange)}")
+        return genders
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> Config:
+        unknown = [group for group in self.features.groups if group not in self.event_groups]
+        if unknown:
+            raise ValueError(f"features.groups has {', '.join(unknown)}, which `groups` does not define")
+        if self.keep_days < self.label.days:
+            raise ValueError(f"keep_days ({self.keep_days}) must be at least label.days ({self.label.days})")
+        return self
+
+    @property
+    def event_groups(self) -> list[str]:
+        """The groups that are counted, in the order of their codes."""
+        return [group for group in self.groups if group != IGNORE_GROUP]
+
+
+def load_config(path: Path) -> Config:
+    """Read a config; what is wrong with it is said in one sentence."""
+    if not path.is_file():
+        raise BadInput(f"there is no config at {path}; make one with `ammrank init {path.parent} --lake LAKE`")
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
+    if content is None:
+        content = {}
+    if not isinstance(content, dict):
+        raise BadInput(f"{path} must be a mapping of keys, found a {type(content).__name__}")
+    return check_config(content, str(path))
+
+
+def check_config(content: dict[str, Any], where: str) -> Config:
+    """Return the config of a mapping, or say what to change."""
+    try:
+        return Config(**content)
+    except ValidationError as error:
+        first = error.errors()[0]
+        key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = dict(_keys(Config()))
+            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+            hint = f"did you mean {close[0]}?" if close else f"known keys are {', '.join(_siblings(key, known))}"
+            raise BadInput(f"{where}: there is no key {key}; {hint}") from None
+        reason = first["msg"].removeprefix("Value error, ")
+        at = f"{key}: " if key else ""
+        got = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+        raise BadInput(f"{where}: {at}{reason}{got}") from None
+
+
+def write_config(config: Config) -> str:
+    """Return the config as YAML with the description of every key beside it."""
+    lines = ["# The config of this site. Every key is optional; the values below are in force.", ""]
+    _write_section(config, 0, lines)
+    return "\n".join(lines) + "\n"
+
+
+def _write_section(section: BaseModel, depth: int, lines: list[str]) -> None:
+    pad = "  " * depth
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        comment = f"  # {field.description}" if field.description else ""
+        if isinstance(value, Section):
+            lines.append(f"{pad}{name}:")
+            _write_section(value, depth + 1, lines)
+        elif isinstance(value, dict):
+            lines.append(f"{pad}{name}:{comment}")
+            lines.extend(f"{pad}  {_flow(key)}: {_flow(found)}" for key, found in value.items())
+        else:
+            lines.append(f"{pad}{name}: {_flow(value)}{comment}")
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _keys(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name in type(section).model_fields:
+        value = getattr(section, name)
+        yield prefix + name, value
+        if isinstance(value, Section):
+            yield from _keys(value, f"{prefix}{name}.")
+
+
+def _siblings(key: str, known: dict[str, Any]) -> list[str]:
+    parent = key.rpartition(".")[0]
+    return [name for name in known if name.rpartition(".")[0] == parent]

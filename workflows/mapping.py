@@ -1,0 +1,112 @@
+"""Turn the config of a site into what the stages need: paths, mappings and the settings that identify runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ammrank_dask.build import FeatureSettings
+from storage.events import EventMapping
+from storage.lake import EventColumns
+from storage.people import PeopleMapping
+from storage.registry import FORMAT
+from storage.site import Site
+from storage.taxonomy import Taxonomy, read_taxonomy
+from storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
+from workflows.config import Config
+
+CATEGORIES_NAME = "categories.csv"
+
+
+def lake_path(site: Site, given: str) -> Path:
+    """Return a path of the config; relative ones start at the site."""
+    return Path(given) if Path(given).is_absolute() else (site.path / given).resolve()
+
+
+def site_taxonomy(site: Site, config: Config) -> Taxonomy:
+    """Read the taxonomy of the lake, or the flat list of categories that `init` wrote for a lake without one."""
+    if config.lake.taxonomy is not None:
+        return read_taxonomy(lake_path(site, config.lake.taxonomy), config.taxonomy.level)
+    return read_taxonomy(site.path / CATEGORIES_NAME, level=1)
+
+
+def event_columns(config: Config) -> EventColumns:
+    """Return the names of the event columns."""
+    columns = config.columns
+    return EventColumns(
+        columns.user_id,
+        columns.group,
+        columns.category,
+        columns.timestamp,
+        config.timezone,
+        config.timestamp_unit,
+    )
+
+
+def event_mapping(config: Config, taxonomy: Taxonomy) -> EventMapping:
+    """Return how the values of the log are understood."""
+    groups = config.event_groups
+    return EventMapping(
+        event_columns(config),
+        {value: code for code, group in enumerate(groups) for value in config.groups[group]},
+        frozenset(config.groups.get(IGNORE_GROUP, [])),
+        taxonomy,
+        len(groups),
+        groups.index(CLICK_GROUP),
+        config.late_days,
+        frozenset(config.unknown_user_ids),
+    )
+
+
+def people_mapping(config: Config) -> PeopleMapping:
+    """Return how the users table is understood."""
+    return PeopleMapping(
+        config.columns.user_id,
+        config.columns.age,
+        config.columns.gender,
+        {value: GENDERS.index(name) for name in GENDERS for value in config.genders.get(name, [])},
+        frozenset(config.genders.get(IGNORE_GROUP, [])),
+    )
+
+
+def state_settings(config: Config, taxonomy: Taxonomy) -> dict[str, Any]:
+    """Return the settings on which partials and states depend: another value needs a rebuild."""
+    return {
+        "format": FORMAT,
+        "alpha": config.alpha,
+        "groups": {group: sorted(config.groups[group]) for group in config.event_groups},
+        "group_order": config.event_groups,
+        "columns": config.columns.model_dump(include={"user_id", "group", "category", "timestamp"}),
+        "timezone": config.timezone,
+        "timestamp_unit": config.timestamp_unit,
+        "unknown_user_ids": sorted(config.unknown_user_ids),
+        "late_days": config.late_days,
+        "taxonomy": taxonomy.digest,
+        "state.max_age_days": config.state.max_age_days,
+        "partitions": config.partitions,
+    }
+
+
+def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
+    """Return which setting differs, as a phrase, None when all are equal."""
+    for key, value in now.items():
+        if before.get(key) != value:
+            if key == "taxonomy":
+                return "the taxonomy was another one"
+            return f"{key} was {before.get(key)!r} and is now {value!r}"
+    return None
+
+
+def feature_settings(config: Config, taxonomy: Taxonomy) -> FeatureSettings:
+    """Return what features are made of."""
+    return FeatureSettings(
+        tuple(config.event_groups),
+        tuple(config.features.groups),
+        taxonomy.categories,
+        config.alpha,
+        config.features.intensity,
+        config.features.recency,
+        config.lake.users is not None,
+        config.features.normalize,
+    )

@@ -1,0 +1,184 @@
+"""The options, errors and progress that all commands share."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from storage.errors import AmmrankError, BadInput, SiteBusy
+
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 75, 130, 143
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class CommandFailed(click.ClickException):
+    """An error as a command shows it: one sentence and an exit code."""
+
+    def __init__(self, message: str, exit_code: int) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code  # type: ignore[misc]
+
+    def show(self, file: Any = None) -> None:
+        """Print the sentence."""
+        click.echo(f"ammrank: {self.message}", err=True)
+
+
+class AmmrankCommand(click.Command):
+    """A command whose errors are sentences and whose exit codes are those of the contract."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command."""
+        logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
+        with _terminate_cleanly():
+            try:
+                return super().invoke(ctx)
+            except SiteBusy as error:
+                raise CommandFailed(str(error), EXIT_BUSY) from None
+            except BadInput as error:
+                raise CommandFailed(str(error), EXIT_BAD_INPUT) from None
+            except AmmrankError as error:
+                raise CommandFailed(str(error), EXIT_FAILED) from None
+            except OSError as error:
+                raise CommandFailed(_say_os_error(error), EXIT_FAILED) from None
+            except (KeyboardInterrupt, click.Abort):
+                raise CommandFailed("interrupted; run the same command again to go on", EXIT_INTERRUPTED) from None
+
+
+def _say_os_error(error: OSError) -> str:
+    place = f": {error.filename}" if error.filename else ""
+    return f"{error.strerror or error}{place}; what was published before is untouched, run the command again"
+
+
+@contextlib.contextmanager
+def _terminate_cleanly() -> Iterator[None]:
+    def stop(number: int, frame: Any) -> None:
+        raise SystemExit(EXIT_TERMINATED)
+
+    try:
+        before = signal.signal(signal.SIGTERM, stop)
+    except ValueError:  # not the main thread: whoever called handles signals
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+class DateType(click.ParamType):
+    """A date as YYYY-MM-DD."""
+
+    name = "YYYY-MM-DD"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> dt.date:
+        """Return the date."""
+        if isinstance(value, dt.date):
+            return value
+        try:
+            return dt.date.fromisoformat(value)
+        except ValueError:
+            self.fail(f"{value!r} is not a date YYYY-MM-DD", param, ctx)
+
+
+DATE = DateType()
+
+
+def yesterday() -> dt.date:
+    """Return yesterday's date in UTC."""
+    return (dt.datetime.now(dt.UTC) - dt.timedelta(days=1)).date()
+
+
+def site_argument(function: Function) -> Function:
+    """Add the argument SITE."""
+    return click.argument("site", type=click.Path(file_okay=False, path_type=Path))(function)
+
+
+def date_option(function: Function) -> Function:
+    """Add --date."""
+    return click.option("--date", type=DATE, default=yesterday, show_default="yesterday, UTC", help="The night.")(
+        function
+    )
+
+
+def computing_options(function: Function) -> Function:
+    """Add --cluster, --json and --quiet."""
+    function = click.option(
+        "--cluster", metavar="FILE", help="Cluster file; default: the site's, then ./cluster.yaml."
+    )(function)
+    function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
+    return click.option("--quiet", is_flag=True, help="No progress.")(function)
+
+
+def show(result: dict[str, Any], as_json: bool) -> None:
+    """Print the result of a command: one JSON object, or one line a fact."""
+    if as_json:
+        click.echo(json.dumps(result, sort_keys=True, default=str))
+        return
+    width = max(len(name) for name in result)
+    for name, value in result.items():
+        click.echo(f"{name.ljust(width)}  {_text(value)}")
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+@contextlib.contextmanager
+def progress_for(quiet: bool, as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
+    """Yield a progress callback: bars on a terminal, a line a stage elsewhere, JSON lines with --json."""
+    if quiet:
+        yield lambda stage, done, total: None
+    elif sys.stderr.isatty() and not as_json:
+        with _bars() as update:
+            yield update
+    else:
+        yield _lines(as_json)
+
+
+@contextlib.contextmanager
+def _bars() -> Iterator[Callable[[str, int, int], None]]:
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        bars: dict[str, Any] = {}
+
+        def update(stage: str, done: int, total: int) -> None:
+            if stage not in bars or done == 0:
+                if stage in bars:
+                    progress.remove_task(bars[stage])
+                bars[stage] = progress.add_task(stage, total=total)
+            progress.update(bars[stage], completed=done)
+
+        yield update
+
+
+def _lines(as_json: bool) -> Callable[[str, int, int], None]:
+    started: dict[str, float] = {}
+
+    def update(stage: str, done: int, total: int) -> None:
+        if done == 0:
+            started[stage] = time.monotonic()
+        if done < total:
+            return
+        seconds = time.monotonic() - started.get(stage, time.monotonic())
+        if as_json:
+            click.echo(json.dumps({"stage": stage, "tasks": total, "seconds": round(seconds, 3)}), err=True)
+        else:
+            click.echo(f"{stage}: {total} tasks in {seconds:.1f} s", err=True)
+
+    return update

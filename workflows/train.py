@@ -1,0 +1,103 @@
+"""`ammrank train`: learn to rank the categories from the features and clicks of a site."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ammrank_dask.features import open_features
+from ammrank_dask.tasks import Progress, silent
+from storage.errors import BadInput
+from storage.files import digest_of
+from storage.parts import list_checksums
+from storage.runs import Run, finish_run, is_finished, open_run
+from storage.site import Site
+from workflows.config import Config, load_config
+from workflows.features import training_features
+from workflows.ingest import Ingested, ingest
+from workflows.options import (
+    AmmrankCommand,
+    computing_options,
+    date_option,
+    progress_for,
+    show,
+    site_argument,
+)
+
+MODEL_KIND, MODEL_NAME = "model", "model.zarr"
+
+
+def too_little_history(config: Config, known: Ingested) -> str | None:
+    """Return why the site cannot train yet, None when it can."""
+    before = len(known.history) - config.label.days
+    if before < max(1, config.features.min_days):
+        return (
+            f"{len(known.history)} days of events are too few to train: label.days {config.label.days} and"
+            f" features.min_days {config.features.min_days} before them are needed"
+        )
+    return None
+
+
+def is_due(site: Site, config: Config, date: dt.date) -> bool:
+    """Tell whether the published model is missing or `train.every_nights` old."""
+    current = site.current()
+    if current is None or "model" not in current.runs:
+        return True
+    trained = open_run(site.path / current.runs["model"], MODEL_KIND).manifest["config"]["date"]
+    return (date - dt.date.fromisoformat(trained)).days >= config.train.every_nights
+
+
+def train_model(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
+    """Train on the labelled users at the lag date and keep the model as a run."""
+    from ammrank_dask.train import train
+
+    reason = too_little_history(config, known)
+    if reason is not None:
+        raise BadInput(reason)
+    features = training_features(client, site, config, known, progress=progress)
+    parameters = config.train.model_dump(exclude={"every_nights"})
+    digest = digest_of([features.digest, parameters])
+    path = site.run("models", known.date, digest)
+    if is_finished(path):
+        return open_run(path, MODEL_KIND)
+    shutil.rmtree(path, ignore_errors=True)
+    model = train(client, open_features(features.path), progress=progress, **parameters)
+    model.save(path / MODEL_NAME)
+    return finish_run(
+        path,
+        MODEL_KIND,
+        digest,
+        0,
+        config={"date": str(known.date), **parameters},
+        inputs={"features": features.digest},
+        facts={"users": features.n_rows, "planes": int(model.n_planes_.sum())},
+        files=list_checksums(path),
+    )
+
+
+@click.command("train", cls=AmmrankCommand)
+@site_argument
+@date_option
+@computing_options
+def command(site: Path, date: dt.date, cluster: str | None, as_json: bool, quiet: bool) -> None:
+    """Train a model on the users who clicked in the label window that ends with a date."""
+    from workflows.cluster import open_cluster
+
+    place = Site(site)
+    config = load_config(place.config_path)
+    with (
+        place.exclusive(),
+        open_cluster(cluster, site, quiet) as client,
+        progress_for(quiet, as_json) as progress,
+    ):
+        known = ingest(client, place, config, date, progress=progress)
+        run = train_model(client, place, config, known, progress=progress)
+    show({"date": str(date), **run.manifest["facts"], "model": str(run.path)}, as_json)
+
+
+if __name__ == "__main__":
+    command()

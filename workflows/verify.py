@@ -1,0 +1,49 @@
+"""`ammrank verify`: check every stored byte of a site against its checksum."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from storage.errors import BadInput, DamagedStore
+from storage.runs import MANIFEST, verify_run
+from storage.site import RUN_FOLDERS, Site
+from workflows.options import AmmrankCommand, show, site_argument
+
+
+@click.command("verify", cls=AmmrankCommand)
+@site_argument
+@click.option("--digest", is_flag=True, help="Print one hash over the promised bytes of what is published.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(site: Path, digest: bool, as_json: bool) -> None:
+    """Check every manifest and every checksum of a site; name each damaged run."""
+    place = Site(site)
+    if not place.path.is_dir():
+        raise BadInput(f"there is no site at {site}")
+    runs = [run for folder in RUN_FOLDERS for run in place.finished_runs(folder)]
+    runs += sorted(path.parent for path in (place.path / "qualifications").glob(f"date=*/{MANIFEST}"))
+    current = place.current()
+    damaged = []
+    if current is not None:
+        damaged += [
+            f"{place.path / name} is published and missing"
+            for name in current.runs.values()
+            if not (place.path / name).is_dir()
+        ]
+    n_bytes = 0
+    for run in runs:
+        try:
+            n_bytes += verify_run(run)
+        except BadInput as error:
+            damaged.append(str(error))
+    if damaged:
+        for sentence in damaged:
+            click.echo(sentence, err=True)
+        raise DamagedStore(f"{len(damaged)} of {len(runs)} runs of {site} are damaged")
+    facts = {"published": str(current.date) if current else "nothing", "runs": len(runs), "bytes": n_bytes}
+    show({**facts, **({"digest": place.digest()} if digest else {})}, as_json)
+
+
+if __name__ == "__main__":
+    command()
