@@ -1,1 +1,53 @@
-"""AMM-rank on Dask: the method, its numba kernels, and for every stage a block function and its driver."""
+"""AMM-rank on Dask: the method, its numba kernels, and for every stage a block function and its driver.
+
+The public names are imported when they are first used, so that `import ammrank_dask` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ammrank_dask.features import Features, open_features, write_features
+    from ammrank_dask.metrics import disagreement_error, top_k_metrics
+    from ammrank_dask.pandas_features import interest_features
+    from ammrank_dask.ranker import AMMRank
+    from ammrank_dask.report import exposure_report
+    from ammrank_dask.scoring import score
+    from ammrank_dask.simulation import simulate
+    from ammrank_dask.training import train
+
+_HOMES = {
+    "AMMRank": "ranker",
+    "Features": "features",
+    "disagreement_error": "metrics",
+    "exposure_report": "report",
+    "interest_features": "pandas_features",
+    "open_features": "features",
+    "score": "scoring",
+    "simulate": "simulation",
+    "top_k_metrics": "metrics",
+    "train": "training",
+    "write_features": "features",
+}
+
+__all__ = [
+    "AMMRank",
+    "Features",
+    "disagreement_error",
+    "exposure_report",
+    "interest_features",
+    "open_features",
+    "score",
+    "simulate",
+    "top_k_metrics",
+    "train",
+    "write_features",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

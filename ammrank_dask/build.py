@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.demographics import Demographics, age_buckets
+from ammrank_dask.demographics import Demographics, describe_users
 from ammrank_dask.features import (
     FeatureColumns,
     csr_arrays,
@@ -215,7 +215,7 @@ def build_partition(
         users = union([state.user_ids, people.user_ids])
     else:
         users = state.user_ids
-    bucket, gender = _describe_users(users, people)
+    bucket, gender = describe_users(users, people)
     rows = _restrict(state, users).place(users)
     indptr, indices, data = build_rows(rows, bucket, gender, settings, end=end_of(source.date))
     n_columns = len(settings.columns.names)
@@ -258,17 +258,6 @@ def _read_people(source: FeaturePart) -> Demographics | None:
         return None
     arrays = source.users.read(USERS)
     return Demographics(ids_from_arrays(arrays), arrays["age"], arrays["gender"])
-
-
-def _describe_users(users: UserIds, people: Demographics | None) -> tuple[np.ndarray, np.ndarray]:
-    bucket = np.full(len(users), -1, np.int8)
-    gender = np.full(len(users), -1, np.int8)
-    if people is not None and len(people.user_ids) and len(users):
-        found = people.user_ids.positions_of(users)
-        known = found >= 0
-        bucket[known] = age_buckets(people.age[found[known]])
-        gender[known] = people.gender[found[known]]
-    return bucket, gender
 
 
 def _restrict(state: InterestState, users: UserIds) -> InterestState:

@@ -48,6 +48,18 @@ def age_buckets(age: np.ndarray) -> np.ndarray:
     return (np.searchsorted(AGE_BUCKET_STARTS, age, side="right") - 1).astype(np.int8)
 
 
+def describe_users(users: UserIds, people: Demographics | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return age bucket and gender of users (int8), -1 where nothing is known of them."""
+    bucket = np.full(len(users), -1, np.int8)
+    gender = np.full(len(users), -1, np.int8)
+    if people is not None and len(people.user_ids) and len(users):
+        found = people.user_ids.positions_of(users)
+        known = found >= 0
+        bucket[known] = age_buckets(people.age[found[known]])
+        gender[known] = people.gender[found[known]]
+    return bucket, gender
+
+
 def ingest_users(
     client: Client,
     files: Sequence[FileFacts],

@@ -72,7 +72,7 @@ class AMMRank:
     n_features_in_, n_categories_, n_steps_
         Sizes, and the number of training steps made.
     categories_, columns_digest_, variant_
-        What codes and columns mean, when `ammrank_dask.train` knew it; otherwise None.
+        What codes and columns mean, when `ammrank_dask.training` knew it; otherwise None.
 
     Examples
     --------

@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 from distributed import Client
 
-from ammrank_dask.score import Qualifications
+from ammrank_dask.scoring import Qualifications
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.vocabulary import CATEGORY, RANK
 

@@ -13,8 +13,8 @@ from ammrank_dask.features import Features, write_features
 from ammrank_dask.hashing import split_of
 from ammrank_dask.ranker import AMMRank, NotFittedError
 from ammrank_dask.report import entropy, exposure_report, exposure_table, gini, summarise
-from ammrank_dask.score import score
-from ammrank_dask.train import TrainingBlocks, train
+from ammrank_dask.scoring import score
+from ammrank_dask.training import TrainingBlocks, train
 from storage.errors import BadInput
 from storage.reports import render_page, write_report
 

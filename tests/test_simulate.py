@@ -15,7 +15,7 @@ import pytest
 import zarr
 from distributed import Client
 
-from ammrank_dask.simulate import SimulationParameters, simulate, simulate_block
+from ammrank_dask.simulation import SimulationParameters, simulate, simulate_block
 from ammrank_dask.world import World, read_world_taxonomy
 from ammrank_dask.world_users import draw_demographics, draw_tastes, scramble_user_ids
 from storage.errors import BadInput

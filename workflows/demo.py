@@ -23,7 +23,7 @@ HISTORY_DAYS = 60
 @computing_options
 def command(site: Path, users: int, nights: int, seed: int, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Run nights on a simulated lake that is written into SITE/lake; run it again to go on where it stopped."""
-    from ammrank_dask.simulate import simulate
+    from ammrank_dask.simulation import simulate
     from workflows.cluster import open_cluster
     from workflows.nightly import nightly
 

@@ -42,7 +42,7 @@ def score_users(
     progress: Progress = silent,
 ) -> Run:
     """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
-    from ammrank_dask.score import score
+    from ammrank_dask.scoring import score
 
     digest = digest_of([features.digest, model.digest, config.score.k])
     final = site.qualifications_folder(date)

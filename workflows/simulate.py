@@ -58,7 +58,7 @@ def simulate_command(
     The truth behind the events goes into a folder of its own. A rerun with the same parameters writes only
     the files that are missing.
     """
-    from ammrank_dask.simulate import simulate
+    from ammrank_dask.simulation import simulate
     from workflows.cluster import open_cluster
 
     lake = lake.resolve()

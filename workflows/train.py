@@ -53,7 +53,7 @@ def is_due(site: Site, config: Config, date: dt.date) -> bool:
 
 def train_model(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
     """Train on the labelled users at the lag date and keep the model as a run."""
-    from ammrank_dask.train import train
+    from ammrank_dask.training import train
 
     reason = too_little_history(config, known)
     if reason is not None:

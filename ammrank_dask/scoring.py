@@ -19,7 +19,7 @@ from distributed import Client
 from ammrank_dask.features import Features, open_features
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from ammrank_dask.train import digest_columns
+from ammrank_dask.training import digest_columns
 from storage.errors import BadInput
 from storage.files import write_atomic
 from storage.ids import ids_from_values
