@@ -86,7 +86,7 @@ def decode_events(table: pa.Table, mapping: EventMapping, *, end: int, where: st
     group, group_status = _map_groups(table.column(columns.group), mapping, where)
     category, category_status = _map_categories(table.column(columns.category), mapping, where)
     time, no_time = to_microseconds(table.column(columns.timestamp), columns, where)
-    ids, user, no_user = _map_users(table.column(columns.user_id), mapping.nobody)
+    ids, user, no_user = _map_users(table.column(columns.user_id), mapping, where)
 
     # The first reason that applies wins: written from the last to the first.
     status = category_status
@@ -124,12 +124,18 @@ def to_microseconds(column: pa.ChunkedArray, columns: EventColumns, where: str) 
             raise BadInput(
                 f"{where}: the times in {name!r} are integers; set `timestamp_unit` in ammrank.yaml (s, ms, us, ns)"
             )
-        microseconds = _scale(_numbers(column.cast(pa.int64())), columns.timestamp_unit)
+        microseconds = _scale(_numbers(_clip_unsigned(column)), columns.timestamp_unit)
     else:
         raise BadInput(f"{where}: {name!r} must be a timestamp or an integer, found {found}; convert the column")
     if no_time is not None:
         microseconds[no_time] = 0
     return microseconds, no_time
+
+
+def _clip_unsigned(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if pa.types.is_uint64(column.type):
+        column = pc.min_element_wise(column, pa.scalar(2**63 - 1, pa.uint64()), skip_nulls=False)
+    return column.cast(pa.int64())
 
 
 def _scale(values: np.ndarray, unit: str) -> np.ndarray:
@@ -182,30 +188,56 @@ def _map_categories(column: pa.ChunkedArray, mapping: EventMapping, where: str) 
     return codes[indices], status[indices]
 
 
-def _map_users(column: pa.ChunkedArray, nobody: frozenset[str]) -> tuple[UserIds, np.ndarray | None, np.ndarray | None]:
+def _map_users(
+    column: pa.ChunkedArray, mapping: EventMapping, where: str
+) -> tuple[UserIds, np.ndarray | None, np.ndarray | None]:
+    name = mapping.columns.user_id
     no_user = _null_mask(column)
     found = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_integer(found):
-        ids = _numbers(_plain(column).cast(pa.int64()))
-        strangers = [int(value) for value in nobody if value.lstrip("-").isdigit()]
-        if strangers:
-            absent = np.isin(ids, strangers)
+        ids = _numbers(integer_ids(_plain(column), name, where))
+        absent = is_nobody(pa.array(ids), mapping.nobody, name, where)
+        if absent.any():
             no_user = absent if no_user is None else no_user | absent
         return IntegerIds(ids), None, no_user
     encoded = column if pa.types.is_dictionary(column.type) else column.dictionary_encode()
     chunk = _combine(encoded)
     values = chunk.dictionary.cast(pa.large_string())
     codes = _numbers(chunk.indices.cast(pa.int64()))
-    # An empty or blank id is nobody's.
-    blank = pc.or_(
-        pc.equal(pc.utf8_trim_whitespace(values), ""),
-        pc.is_in(values, value_set=pa.array(sorted(nobody), pa.large_string())),
-    )
-    blank = blank.to_numpy(zero_copy_only=False)
+    blank = is_nobody(values, mapping.nobody, name, where)
     if blank.any():
         absent = blank[codes] if no_user is None else np.where(no_user, True, blank[codes])
         no_user = absent
     return StringIds(values), codes, no_user
+
+
+def integer_ids(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa.Array | pa.ChunkedArray:
+    """Return integer user ids as int64; the message about those that do not fit does not show any."""
+    try:
+        return column.cast(pa.int64())
+    except pa.ArrowInvalid:
+        raise BadInput(
+            f"{where}: user ids in {name!r} must fit into 64-bit signed integers, found larger ones in a"
+            f" {column.type} column; convert the column to strings"
+        ) from None
+
+
+def is_nobody(ids: pa.Array, nobody: frozenset[str], name: str, where: str) -> np.ndarray:
+    """Return which ids stand for no user: those listed in `nobody`, and of strings the blank ones."""
+    if pa.types.is_integer(ids.type):
+        strangers = [int(value) for value in nobody if value.lstrip("-").isdigit()]
+        return np.isin(ids.to_numpy(), strangers) if strangers else np.zeros(len(ids), bool)
+    listed = pc.is_in(ids, value_set=pa.array(sorted(nobody), ids.type))
+    try:
+        blank = pc.equal(pc.utf8_trim_whitespace(ids), "")
+    except pa.ArrowInvalid:
+        raise not_utf8(name, where) from None
+    return np.asarray(pc.or_(blank, listed).to_numpy(zero_copy_only=False))
+
+
+def not_utf8(name: str, where: str) -> BadInput:
+    """Return the error about a column whose text cannot be decoded."""
+    return BadInput(f"{where}: {name!r} has text that is not UTF-8; write the column in UTF-8")
 
 
 def _dictionary(column: pa.ChunkedArray, name: str, where: str) -> tuple[np.ndarray, list[str], np.ndarray | None]:
@@ -214,10 +246,14 @@ def _dictionary(column: pa.ChunkedArray, name: str, where: str) -> tuple[np.ndar
     if pa.types.is_null(found):
         column = column.cast(pa.string())
     elif not is_string(value_type):
-        raise BadInput(f"{where}: {name!r} must be a string column, found {found}; convert the column")
+        raise BadInput(f"{where}: {name!r} must be a string column, found {value_type}; convert the column")
     chunk = _combine(column if pa.types.is_dictionary(column.type) else column.dictionary_encode())
     nulls = _null_mask(chunk)
-    return _numbers(chunk.indices), chunk.dictionary.to_pylist(), nulls
+    try:
+        values = chunk.dictionary.to_pylist()
+    except UnicodeDecodeError:
+        raise not_utf8(name, where) from None
+    return _numbers(chunk.indices), values, nulls
 
 
 def _combine(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:

@@ -12,12 +12,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import BadInput
+from storage.errors import BadInput, DamagedStore
 from storage.files import digest_file, digest_of, read_json, write_json
 from storage.ids import is_string
 
 BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""
+
+_NOT_DATA = (".", "_")
 
 
 @dataclass(frozen=True)
@@ -60,22 +62,29 @@ def list_days(events: Path, date_key: str) -> dict[dt.date, Path]:
         if not found or key != date_key or not folder.is_dir():
             continue
         try:
-            days[dt.date.fromisoformat(value)] = folder
+            date = dt.date.fromisoformat(value)
         except ValueError:
-            raise BadInput(f"{folder} is not a date; day folders are named {date_key}=YYYY-MM-DD") from None
+            date = None
+        # Python also reads 20260105, which would be a second folder of the same day.
+        if date is None or value != date.isoformat():
+            raise BadInput(f"{folder} is not a date; day folders are named {date_key}=YYYY-MM-DD")
+        days[date] = folder
     if not days:
         raise BadInput(f"{events} has no folder named {date_key}=YYYY-MM-DD; set lake.events or lake.date_key")
     return dict(sorted(days.items()))
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the parquet files of a day folder in name order, without hidden and marker files."""
-    return sorted(
-        Path(root) / name
-        for root, _, names in os.walk(folder)
-        for name in names
-        if name.endswith((".parquet", ".parq")) and not name.startswith((".", "_"))
-    )
+    """Return the parquet files of a day folder in name order, without hidden ones and those of unfinished writers."""
+    paths = []
+    for root, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(_NOT_DATA)]
+        paths += [
+            Path(root) / name
+            for name in names
+            if name.endswith((".parquet", ".parq")) and not name.startswith(_NOT_DATA)
+        ]
+    return sorted(paths)
 
 
 def open_parquet(path: Path | str, **options: Any) -> pq.ParquetFile:
@@ -166,9 +175,7 @@ def read_batches(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield (row of the file, table of at most BATCH_ROWS rows); `dictionaries` are read without copying strings."""
     path = piece.file.path
-    status = os.stat(path)
-    if (status.st_size, status.st_mtime_ns) != (piece.file.size, piece.file.mtime_ns):
-        raise BadInput(f"{path} changed while it was read; run the command again when it is complete")
+    _refuse_changed(piece.file)
     with open_parquet(path, read_dictionary=list(dictionaries)) as file:
         row = piece.first_row
         try:
@@ -177,9 +184,21 @@ def read_batches(
             ):
                 yield row, pa.Table.from_batches([batch])
                 row += batch.num_rows
-        except (pa.ArrowInvalid, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
+            _refuse_changed(piece.file)
             reason = str(error).splitlines()[0]
             raise BadInput(f"{path} cannot be decoded ({reason}); replace or remove it") from None
+    _refuse_changed(piece.file)
+
+
+def _refuse_changed(file: FileFacts) -> None:
+    try:
+        status = os.stat(file.path)
+        is_same = (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
+    except FileNotFoundError:
+        is_same = False
+    if not is_same:
+        raise BadInput(f"{file.path} changed while it was read; run the command again when it is complete")
 
 
 def day_digest(settings: str, files: Sequence[FileFacts]) -> str:
@@ -194,10 +213,14 @@ def missing_days(days: Mapping[dt.date, Any], first: dt.date, last: dt.date) -> 
 
 
 def load_scanned(path: Path) -> dict[str, FileFacts]:
-    """Return the files that were scanned before, by path; none when the list is not there."""
+    """Return the files that were scanned before, by path; none when the list is not there or cannot be read."""
     if not path.is_file():
         return {}
-    return {entry["path"]: FileFacts(**{**entry, "rows": tuple(entry["rows"])}) for entry in read_json(path)["files"]}
+    try:
+        files = [FileFacts(**{**entry, "rows": tuple(entry["rows"])}) for entry in read_json(path)["files"]]
+    except (DamagedStore, KeyError, TypeError):  # only a cache: the files are scanned again
+        return {}
+    return {file.path: file for file in files}
 
 
 def save_scanned(path: Path, files: Iterable[FileFacts]) -> None:

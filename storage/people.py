@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from storage.errors import BadInput
+from storage.events import integer_ids, is_nobody, not_utf8
 from storage.ids import IntegerIds, StringIds, UserIds, is_string
 from storage.vocabulary import MAX_AGE
 
@@ -28,6 +28,7 @@ class PeopleMapping:
     gender: str | None
     gender_of: Mapping[str, int]
     ignored_genders: frozenset[str]
+    nobody: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> list[str]:
@@ -60,11 +61,12 @@ def decode_people(table: pa.Table, mapping: PeopleMapping, where: str) -> People
     user: np.ndarray | None = None
     ids: UserIds
     if pa.types.is_integer(column.type):
-        ids = IntegerIds(column.cast(pa.int64()).fill_null(0).to_numpy(zero_copy_only=False))
+        found = integer_ids(column, mapping.user_id, where).fill_null(0)
+        ids = IntegerIds(found.to_numpy(zero_copy_only=False))
     else:
-        text = column.fill_null("")
-        has_id &= ~pc.equal(pc.utf8_trim_whitespace(text), "").to_numpy(zero_copy_only=False)
-        ids, user = StringIds(text), np.arange(n)
+        found = column.fill_null("")
+        ids, user = StringIds(found), np.arange(n)
+    has_id &= ~is_nobody(found, mapping.nobody, mapping.user_id, where)
     _note(problems, NO_USER, ~has_id, pa.nulls(n, pa.string()))
 
     age = np.full(n, -1, np.int16)
@@ -72,7 +74,7 @@ def decode_people(table: pa.Table, mapping: PeopleMapping, where: str) -> People
         found = table.column(mapping.age).combine_chunks()
         if not (pa.types.is_integer(found.type) or pa.types.is_floating(found.type) or pa.types.is_null(found.type)):
             raise BadInput(f"{where}: {mapping.age!r} must be a number of years, found {found.type}; convert it")
-        years = found.cast(pa.float64()).fill_null(np.nan).to_numpy(zero_copy_only=False)
+        years = found.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
         with np.errstate(invalid="ignore"):
             plausible = (years >= 0) & (years <= MAX_AGE)
         age[plausible] = years[plausible].astype(np.int16)
@@ -86,7 +88,10 @@ def decode_people(table: pa.Table, mapping: PeopleMapping, where: str) -> People
         if not (is_string(found.type) or pa.types.is_null(found.type)):
             raise BadInput(f"{where}: {mapping.gender!r} must be a string, found {found.type}; convert it")
         encoded = found.cast(pa.string()).dictionary_encode()
-        spelled = encoded.dictionary.to_pylist()
+        try:
+            spelled = encoded.dictionary.to_pylist()
+        except UnicodeDecodeError:
+            raise not_utf8(mapping.gender, where) from None
         codes = np.array([*(mapping.gender_of.get(value, -1) for value in spelled), -1], np.int8)
         known = np.array([*(value in mapping.gender_of or value in mapping.ignored_genders for value in spelled), True])
         indices = encoded.indices.fill_null(len(spelled)).to_numpy(zero_copy_only=False)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
 
 from storage.errors import BadInput
 from storage.files import digest_of
@@ -31,17 +30,29 @@ class Taxonomy:
 
 def read_taxonomy(path: Path, level: int) -> Taxonomy:
     """Read `category,parent` rows and rank the nodes at `level` (a root is level 1)."""
+    return build_taxonomy(_read_pairs(path), level, where=str(path))
+
+
+def _read_pairs(path: Path) -> list[tuple[str, str]]:
     try:
-        table = pd.read_csv(path, dtype=str, keep_default_na=False, encoding="utf-8")
+        with open(path, encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file, strict=True)
+            rows = [(reader.line_num, row) for row in reader if row]
     except FileNotFoundError:
         raise BadInput(f"there is no taxonomy at {path}; set lake.taxonomy (null for flat categories)") from None
-    except (ValueError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} is not a readable CSV file: {error}") from None
-    missing = [name for name in (CATEGORY, PARENT) if name not in table.columns]
+    except (OSError, csv.Error, UnicodeDecodeError) as error:
+        raise BadInput(f"{path} is not a readable CSV file: {error}; write it as UTF-8 text") from None
+    header = rows[0][1] if rows else []
+    missing = [name for name in (CATEGORY, PARENT) if name not in header]
     if missing:
         raise BadInput(f"{path} must have the columns category,parent; {', '.join(missing)} missing")
-    pairs = list(zip(table[CATEGORY], table[PARENT], strict=True))
-    return build_taxonomy(pairs, level, where=str(path))
+    category, parent = header.index(CATEGORY), header.index(PARENT)
+    for line, row in rows[1:]:
+        if len(row) != len(header):
+            raise BadInput(
+                f"{path}: line {line} has {len(row)} fields, expected {len(header)}; quote names that contain commas"
+            )
+    return [(row[category], row[parent]) for _, row in rows[1:]]
 
 
 def build_taxonomy(pairs: Sequence[tuple[str, str]], level: int, where: str = "the taxonomy") -> Taxonomy:
@@ -67,7 +78,7 @@ def build_taxonomy(pairs: Sequence[tuple[str, str]], level: int, where: str = "t
             if parent not in parent_of:
                 raise BadInput(f"{where}: the parent {parent!r} of {path[-1]!r} has no row of its own; add one")
             if parent in path:
-                raise BadInput(f"{where}: {category!r} is its own ancestor (a cycle); correct its parents")
+                raise BadInput(f"{where}: {parent!r} is its own ancestor (a cycle); correct its parents")
             path.append(parent)
         paths[category] = path[::-1]
     categories = tuple(sorted(category for category, path in paths.items() if len(path) == level))

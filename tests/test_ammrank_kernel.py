@@ -1,10 +1,5 @@
 """The kernels of training, scoring and top-K, by hand and against their slow twins."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import reference_ranking
@@ -159,16 +154,3 @@ def test_top_k_rows__equals_twin(k):
     expected_codes, expected = reference_ranking.top_k(scores, tie_order, k)
     np.testing.assert_array_equal(codes, expected_codes)
     np.testing.assert_array_equal(best, expected)
-
-
-@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="this is the run without the compiler")
-def test_kernels__same_results_without_the_compiler():
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-o", "pythonpath=tests", "-p", "no:cacheprovider", __file__],
-        cwd=Path(__file__).parent.parent,
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stdout + run.stderr

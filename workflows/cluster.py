@@ -20,6 +20,7 @@ from storage.errors import AmmrankError, BadInput
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+_ENCRYPTED = ("tls://", "wss://")
 
 
 class Tls(BaseModel):
@@ -62,25 +63,41 @@ def load_cluster(path: Path) -> ClusterConfig:
     """Read and check a cluster file."""
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-        config = ClusterConfig(**content)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"cannot read {path}: {' '.join(str(error).split())}") from None
+    if not isinstance(content, dict):
+        raise BadInput(f"{path} must be a mapping of keys, found a {type(content).__name__}")
+    try:
+        config = ClusterConfig.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            known = [field.alias or name for name, field in ClusterConfig.model_fields.items()]
+            raise BadInput(f"{path}: there is no key {key}; known keys are {', '.join(known)}") from None
         raise BadInput(f"{path}: {key}: {first['msg']}, got {first['input']!r}") from None
     ways = [name for name in ("class_", "address", "scheduler_file") if getattr(config, name) is not None]
     if len(ways) != 1:
         raise BadInput(f"{path} must have exactly one of class, address and scheduler_file, found {len(ways)}")
-    if config.address is not None and config.security is None and not _is_local(config.address):
-        raise BadInput(f"{path}: {config.address} is remote and has no `security`; name its TLS certificates")
+    if config.address is not None and not _is_local(config.address):
+        if config.security is None:
+            raise BadInput(f"{path}: {config.address} is remote and has no `security`; name its TLS certificates")
+        _refuse_open(config.address, path)
     return config
+
+
+def _refuse_open(address: str, path: Path) -> None:
+    if not _is_local(address) and not address.startswith(_ENCRYPTED):
+        raise BadInput(
+            f"{path}: the scheduler at {address} is remote and not encrypted; use TLS (`security`, tls://) or 127.0.0.1"
+        )
 
 
 @contextlib.contextmanager
 def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = False) -> Iterator[Client]:
     """Start or join the cluster, say where its dashboard is, and close what was started."""
-    config = load_cluster(find_cluster_file(cluster_file, site))
+    path = find_cluster_file(cluster_file, site)
+    config = load_cluster(path)
     _hush_distributed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(config.dask))
@@ -104,6 +121,7 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
             target = {"scheduler_file": config.scheduler_file, "security": security}
         try:
             client = stack.enter_context(Client(timeout=config.timeout, set_as_default=False, **target))
+            _refuse_open(client.scheduler.address, path)
             client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
         except (TimeoutError, OSError) as error:
             raise AmmrankError(f"the cluster did not come up within {config.timeout:g} s: {error}") from None
@@ -144,6 +162,8 @@ def _security(found: Tls | Literal["temporary"] | None) -> Security | None:
 
 
 def _is_local(address: str) -> bool:
+    if address.startswith("inproc://"):
+        return True
     host = address.rpartition("//")[2].rpartition(":")[0]
     return host in _LOCAL_HOSTS
 

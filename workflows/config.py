@@ -28,6 +28,12 @@ class Section(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _empty_is_default(cls, content: Any) -> Any:
+        # YAML reads a section whose keys are all commented out as null.
+        return {} if content is None else content
+
 
 class Lake(Section):
     events: str = Field("events", description="folder of events, one folder a day; paths are relative to this file")
@@ -46,13 +52,16 @@ class Columns(Section):
     gender: str | None = Field("gender", description="string, in the users table; null: none")
 
 
-def _spellings(values: Any) -> Any:
-    if not isinstance(values, dict):
+def _texts(values: Any) -> Any:
+    """Take one value for a list of one, and a number, which YAML makes of 0, for its digits."""
+    listed = values if isinstance(values, list) else [values] if isinstance(values, str | int) else values
+    if not isinstance(listed, list):
         return values
-    return {name: [found] if isinstance(found, str) else found for name, found in values.items()}
+    return [str(value) if isinstance(value, int) and not isinstance(value, bool) else value for value in listed]
 
 
-Spellings = Annotated[dict[str, list[str]], BeforeValidator(_spellings)]
+Texts = Annotated[list[str], BeforeValidator(_texts)]
+Spellings = dict[str, Texts]
 
 
 class TaxonomyConfig(Section):
@@ -102,7 +111,7 @@ class Config(Section):
     columns: Columns = Columns()
     timezone: str | None = Field(None, description="zone of timestamps that have none, for example UTC")
     timestamp_unit: Literal["s", "ms", "us", "ns"] | None = Field(None, description="unit of integer timestamps")
-    unknown_user_ids: list[str] = Field([], description="ids that stand for nobody, for example 0 or unknown")
+    unknown_user_ids: Texts = Field([], description="ids that stand for nobody, for example 0 or unknown")
     groups: Spellings = Field(
         {group: [group] for group in GROUPS},
         description="event groups and the values that mean them; adc (ad clicks) is needed; ignore: counted, not used",
@@ -189,19 +198,20 @@ def load_config(path: Path) -> Config:
 def check_config(content: dict[str, Any], where: str) -> Config:
     """Return the config of a mapping, or say what to change."""
     try:
-        return Config(**content)
+        return Config.model_validate(content)
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            known = dict(_keys(Config()))
-            close = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-            hint = f"did you mean {close[0]}?" if close else f"known keys are {', '.join(_siblings(key, known))}"
-            raise BadInput(f"{where}: there is no key {key}; {hint}") from None
+            raise BadInput(f"{where}: there is no key {key}; {_suggest(key)}") from None
         reason = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "model_type":
+            reason = "must be a section of keys"
         at = f"{key}: " if key else ""
         got = "" if first["type"] == "value_error" else f", got {first['input']!r}"
-        raise BadInput(f"{where}: {at}{reason}{got}") from None
+        # YAML reads yes, no, on and off as booleans.
+        quote = "; put it in quotes" if first["type"] == "string_type" and isinstance(first["input"], bool) else ""
+        raise BadInput(f"{where}: {at}{reason}{got}{quote}") from None
 
 
 def write_config(config: Config) -> str:
@@ -239,6 +249,12 @@ def _keys(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from _keys(value, f"{prefix}{name}.")
 
 
-def _siblings(key: str, known: dict[str, Any]) -> list[str]:
-    parent = key.rpartition(".")[0]
-    return [name for name in known if name.rpartition(".")[0] == parent]
+def _suggest(key: str) -> str:
+    """Say which key was meant: one of the same section that is spelled alike, or the same name in another one."""
+    section, _, name = key.rpartition(".")
+    known = {path: path.rpartition(".") for path, _ in _keys(Config())}
+    siblings = {last: path for path, (parent, _, last) in known.items() if parent == section}
+    close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
+    elsewhere = [path for path, (_, _, last) in known.items() if last == name]
+    meant = [siblings[found] for found in close] or elsewhere
+    return f"did you mean {meant[0]}?" if meant else f"known keys are {', '.join(siblings.values())}"

@@ -26,6 +26,7 @@ from workflows.options import (
     show,
     site_argument,
 )
+from workflows.retention import prune
 
 
 def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
@@ -107,10 +108,14 @@ def command(site: Path, date: dt.date, labels: bool, cluster: str | None, as_jso
         open_cluster(cluster, site, quiet) as client,
         progress_for(quiet, as_json) as progress,
     ):
-        known = ingest(client, place, config, date, progress=progress)
+        current = place.current()
+        is_past = current is not None and date < current.date
+        known = ingest(client, place, config, date, with_lag=labels or not is_past, progress=progress)
         build = training_features if labels else score_features
         run = build(client, place, config, known, progress=progress)
-        published = not labels and place.publish(date, {**known.roles, "features": run.path})
+        roles = {**known.roles, "features": run.path}
+        published = not labels and place.publish(date, roles)
+        prune(place, config, date, keep=roles.values())
     facts = {"users": run.n_rows, "values": run.nnz, "partitions": run.n_parts, "features": str(run.path)}
     show({"date": str(date), **facts, "published": published}, as_json)
 

@@ -39,7 +39,7 @@ from workflows.options import (
     show,
     site_argument,
 )
-from workflows.retention import prune_inputs
+from workflows.retention import prune
 
 ONE_DAY = dt.timedelta(days=1)
 
@@ -72,10 +72,12 @@ def ingest(
     date: dt.date,
     *,
     rebuild: bool = False,
+    with_lag: bool = True,
     progress: Progress = silent,
 ) -> Ingested:
     """Ingest the days up to `date` that are new or changed, and fold them into the states at `date` and at its lag.
 
+    Without `with_lag` only the state at `date` is made: enough for features of a day that is long past.
     Raises BadInput when a setting changed or a day changed that is older than any state, unless `rebuild`.
     """
     taxonomy = site_taxonomy(site, config)
@@ -85,13 +87,15 @@ def ingest(
     files = _scan_lake(client, site, config, mapping, date, progress)
     history = _write_history(files, states, settings, config, date)
     lag_date = date - dt.timedelta(config.label.days)
-    lag_history = [(day, digest) for day, digest in history if day <= lag_date]
+    lag_history = [(day, digest) for day, digest in history if day <= lag_date] if with_lag else []
 
     base, n_base = find_base(states, history)
     lag_base, n_lag_base = find_base(states, lag_history)
     if base is None:
         _refuse_changed_past(states, history, site, date)
-    needed = {day for day, _ in [*history[n_base:], *history[len(lag_history) :], *lag_history[n_lag_base:]]}
+    needed = {day for day, _ in [*history[n_base:], *lag_history[n_lag_base:]]}
+    if with_lag:
+        needed |= {day for day, _ in history if day > lag_date}
     days = _ingest_needed(client, site, config, mapping, settings, files, history, needed, progress)
     id_kind = _id_kind(days.values(), states)
 
@@ -121,7 +125,6 @@ def ingest(
     lag = open_run(lag_path, STATE.kind) if lag_path is not None else None
     result = Ingested(date, taxonomy, settings, history, days, open_run(head_path, STATE.kind), lag, users, id_kind)
     _refuse_mixed_ids(result)
-    prune_inputs(site, config, date, keep=result.roles.values())
     return result
 
 
@@ -318,6 +321,7 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
     ):
         result = ingest(client, place, config, date, rebuild=rebuild, progress=progress)
         published = place.publish(date, result.roles)
+        prune(place, config, date, keep=result.roles.values())
     show({**describe(result), "published": published}, as_json)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.build import FeatureSettings
+from storage.errors import BadInput
 from storage.events import EventMapping
 from storage.lake import EventColumns
 from storage.people import PeopleMapping
@@ -28,7 +29,13 @@ def site_taxonomy(site: Site, config: Config) -> Taxonomy:
     """Read the taxonomy of the lake, or the flat list of categories that `init` wrote for a lake without one."""
     if config.lake.taxonomy is not None:
         return read_taxonomy(lake_path(site, config.lake.taxonomy), config.taxonomy.level)
-    return read_taxonomy(site.path / CATEGORIES_NAME, level=1)
+    listed = site.path / CATEGORIES_NAME
+    if not listed.is_file():
+        raise BadInput(
+            f"lake.taxonomy is null and there is no list of categories at {listed};"
+            " write one with the header category,parent and a row for each, or name a taxonomy"
+        )
+    return read_taxonomy(listed, level=1)
 
 
 def event_columns(config: Config) -> EventColumns:
@@ -67,6 +74,7 @@ def people_mapping(config: Config) -> PeopleMapping:
         config.columns.gender,
         {value: GENDERS.index(name) for name in GENDERS for value in config.genders.get(name, [])},
         frozenset(config.genders.get(IGNORE_GROUP, [])),
+        frozenset(config.unknown_user_ids),
     )
 
 

@@ -24,7 +24,7 @@ from workflows.options import (
     site_argument,
 )
 from workflows.report import write_night_report
-from workflows.retention import prune_outputs
+from workflows.retention import prune
 from workflows.score import score_users
 from workflows.train import MODEL_KIND, is_due, too_little_history, train_model
 
@@ -54,13 +54,14 @@ def nightly(
         facts["model"] = f"of {model.manifest['config']['date']}"
     else:
         site.publish(date, roles)
+        prune(site, config, date, keep=roles.values())
         return {**facts, "model": f"none: {reason}", "features": str(features.path)}
 
     qualifications = score_users(client, site, config, date, features, model, progress=progress)
     report = write_night_report(site, config, date, qualifications)
     roles |= {"model": model.path, "qualifications": qualifications.path, "report": report}
     published = site.publish(date, roles)
-    prune_outputs(site, date, keep=roles.values())
+    prune(site, config, date, keep=roles.values())
     return {
         **facts,
         "qualifications": str(qualifications.path),

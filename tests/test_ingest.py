@@ -1,0 +1,337 @@
+"""The stages ingest and features on a site: same bytes whatever the way, and what happens when days change."""
+
+import datetime as dt
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+import reference
+import zarr
+from distributed import Client, LocalCluster
+
+from ammrank_dask.features import open_features
+from ammrank_dask.interest import InterestState
+from ammrank_dask.simulation import simulate
+from storage.errors import BadInput
+from storage.files import digest_tree
+from storage.parts import part_path
+from storage.registry import STATE
+from storage.site import Site
+from storage.taxonomy import read_taxonomy
+from workflows.config import check_config
+from workflows.features import score_features, training_features
+from workflows.ingest import ingest
+from workflows.retention import prune
+
+FIRST = dt.date(2026, 1, 5)
+N_DAYS = 9
+LAST = FIRST + dt.timedelta(N_DAYS - 1)
+CONFIG = {
+    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
+    "label": {"days": 3, "min_categories": 1},
+    "keep_days": 5,
+    "partitions": 3,
+}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def lake(client, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world") / "lake"
+    simulate(client, folder, truth=folder.with_name("truth"), users=300, days=N_DAYS, seed=3, start=FIRST)
+    return folder
+
+
+@pytest.fixture
+def place(lake, tmp_path):
+    """A site beside a copy of the lake, which a test may change."""
+    shutil.copytree(lake, tmp_path / "lake")
+    (tmp_path / "site").mkdir()
+    return Site(tmp_path / "site")
+
+
+def config_of(**changes):
+    return check_config({**CONFIG, **changes}, "test")
+
+
+def state_bytes(site, known):
+    """One hash over the state at head and lag, and the features for scoring and training."""
+    return digest_tree(site.path, [site.relative(path) for path in known.roles.values()])
+
+
+def all_bytes(client, site, config, known):
+    runs = [score_features(client, site, config, known), training_features(client, site, config, known)]
+    features = [site.relative(run.path) for run in runs]
+    return state_bytes(site, known), digest_tree(site.path, features)
+
+
+def other_site(place, name):
+    (place.path.parent / name).mkdir()
+    return Site(place.path.parent / name)
+
+
+def event_folder(site, day):
+    return site.path.parent / "lake" / "events" / f"date={day}"
+
+
+def drop_first_row(folder):
+    path = sorted(folder.glob("*.parquet"))[0]
+    table = pq.read_table(path)
+    pq.write_table(table.slice(1), path)
+
+
+def lake_events(site):
+    for folder in sorted((site.path.parent / "lake" / "events").glob("date=*")):
+        day = dt.date.fromisoformat(folder.name.removeprefix("date="))
+        for path in sorted(folder.glob("*.parquet")):
+            frame = pq.read_table(path).to_pandas()
+            times = frame["timestamp"].astype("datetime64[us, UTC]").astype("int64")
+            for row in zip(frame["user_id"], frame["group"], frame["category"], times, strict=True):
+                yield day, row
+
+
+def parents(site):
+    table = pd.read_csv(site.path.parent / "lake" / "taxonomy.csv", keep_default_na=False)
+    return dict(zip(table["category"], table["parent"], strict=True))
+
+
+def test_ingest__the_state_equals_a_loop_over_the_lake(client, place):
+    config = config_of()
+    known = ingest(client, place, config, LAST)
+    expected = reference.interest(
+        [event for _, event in lake_events(place)], reference.end_of(LAST), config.alpha, parents(place), 2
+    )
+    groups, categories = config.event_groups, known.taxonomy.categories
+    found = {}
+    for partition in range(config.partitions):
+        state = InterestState.from_arrays(known.head.part(partition).read(STATE))
+        for row, user in enumerate(state.user_ids.to_arrow().to_pylist()):
+            for j in range(state.indptr[row], state.indptr[row + 1]):
+                group, category = divmod(int(state.cell[j]), len(categories))
+                recency = (reference.end_of(LAST) - int(state.last[j])) / reference.DAY
+                found[(user, groups[group], categories[category])] = (state.intensity[j], recency)
+    assert found.keys() == expected.keys()
+    cells = sorted(expected)
+    assert [found[c] for c in cells] == pytest.approx(np.array([expected[c] for c in cells]), rel=1e-9)
+
+
+def test_features__equal_a_loop_over_the_lake(client, place):
+    config = config_of()
+    known = ingest(client, place, config, LAST)
+    lag = LAST - dt.timedelta(config.label.days)
+    before = [event for day, event in lake_events(place) if day <= lag]
+    after = [event for day, event in lake_events(place) if day > lag]
+    cells = reference.interest(before, reference.end_of(lag), config.alpha, parents(place), 2)
+    clicks = reference.interest(after, reference.end_of(LAST), config.alpha, parents(place), 2)
+    users = pq.read_table(place.path.parent / "lake" / "users.parquet").to_pandas().set_index("user_id")
+    features = open_features(training_features(client, place, config, known).path)
+    categories = features.categories
+    starts = [13, 18, 21, 25, 30, 35, 45, 55, 65]
+    seen = set()
+    for partition in range(features.n_partitions):
+        part = features.partition(partition, normalize=False)
+        for row, user in enumerate(part.user_ids.to_arrow().to_pylist()):
+            seen.add(user)
+            age, gender = users.loc[user, "age"], users.loc[user, "gender"]
+            bucket = -1 if pd.isna(age) else sum(age >= start for start in starts) - 1
+            code = {"female": 0, "male": 1}.get(gender, -1)
+            expected = reference.feature_row(
+                cells, user, config.features.groups, categories, config.alpha, bucket, code
+            )
+            assert part.X[[row]].toarray()[0] == pytest.approx(expected, rel=1e-6, abs=1e-6)
+            ranked = [categories[c] for c in part.rankings[row] if c >= 0]
+            assert ranked == reference.ranking(clicks, user)
+    assert seen == {user for user, group, _ in clicks if group == "adc"}
+
+
+def test_ingest__nights_and_one_back_fill_give_the_same_bytes(client, place):
+    config = config_of()
+    for night in range(N_DAYS):
+        known = ingest(client, place, config, FIRST + dt.timedelta(night))
+        place.publish(known.date, known.roles)
+        prune(place, config, known.date, keep=known.roles.values())
+    nightly = all_bytes(client, place, config, known)
+    again = other_site(place, "again")
+    filled = ingest(client, again, config, LAST)
+    assert all_bytes(client, again, config, filled) == nightly
+    kept = sorted(path.name for path in (place.path / "days").glob("date=*"))
+    assert kept == [f"date={LAST - dt.timedelta(n)}" for n in range(config.keep_days - 1, -1, -1)]
+    assert len(place.finished_runs("state")) == 2  # head and lag; those of earlier nights are removed
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_ingest__any_number_of_workers_gives_the_same_bytes(client, place, n_workers):
+    config = config_of()
+    two = all_bytes(client, place, config, ingest(client, place, config, LAST))
+    other = other_site(place, "other")
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as elsewhere,
+    ):
+        assert all_bytes(elsewhere, other, config, ingest(elsewhere, other, config, LAST)) == two
+
+
+def test_ingest__a_second_time_changes_nothing(client, place):
+    config = config_of()
+    first = ingest(client, place, config, LAST)
+    before = {p: p.stat().st_mtime_ns for p in place.path.rglob("*") if p.is_file()}
+    stages = []
+    second = ingest(client, place, config, LAST, progress=lambda stage, done, total: stages.append((stage, total)))
+    assert second.roles == first.roles
+    assert [stage for stage in stages if stage[1]] == []  # no task was run
+    assert {p: p.stat().st_mtime_ns for p in place.path.rglob("*") if p.is_file()} == before
+
+
+def test_ingest__a_corrected_day_after_the_lag_gives_the_bytes_of_a_fresh_site(client, place):
+    config = config_of()
+    ingest(client, place, config, LAST)
+    drop_first_row(event_folder(place, LAST - dt.timedelta(1)))
+    corrected = ingest(client, place, config, LAST)
+    fresh = other_site(place, "fresh")
+    assert state_bytes(place, corrected) == state_bytes(fresh, ingest(client, fresh, config, LAST))
+
+
+def test_ingest__an_older_corrected_day_needs_a_rebuild(client, place):
+    config = config_of()
+    ingest(client, place, config, LAST)
+    drop_first_row(event_folder(place, FIRST))
+    with pytest.raises(BadInput, match=f"the events of {FIRST} changed .* --rebuild"):
+        ingest(client, place, config, LAST)
+    rebuilt = ingest(client, place, config, LAST, rebuild=True)
+    fresh = other_site(place, "fresh")
+    assert state_bytes(place, rebuilt) == state_bytes(fresh, ingest(client, fresh, config, LAST))
+
+
+def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, place):
+    config = config_of()
+    ingest(client, place, config, LAST - dt.timedelta(1))
+    shutil.rmtree(event_folder(place, FIRST))
+    known = ingest(client, place, config, LAST)
+    assert known.history[0][0] == FIRST
+    assert len(known.history) == N_DAYS
+
+
+def test_ingest__a_missing_day_is_refused_or_bridged_and_taken_in_when_it_comes(client, place):
+    late = LAST - dt.timedelta(1)
+    away = place.path.parent / "away"
+    shutil.move(event_folder(place, late), away)
+    with pytest.raises(BadInput, match=f"no events for {late}; .* lake.missing_days: bridge"):
+        ingest(client, place, config_of(), LAST)
+    bridge = config_of(lake={**CONFIG["lake"], "missing_days": "bridge"})
+    known = ingest(client, place, bridge, LAST)
+    assert dict(known.history)[late] is None
+    shutil.move(away, event_folder(place, late))
+    whole = ingest(client, place, bridge, LAST)
+    fresh = other_site(place, "fresh")
+    assert state_bytes(place, whole) == state_bytes(fresh, ingest(client, fresh, bridge, LAST))
+
+
+def test_features__of_any_kept_day_equal_those_of_that_night(client, place):
+    config = config_of()
+    past = LAST - dt.timedelta(2)
+    known = ingest(client, place, config, LAST)
+    place.publish(LAST, known.roles)
+    old = ingest(client, place, config, past, with_lag=False)
+    run = score_features(client, place, config, old)
+    other = other_site(place, "other")
+    then = score_features(client, other, config, ingest(client, other, config, past))
+    assert digest_tree(run.path, ["."]) == digest_tree(then.path, ["."])
+    assert place.current().date == LAST
+
+
+def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, place, monkeypatch):
+    config = config_of()
+    whole = other_site(place, "whole")
+    expected = state_bytes(whole, ingest(client, whole, config, LAST))
+
+    import ammrank_dask.ingest as stage
+
+    real, calls = stage.collect_partition, place.path / "calls"
+
+    def fail_once(run, partition, *rest):
+        with open(calls, "a") as file:
+            file.write(f"{partition}\n")
+        if len(calls.read_text().splitlines()) >= 5:
+            raise OSError(28, "No space left on device")
+        return real(run, partition, *rest)
+
+    monkeypatch.setattr(stage, "collect_partition", fail_once)
+    with pytest.raises(OSError, match="No space left"):
+        ingest(client, place, config, LAST)
+    monkeypatch.undo()
+    written = {path for path in (place.path / "days").glob("date=*/*/part-*.zarr")}
+    assert written
+    times = {path: path.stat().st_mtime_ns for path in written}
+    assert place.current() is None
+    known = ingest(client, place, config, LAST)
+    assert state_bytes(place, known) == expected
+    assert all(path.stat().st_mtime_ns == times[path] for path in written if path.exists())
+
+
+def test_ingest__a_part_damaged_by_a_crash_is_written_again(client, place):
+    config = config_of()
+    known = ingest(client, place, config, LAST)
+    expected = state_bytes(place, known)
+    (known.head.path / "manifest.json").unlink()
+    chunk = part_path(known.head.path, 1) / "intensity" / "c" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-1])
+    assert state_bytes(place, ingest(client, place, config, LAST)) == expected
+
+
+def test_publish__never_goes_back_nor_loses_a_role(client, place):
+    config = config_of()
+    known = ingest(client, place, config, LAST)
+    run = score_features(client, place, config, known)
+    assert place.publish(LAST, {**known.roles, "features": run.path})
+    earlier = ingest(client, place, config, LAST - dt.timedelta(1), with_lag=False)
+    assert not place.publish(earlier.date, {**earlier.roles, "features": run.path})
+    assert not place.publish(LAST, known.roles)
+    assert json.loads((place.path / "CURRENT").read_text())["date"] == str(LAST)
+
+
+def test_features__every_user_has_a_row_and_variants_choose_columns(client, place):
+    config = config_of()
+    known = ingest(client, place, config, LAST)
+    features = open_features(score_features(client, place, config, known).path)
+    n_categories = len(read_taxonomy(place.path.parent / "lake" / "taxonomy.csv", 2).categories)
+    assert features.n_users == 300
+    assert features.n_columns("adv") == 2 * 5 * n_categories + 11
+    assert features.n_columns("no-adv") == 2 * 4 * n_categories + 11
+    full, small = features.partition(0), features.partition(0, variant="no-adv")
+    raw = features.partition(0, normalize=False).X.toarray()
+    keep = [not name.startswith("adv:") for name in features.columns]
+    chosen = raw[:, keep]
+    norms = np.linalg.norm(chosen, axis=1, keepdims=True)
+    assert small.X.toarray() == pytest.approx(chosen / np.where(norms == 0, 1, norms), rel=1e-5)
+    assert np.linalg.norm(full.X.toarray(), axis=1) == pytest.approx(np.where(raw.any(axis=1), 1.0, 0.0), rel=1e-5)
+    with pytest.raises(BadInput, match="no columns of group 'web'; it has pv, sq, slc, olc, adv, age, gender"):
+        features.partition(0, variant="web")
+
+
+def test_features__open_with_plain_zarr_and_scipy(client, place):
+    import scipy.sparse as sp
+
+    config = config_of()
+    known = ingest(client, place, config, LAST)
+    features = open_features(score_features(client, place, config, known).path)
+    group = zarr.open_group(features.path / "part-00001.zarr" / "X", mode="r")
+    assert group.attrs["encoding-type"] == "csr_matrix"
+    X = sp.csr_matrix((group["data"][:], group["indices"][:], group["indptr"][:]), shape=group.attrs["shape"])
+    assert (X != features.partition(1, normalize=False).X).nnz == 0
+
+
+def test_workers__see_no_dask_dataframe():
+    source = "".join(path.read_text() for path in Path("ammrank_dask").glob("*.py"))
+    assert "dask.dataframe" not in source

@@ -1,0 +1,292 @@
+"""Intensity and recency against the definition, for any cut of any log."""
+
+import datetime as dt
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+import reference
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF, STRING_USERS, logs
+
+from ammrank_dask.build import FeatureSettings, build_rows, rank_users
+from ammrank_dask.hashing import hash_ids, partition_of, split_of
+from ammrank_dask.ingest import aggregate_slices
+from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, end_of, fold_days
+from ammrank_dask.pandas_features import interest_features
+from ammrank_dask.routing import number_integer_ids, slice_by_partition
+from storage.events import KEPT, EventMapping, decode_events
+from storage.exchange import read_slices, write_slices
+from storage.ids import ids_from_values, union
+from storage.lake import EventColumns
+from storage.taxonomy import build_taxonomy
+
+ALPHA = 0.9
+ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kathmandu")
+FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+# Without the compiler the kernels are the same code, run by Python.
+if os.environ.get("NUMBA_DISABLE_JIT") == "1":
+    FAST = settings(FAST, max_examples=10)
+
+
+def mapping_for(level, **columns):
+    return EventMapping(
+        EventColumns(**columns), {group: code for code, group in enumerate(GROUPS)}, frozenset(),
+        build_taxonomy(list(PARENT_OF.items()), level), len(GROUPS), GROUPS.index("adc"), LATE_DAYS,
+    )  # fmt: skip
+
+
+def table_of(events, id_type, zone="UTC"):
+    times = pa.array([event[3] for event in events], pa.timestamp("us", tz=zone))
+    return pa.table(
+        {
+            "user_id": pa.array([event[0] for event in events], id_type),
+            "group": pa.array([event[1] for event in events], pa.string()),
+            "category": pa.array([event[2] for event in events], pa.string()),
+            "timestamp": times,
+        }
+    )
+
+
+def fold_log(days, folder: Path, *, level, n_partitions, cuts, zone, kind):
+    """Take a log through decode, slice, exchange, aggregate and fold; return (user, group, category) → cell."""
+    mapping = mapping_for(level)
+    categories = mapping.taxonomy.categories
+    id_type = pa.int64() if kind == "int64" else pa.string()
+    partials = []
+    for number, events in enumerate(days):
+        end = end_of(FIRST_DAY + dt.timedelta(number))
+        paths = []
+        bounds = sorted({0, len(events), *[min(cut, len(events)) for cut in cuts]})
+        for begin, stop in itertools.pairwise(bounds):
+            batch = decode_events(table_of(events[begin:stop], id_type, zone), mapping, end=end, where="log")
+            rows = {"cell": batch.cell.astype(cell_dtype(mapping.n_cells)), "time": batch.time}
+            sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
+            paths.append(folder / f"{number}-{begin}.slices")
+            write_slices(paths[-1], n_partitions, sections)
+        partials.append(
+            [
+                aggregate_slices(
+                    read_slices(paths, p, n_partitions), id_kind=kind, end=end, alpha=ALPHA, n_cells=mapping.n_cells
+                )
+                for p in range(n_partitions)
+            ]
+        )
+    found = {}
+    last_end = end_of(FIRST_DAY + dt.timedelta(len(days) - 1))
+    for p in range(n_partitions):
+        states = list(
+            fold_days(
+                InterestState.empty(kind, mapping.n_cells),
+                [day[p] for day in partials],
+                [day[p].user_ids for day in partials],
+                first_end=end_of(FIRST_DAY),
+                alpha=ALPHA,
+                max_age_days=None,
+            )
+        )
+        state = states[-1].drop_empty_users()
+        assert (partition_of(state.user_ids, n_partitions) == p).all()
+        for row, user in enumerate(state.user_ids.to_arrow().to_pylist()):
+            for j in range(state.indptr[row], state.indptr[row + 1]):
+                group, category = divmod(int(state.cell[j]), len(categories))
+                days_since = (last_end - int(state.last[j])) / reference.DAY
+                found[(user, GROUPS[group], categories[category])] = (state.intensity[j], days_since)
+    return found, last_end
+
+
+@pytest.mark.parametrize(("kind", "users"), [("int64", INTEGER_USERS), ("string", STRING_USERS)])
+@FAST
+@given(data=st.data())
+def test_interest__equals_the_definition(tmp_path, kind, users, data):
+    days = data.draw(logs(users))
+    level = data.draw(st.integers(1, 3))
+    n_partitions = data.draw(st.integers(1, 5))
+    cuts = data.draw(st.lists(st.integers(0, 25), max_size=4))
+    zone = data.draw(st.sampled_from(ZONES))
+    found, at = fold_log(days, tmp_path, level=level, n_partitions=n_partitions, cuts=cuts, zone=zone, kind=kind)
+    expected = reference.interest([e for day in days for e in day], at, ALPHA, PARENT_OF, level)
+    assert set(found) == set(expected)
+    for cell, (intensity, recency) in expected.items():
+        assert found[cell][0] == pytest.approx(intensity, rel=1e-9, abs=1e-9)
+        assert found[cell][1] == pytest.approx(recency, rel=1e-9, abs=1e-9)
+
+
+@FAST
+@given(data=st.data())
+def test_interest__does_not_depend_on_the_cut(tmp_path, data):
+    days = data.draw(logs())
+    cuts = data.draw(st.lists(st.integers(0, 25), max_size=4))
+    whole, _ = fold_log(days, tmp_path, level=2, n_partitions=2, cuts=[], zone="UTC", kind="int64")
+    pieces, _ = fold_log(days, tmp_path, level=2, n_partitions=2, cuts=cuts, zone="UTC", kind="int64")
+    assert pieces == whole  # bit for bit
+
+
+@FAST
+@given(days=logs(max_days=4), split=st.integers(1, 3))
+def test_fold_days__night_by_night_is_bit_equal_to_one_go(days, split):
+    mapping = mapping_for(2)
+    partials = []
+    for number, events in enumerate(days):
+        end = end_of(FIRST_DAY + dt.timedelta(number))
+        batch = decode_events(table_of(events, pa.int64()), mapping, end=end, where="log")
+        keep = batch.status == KEPT
+        ids, user = number_integer_ids(batch.ids.values[keep])
+        partials.append(
+            aggregate_events(
+                ids, user, batch.cell[keep], batch.time[keep], end=end, alpha=ALPHA, n_cells=mapping.n_cells
+            )
+        )
+
+    def fold(base, first, parts):
+        end = end_of(FIRST_DAY + dt.timedelta(first))
+        users = [part.user_ids for part in parts]
+        states = fold_days(base, parts, users, first_end=end, alpha=ALPHA, max_age_days=2)
+        return [state.drop_empty_users() for state in states]
+
+    split = min(split, len(partials))
+    empty = InterestState.empty("int64", mapping.n_cells)
+    at_once = fold(empty, 0, partials)[-1]
+    base = fold(empty, 0, partials[:split])[-1]
+    later = fold(base, split, partials[split:])
+    by_night = later[-1] if later else base
+    assert at_once.user_ids.equals(by_night.user_ids)
+    for name in ("indptr", "cell", "intensity", "last"):
+        assert np.array_equal(getattr(at_once, name), getattr(by_night, name))
+
+
+def test_fold_days__drops_cells_older_than_the_limit_and_users_without_cells():
+    ids = ids_from_values([1, 2])
+    end = end_of(FIRST_DAY)
+    day = InterestState(
+        ids, np.array([0, 1, 2]), np.array([0, 1], np.uint16), np.ones(2), np.array([end - reference.DAY, end])
+    )
+    states = list(
+        fold_days(InterestState.empty("int64", 6), [day, None], [ids], first_end=end, alpha=0.5, max_age_days=1)
+    )
+    last = states[-1].drop_empty_users()
+    assert last.user_ids.to_arrow().to_pylist() == [2]
+    assert last.intensity.tolist() == [0.5]
+
+
+@FAST
+@given(data=st.data())
+def test_interest_features__equals_the_definition(data):
+    (events,) = data.draw(logs(max_days=1).filter(lambda days: len(days) == 1))
+    at = reference.end_of(FIRST_DAY)
+    frame = pd.DataFrame(
+        {
+            "user_id": pd.array([e[0] for e in events], dtype="int64"),
+            "group": pd.array([e[1] for e in events], dtype="str"),
+            "category": pd.array([e[2] for e in events], dtype="str"),
+            "timestamp": pd.to_datetime([e[3] for e in events], unit="us", utc=True),
+        }
+    )
+    users = pd.DataFrame({"user_id": [7, 99], "age": [20, None], "gender": ["male", None]})
+    X, user_ids, columns = interest_features(
+        frame, pd.Timestamp(at, unit="us"), users=users, taxonomy=PARENT_OF, alpha=ALPHA
+    )
+    cells = reference.interest(events, at, ALPHA, PARENT_OF, 2)
+    categories = sorted({reference.ancestor_at(c, PARENT_OF, 2) for c in PARENT_OF} - {None})
+    with_events = {user for user, _, c, _ in events if reference.ancestor_at(c, PARENT_OF, 2) is not None}
+    assert list(user_ids) == sorted(with_events | {7, 99})
+    assert len(columns) == X.shape[1] == 2 * 5 * len(categories) + 11
+    for row, user in enumerate(user_ids):
+        expected = reference.feature_row(
+            cells, user, GROUPS[:5], categories, ALPHA, 1 if user == 7 else -1, 1 if user == 7 else -1
+        )
+        assert X[[row]].toarray()[0] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_interest_features__refuses_what_cannot_be_used():
+    log = pd.DataFrame({"user_id": [1], "group": ["pv"], "category": ["A"], "timestamp": [pd.Timestamp("2026-01-01")]})
+    with pytest.raises(ValueError, match="1 events cannot be used: unknown group"):
+        interest_features(log.assign(group="web"), at="2026-01-02")
+    with pytest.raises(ValueError, match=r"alpha must be between 0 and 1, got 1\.5"):
+        interest_features(log, at="2026-01-02", alpha=1.5)
+    with pytest.raises(ValueError, match="has no column 'category'"):
+        interest_features(log.drop(columns="category"), at="2026-01-02")
+    with pytest.raises(ValueError, match="unknown category"):
+        interest_features(log, at="2026-01-02", taxonomy={"B": ""}, level=1)
+    with pytest.raises(ValueError, match="users must be distinct"):
+        interest_features(log, at="2026-01-02", users=pd.DataFrame({"user_id": [1, 1]}))
+
+
+@FAST
+@given(days=logs(max_days=1))
+def test_rank_users__equals_the_definition(days):
+    (events,) = days
+    mapping = mapping_for(2)
+    categories = mapping.taxonomy.categories
+    end = end_of(FIRST_DAY)
+    clicks = [event for event in events if event[1] == "adc"]
+    batch = decode_events(table_of(clicks, pa.int64()), mapping, end=end, where="log")
+    keep = batch.status == KEPT
+    ids, user = number_integer_ids(batch.ids.values[keep])
+    state = aggregate_events(
+        ids, user, batch.cell[keep], batch.time[keep], end=end, alpha=ALPHA, n_cells=mapping.n_cells
+    )
+    codes, intensity = rank_users(state, len(categories))
+    cells = reference.interest(clicks, end, ALPHA, PARENT_OF, 2)
+    for row, who in enumerate(ids.values.tolist()):
+        begin, stop = state.indptr[row], state.indptr[row + 1]
+        assert [categories[code] for code in codes[begin:stop]] == reference.ranking(cells, who)
+        assert (np.diff(intensity[begin:stop]) <= 0).all()
+
+
+def test_rank_users__equal_intensity_goes_to_the_more_recent_then_the_lower_code():
+    state = InterestState(
+        ids_from_values([1]), np.array([0, 4]), np.array([0, 1, 2, 3], np.uint16), np.array([1.0, 1.0, 2.0, 1.0]),
+        np.array([5, 9, 1, 9]),
+    )  # fmt: skip
+    codes, _ = rank_users(state, 4)
+    assert codes.tolist() == [2, 1, 3, 0]
+
+
+def test_build_rows__by_hand():
+    # Two groups of two categories; one user saw category 1 of pv twice as strong as category 0 of adc (unused).
+    settings_ = FeatureSettings(("pv", "adc"), ("pv",), ("A", "B"), alpha=0.5)
+    end = end_of(FIRST_DAY)
+    state = InterestState(
+        ids_from_values([1, 2]), np.array([0, 2, 2]), np.array([1, 2], np.uint16), np.array([np.e - 1, 3.0]),
+        np.array([end - reference.DAY, end]),
+    )  # fmt: skip
+    indptr, indices, data = build_rows(
+        state, np.array([0, -1], np.int8), np.array([1, -1], np.int8), settings_, end=end
+    )
+    assert settings_.columns.names[:4] == ("pv:intensity:A", "pv:intensity:B", "pv:recency:A", "pv:recency:B")
+    assert indptr.tolist() == [0, 4, 4]
+    assert indices.tolist() == [1, 3, 4, 14]
+    assert data.tolist() == pytest.approx([1.0, 0.5, 1.0, 1.0])
+
+
+def test_hash_ids__equals_the_reference_for_integers_and_strings():
+    for values in (list(INTEGER_USERS), list(STRING_USERS)):
+        ids = ids_from_values(values)
+        hashes = hash_ids(ids, 12345).tolist()
+        assert hashes == [reference.hash_id(value, 12345) for value in ids.to_arrow().to_pylist()]
+
+
+def test_split_of__is_even_and_independent_of_partitions():
+    ids = ids_from_values(np.arange(50_000))
+    shares = np.bincount(split_of(ids), minlength=3) / 50_000
+    assert shares == pytest.approx([0.8, 0.1, 0.1], abs=0.01)
+    inside = split_of(ids)[partition_of(ids, 8) == 3]
+    assert np.bincount(inside, minlength=3) / len(inside) == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
+    counts = np.bincount(partition_of(ids, 8))
+    assert counts.min() > 0.95 * 50_000 / 8
+
+
+@given(values=st.lists(st.lists(st.sampled_from(STRING_USERS), max_size=6), min_size=1, max_size=3))
+def test_union__is_sorted_and_positions_find_every_id(values):
+    parts = [ids_from_values(pa.array(part, pa.string())) for part in values]
+    merged = union(parts)
+    assert merged.to_arrow().to_pylist() == sorted({v for part in values for v in part}, key=str.encode)
+    for part in parts:
+        positions = merged.positions_of(part)
+        assert merged.take(positions).to_arrow().to_pylist() == part.to_arrow().to_pylist()
