@@ -15,11 +15,11 @@ import pandas as pd
 import scipy.sparse as sp
 
 from ammrank_dask.hashing import partition_of
-from ammrank_dask.kernels.features import choose_columns, normalize_rows
+from ammrank_dask.kernels.features import choose_columns, count_marked, normalize_rows
 from storage.errors import BadInput
 from storage.files import digest_of, write_text
 from storage.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
-from storage.parts import check_files, read_part, write_part
+from storage.parts import CheckedReader, read_part, write_part
 from storage.registry import FEATURES
 from storage.runs import Run, finish_run, open_run, remove_run, start_run
 from storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY
@@ -109,8 +109,7 @@ class Features:
     @cached_property
     def feature_columns(self) -> FeatureColumns:
         """The columns with their groups."""
-        content = check_files(self.path, {COLUMNS_FILE: self.run.manifest["files"][COLUMNS_FILE]})
-        stored = json.loads(content[COLUMNS_FILE])
+        stored = json.loads(CheckedReader(self.path, self.run.manifest["files"])(COLUMNS_FILE))
         groups = tuple((group, size) for group, size in stored["groups"])
         return FeatureColumns(tuple(stored["columns"]), groups)
 
@@ -163,7 +162,8 @@ class Features:
         if len(chosen) < n_stored:
             indptr, indices, data = choose(indptr, indices, data, chosen, n_stored)
         from_events = event_groups[columns.group_of[chosen]]
-        n_event_features = count_in_rows(indptr, from_events[indices])
+        n_event_features = np.empty(len(indptr) - 1, np.int32)
+        count_marked(indptr, indices, from_events, n_event_features)
         if self.normalize if normalize is None else normalize:
             normalize_rows(indptr, data)
         X = sp.csr_matrix((data, indices.view(_signed(indices)), indptr), shape=(len(indptr) - 1, len(chosen)))
@@ -328,12 +328,6 @@ def choose(
     out_indptr, out_indices, out_data = np.empty_like(indptr), np.empty_like(indices), np.empty_like(data)
     n = choose_columns(indptr, indices, data, new_column, out_indptr, out_indices, out_data)
     return out_indptr, out_indices[:n], out_data[:n]
-
-
-def count_in_rows(indptr: np.ndarray, marked: np.ndarray) -> np.ndarray:
-    """Return how many values of each row are marked (int32)."""
-    total = np.concatenate([[0], np.cumsum(marked)])
-    return np.diff(total[indptr]).astype(np.int32)
 
 
 def pad_rankings(indptr: np.ndarray, category: np.ndarray) -> np.ndarray:

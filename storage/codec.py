@@ -8,7 +8,7 @@ which takes several hops between threads for every array: a day has thousands of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -45,9 +45,9 @@ def encode_array(array: np.ndarray) -> dict[str, bytes]:
     return files
 
 
-def decode_array(files: Mapping[str, bytes], name: str) -> np.ndarray:
-    """Return the array `name` from the files of its part; raises ValueError when they are not what was written."""
-    metadata = json.loads(files[f"{name}/{METADATA}"])
+def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
+    """Return the array `name` of a part, whose files `read` returns; raises ValueError when they are not as written."""
+    metadata = json.loads(read(f"{name}/{METADATA}"))
     shape = tuple(metadata["shape"])
     dtype = np.dtype(metadata["data_type"]).newbyteorder("<")
     rows = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
@@ -58,7 +58,7 @@ def decode_array(files: Mapping[str, bytes], name: str) -> np.ndarray:
     spare = None
     for number, start in enumerate(range(0, shape[0], rows)):
         target = array[start : start + rows]
-        chunk = files[f"{name}/c/{number}{tail}"]
+        chunk = read(f"{name}/c/{number}{tail}")
         if len(target) == rows:
             blosc.decompress(chunk, target)
         else:

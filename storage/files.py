@@ -6,6 +6,7 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from storage.errors import BadInput, DamagedStore
 
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
+
+_SYNCS_AT_ONCE = 16
 
 
 def temporary_beside(path: Path) -> Path:
@@ -94,11 +97,10 @@ def sync_folder(path: Path) -> None:
 
 
 def sync_tree(folder: Path) -> None:
-    """Force every file below `folder` to the disk."""
-    for root, _, names in os.walk(folder):
-        for name in names:
-            sync_file(Path(root) / name)
-        sync_folder(Path(root))
+    """Force every file below `folder` to the disk, several at a time: the disk takes their waits together."""
+    paths = [Path(root, name) for root, _, names in os.walk(folder) for name in (*names, ".")]
+    with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
+        list(pool.map(sync_file, paths))
 
 
 def digest_of(value: Any) -> str:

@@ -91,7 +91,7 @@ def open_parquet(path: Path | str, **options: Any) -> pq.ParquetFile:
     """Open a parquet file or say in one sentence why it cannot be read."""
     try:
         return pq.ParquetFile(path, **options)
-    except (pa.ArrowInvalid, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError) as error:
         reason = str(error).splitlines()[0]
         raise BadInput(f"{path} is not a readable parquet file ({reason}); replace or remove it") from None
 
@@ -116,13 +116,16 @@ def scan_file(path: str, name: str, columns: Sequence[str]) -> FileFacts:
 
 
 def require_columns(schema: pa.Schema, columns: Sequence[str], path: str) -> None:
-    """Raise unless the file has all the columns."""
+    """Raise unless the file has each of the columns once."""
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise BadInput(
             f"{path} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, schema.names))}."
             " Map the names under `columns` in ammrank.yaml"
         )
+    repeated = [name for name in columns if schema.names.count(name) > 1]
+    if repeated:
+        raise BadInput(f"{path} has more than one column {', '.join(map(repr, repeated))}; keep one")
 
 
 def id_kind_of(schema: pa.Schema, column: str, path: str) -> str:

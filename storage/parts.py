@@ -97,7 +97,7 @@ def write_part(
             path = temporary / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        # The list comes before the rename: a part that has its name has its list.
+        # The list comes before the rename: a part that has its name has its list. The end of the run syncs all.
         write_json(final.with_suffix(".json"), sidecar, durable=False)
         rename_folder(temporary, final)
     finally:
@@ -135,30 +135,47 @@ def read_part(
     wanted = {spec.name for spec in schema.arrays} & stored
     if only is not None:
         wanted &= set(only)
-    needed = [name for name in sidecar["files"] if _is_needed(name, wanted)]
-    contents = check_files(final, {name: sidecar["files"][name] for name in needed})
+    read = CheckedReader(final, sidecar["files"])
     try:
-        arrays = {name: decode_array(contents, name) for name in sorted(wanted)}
+        arrays = {name: decode_array(read, name) for name in sorted(wanted)}
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        if isinstance(error, DamagedStore):
+            raise
         raise DamagedStore(f"{final} cannot be decoded: {error}; rebuild the run") from None
     if only is None:
         schema.validate(arrays, str(final))
     return arrays
 
 
-def check_files(folder: Path, listing: Mapping[str, list[int]]) -> dict[str, bytes]:
-    """Read files and compare their sizes and checksums with the list; name the first that differs."""
-    contents = {}
-    for name, (size, checksum) in listing.items():
-        path = folder / name
+class CheckedReader:
+    """Reads files of a folder one at a time and compares each with the list of sizes and checksums.
+
+    One at a time, so that a chunk is still in the cache of the core when it is decoded.
+    """
+
+    def __init__(self, folder: Path, listing: Mapping[str, list[int]]) -> None:
+        self.folder = folder
+        self.listing = listing
+
+    def __call__(self, name: str) -> bytes:
+        """Return the bytes of a file."""
+        path = self.folder / name
+        if name not in self.listing:
+            raise DamagedStore(f"{path} is not in the list of its part; rebuild the run")
         try:
             data = path.read_bytes()
         except FileNotFoundError:
             raise DamagedStore(f"{path} is missing; rebuild the run") from None
+        size, checksum = self.listing[name]
         if len(data) != size or google_crc32c.value(data) != checksum:
             raise DamagedStore(f"{path} is not what was written (checksum differs); rebuild the run")
-        contents[name] = data
-    return contents
+        return data
+
+
+def check_files(folder: Path, listing: Mapping[str, list[int]]) -> int:
+    """Compare files with the list of their sizes and checksums; return the bytes read, name the first that differs."""
+    read = CheckedReader(folder, listing)
+    return sum(len(read(name)) for name in listing)
 
 
 def list_checksums(folder: Path, *, leave_out: Iterable[str] = ()) -> dict[str, list[int]]:
@@ -182,7 +199,7 @@ def check_part(run: Path, partition: int, expected: str | None = None) -> int:
     extra = sorted(found - set(sidecar["files"]))
     if extra:
         raise DamagedStore(f"{final / extra[0]} was not written by this package; remove it")
-    return sum(len(data) for data in check_files(final, sidecar["files"]).values())
+    return check_files(final, sidecar["files"])
 
 
 def _read_sidecar(final: Path) -> dict[str, Any]:
@@ -199,10 +216,6 @@ def _facts(final: Path, sidecar: Mapping[str, Any]) -> PartFacts:
     text = json.dumps(sidecar, sort_keys=True).encode()
     size = sum(entry[0] for entry in sidecar["files"].values())
     return PartFacts(final.name, sidecar["rows"], sidecar["nnz"], size, f"{google_crc32c.value(text):08x}")
-
-
-def _is_needed(name: str, wanted: set[str]) -> bool:
-    return (name.removesuffix(f"/{METADATA}") if name.endswith(METADATA) else name.split("/c/")[0]) in wanted
 
 
 def _encode(

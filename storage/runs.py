@@ -144,7 +144,7 @@ def verify_run(path: Path) -> int:
         total = sum(check_part(path, i, expected) for i, expected in enumerate(run.checksums))
     else:
         total = 0
-    return total + sum(len(data) for data in check_files(path, run.manifest["files"]).values())
+    return total + check_files(path, run.manifest["files"])
 
 
 def remove_run(path: Path) -> None:

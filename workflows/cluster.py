@@ -105,7 +105,7 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
         target: Any
         if config.class_ is not None:
             kwargs = dict(config.kwargs)
-            if "dashboard_address" in kwargs:
+            if kwargs.get("dashboard_address") is not None:
                 kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
             if security is not None:
                 kwargs["security"] = security

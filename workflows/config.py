@@ -51,6 +51,15 @@ class Columns(Section):
     age: str | None = Field("age", description="years, in the users table; null: none")
     gender: str | None = Field("gender", description="string, in the users table; null: none")
 
+    @model_validator(mode="after")
+    def _user_ids_stand_alone(self) -> Columns:
+        # Unknown groups, categories and genders are shown in messages and reports; user ids never are.
+        others = {role: name for role, name in self.model_dump().items() if role != "user_id"}
+        shared = [role for role, name in others.items() if name == self.user_id]
+        if shared:
+            raise ValueError(f"user_id and {shared[0]} are both {self.user_id!r}; name two columns")
+        return self
+
 
 def _texts(values: Any) -> Any:
     """Take one value for a list of one, and a number, which YAML makes of 0, for its digits."""
@@ -250,11 +259,11 @@ def _keys(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _suggest(key: str) -> str:
-    """Say which key was meant: one of the same section that is spelled alike, or the same name in another one."""
+    """Say which key was meant: the same name in another section, or one of this section that is spelled alike."""
     section, _, name = key.rpartition(".")
     known = {path: path.rpartition(".") for path, _ in _keys(Config())}
     siblings = {last: path for path, (parent, _, last) in known.items() if parent == section}
     close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
     elsewhere = [path for path, (_, _, last) in known.items() if last == name]
-    meant = [siblings[found] for found in close] or elsewhere
+    meant = elsewhere or [siblings[found] for found in close]
     return f"did you mean {meant[0]}?" if meant else f"known keys are {', '.join(siblings.values())}"

@@ -75,6 +75,16 @@ def choose_columns(indptr, indices, data, new_column, out_indptr, out_indices, o
 
 
 @kernel
+def count_marked(indptr, indices, marked, out_count):
+    """Write how many values of each row are in a marked column."""
+    for row in range(len(indptr) - 1):
+        n = 0
+        for j in range(indptr[row], indptr[row + 1]):
+            n += marked[indices[j]]
+        out_count[row] = n
+
+
+@kernel
 def normalize_rows(indptr, data):
     """Divide every row by its Euclidean norm, in place; an empty row stays empty."""
     for row in range(len(indptr) - 1):

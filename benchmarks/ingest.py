@@ -1,0 +1,78 @@
+"""Ingest of one large day against a plain read of its columns, and one more night against the back-fill."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
+from workflows.ingest import ingest
+
+FIRST = dt.date(2026, 1, 5)
+COLUMNS = ["user_id", "group", "category", "timestamp"]
+
+
+def compare_day(work: Path, *, users: int = 3_289_229, activity: float = 2.0, workers: int = 2) -> None:
+    """Print what a day of more than 10 M events costs per core, in units of a single-threaded `read_table`."""
+    with cluster(workers) as client:
+        lake = work / f"day-{users}"
+        make_lake(client, lake, users=users, days=1, activity=activity)
+        files = sorted((lake / "events" / f"date={FIRST}").glob("*.parquet"))
+        rows = sum(pq.read_metadata(file).num_rows for file in files)
+        _warm(client, work)
+        reads, ingests = [], []
+        for number in range(3):  # in turns, so that both meet the same noise
+            reads.append(best_of(1, lambda: [pq.read_table(f, columns=COLUMNS, use_threads=False) for f in files]))
+            dictionary = best_of(1, lambda: [_read_dictionaries(f) for f in files])
+            site, config = site_of(work / f"day-site-{number}", lake, users)
+            config = config.model_copy(update={"lake": config.lake.model_copy(update={"users": None})})
+            ingests.append(best_of(1, lambda: ingest(client, site, config, FIRST)))  # noqa: B023
+            shutil.rmtree(site.path)
+    read, whole = min(reads), min(ingests)
+    print(f"\ningest of one day, {rows:,} events, {users:,} users, {workers} workers; {describe_machine()}")
+    for name, seconds in (
+        ("read_table, one thread, same columns", read),
+        ("the same with dictionaries", dictionary),
+        ("ingest to partial and state, per core", whole * workers),
+    ):
+        print(f"  {name:38} {seconds:6.2f} s  {seconds / rows * 1e9:5.0f} ns an event")
+    print(f"  ingest per core / read_table           {whole * workers / read:6.2f} (bar 8, goal 4)")
+
+
+def compare_night(work: Path, *, users: int = 100_000, history: int = 90, workers: int = 2) -> None:
+    """Print what one more night costs on a history, against the back-fill of that history."""
+    with cluster(workers) as client:
+        lake = work / f"history-{users}"
+        events = make_lake(client, lake, users=users, days=history + 1)
+        _warm(client, work)
+        site, config = site_of(work / "night-site", lake, users)
+        last = FIRST + dt.timedelta(history - 1)
+        started = time.perf_counter()
+        known = ingest(client, site, config, last)
+        fill = time.perf_counter() - started
+        site.publish(last, known.roles)
+        night = best_of(1, lambda: ingest(client, site, config, last + dt.timedelta(1)))
+        shutil.rmtree(site.path)
+    print(f"\none more night on {history} days, {users:,} users, {events:,} events; {describe_machine()}")
+    print(f"  back-fill of {history} days   {fill:6.2f} s")
+    print(f"  the night after         {night:6.2f} s")
+    print(f"  night / back-fill       {night / fill:6.3f} (bar 0.1)")
+
+
+def _read_dictionaries(file: Path) -> None:
+    pq.read_table(file, columns=COLUMNS, use_threads=False, read_dictionary=["group", "category"])
+
+
+def _warm(client, work: Path) -> None:  # type: ignore[no-untyped-def]
+    """Compile the kernels on every worker, so that the clock sees work only."""
+    lake = work / "warm"
+    make_lake(client, lake, users=2_000, days=3)
+    for number in range(2):
+        site, config = site_of(work / f"warm-site-{number}", lake, 2_000)
+        config = config.model_copy(update={"label": config.label.model_copy(update={"days": 1})})
+        ingest(client, site, config, FIRST + dt.timedelta(2))
+        shutil.rmtree(site.path)

@@ -1,0 +1,89 @@
+"""Clusters, sites and clocks that the benchmarks share."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import resource
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import yaml
+from distributed import Client, LocalCluster
+
+from ammrank_dask.simulation import simulate
+from storage.site import Site
+from workflows.cluster import BUILT_IN
+from workflows.config import Config, Lake
+
+
+def describe_machine() -> str:
+    """Return one line about the machine, for the head of a table."""
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        models = [line.partition(":")[2].strip() for line in file if line.startswith("model name")]
+    return f"{os.cpu_count()} cores of {models[0] if models else platform.machine()}, {time.strftime('%Y-%m-%d')}"
+
+
+def best_of(times: int, function: Callable[[], Any]) -> float:
+    """Return the seconds of the fastest of several calls."""
+    found = []
+    for _ in range(times):
+        started = time.perf_counter()
+        function()
+        found.append(time.perf_counter() - started)
+    return min(found)
+
+
+@contextlib.contextmanager
+def cluster(n_workers: int = 2, memory_limit: str | None = None) -> Iterator[Client]:
+    """Open the embedded cluster with the settings of the built-in cluster.yaml."""
+    settings = yaml.safe_load(BUILT_IN.read_text(encoding="utf-8"))
+    with (
+        dask.config.set(settings["dask"]),
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=1,
+            memory_limit=memory_limit or "auto",
+            dashboard_address="127.0.0.1:0",
+            silence_logs=40,
+        ) as local,
+        Client(local) as client,
+    ):
+        yield client
+
+
+def make_lake(client: Client, folder: Path, *, users: int, days: int, activity: float = 1.0, seed: int = 1) -> int:
+    """Simulate a lake unless it is there from an earlier run; return its number of events."""
+    truth = folder.with_name(f"{folder.name}-truth")
+    summary = simulate(client, folder, truth=truth, users=users, days=days, seed=seed, activity=activity)
+    return int(sum(summary["events"].values()))
+
+
+def site_of(folder: Path, lake: Path, users: int) -> tuple[Site, Config]:
+    """Return a fresh site on a lake with as many partitions as `ammrank init` would choose."""
+    folder.mkdir(parents=True)
+    places = {
+        "events": str(lake / "events"),
+        "users": str(lake / "users.parquet"),
+        "taxonomy": str(lake / "taxonomy.csv"),
+    }
+    return Site(folder), Config(lake=Lake(**places), partitions=max(8, -(-users // 50_000)))
+
+
+def worker_facts(client: Client) -> dict[str, Any]:
+    """Return process ids, peak memory and spilled bytes of the workers."""
+    peaks = client.run(_peak_memory)
+    metrics = [worker["metrics"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
+    return {
+        "pids": sorted(pid for pid, _ in peaks.values()),
+        "peak_mib": max(peak for _, peak in peaks.values()) / 2**20,
+        "spilled": sum(metric["spilled_bytes"]["disk"] for metric in metrics),
+    }
+
+
+def _peak_memory() -> tuple[int, int]:
+    return os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

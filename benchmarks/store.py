@@ -1,0 +1,68 @@
+"""Reading a features store against what blosc-lz4 alone decodes of the same bytes."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from pathlib import Path
+
+import numpy as np
+from numcodecs import blosc
+
+from ammrank_dask.features import open_features
+from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
+from storage.registry import FEATURES
+from workflows.features import score_features
+from workflows.ingest import ingest
+
+
+def compare_read(work: Path, *, users: int = 400_000, days: int = 60) -> None:
+    """Print the rate at which a worker reads partitions, and at which it decodes their chunks from memory."""
+    first = dt.date(2026, 1, 5)
+    with cluster(2) as client:
+        lake = work / f"store-{users}"
+        make_lake(client, lake, users=users, days=days)
+        site, config = site_of(work / "store-site", lake, users)
+        known = ingest(client, site, config, first + dt.timedelta(days - 1))
+        run = score_features(client, site, config, known)
+        # In a worker, where partitions are read every night, with the memory settings of cluster.yaml.
+        size, stored, warm, fresh, parts, rows = client.submit(_time_reads, run.path, pure=False).result()
+    print(f"\nreading features, {run.n_rows:,} users, {run.nnz / run.n_rows:.0f} values a user, {size / 2**20:,.0f} MiB"
+          f" ({stored / 2**20:,.0f} on disk), one core; {describe_machine()}")  # fmt: skip
+    for name, seconds in (
+        ("blosc-lz4 alone, into the same memory again", warm),
+        ("blosc-lz4 alone, into new memory", fresh),
+        ("the store: read, checksum, decode", parts),
+        ("and columns chosen, rows normalised, as CSR", rows),
+    ):
+        print(f"  {name:44} {size / seconds / 1e9:5.2f} GB/s")
+    print(f"  store / blosc into the same memory           {warm / parts:5.2f} (bar 0.5)")
+    shutil.rmtree(site.path)
+
+
+def _time_reads(path: Path) -> tuple[int, int, float, float, float, float]:
+    features = open_features(path)
+    chunks = [file.read_bytes() for part in sorted(path.glob("part-*.zarr")) for file in sorted(part.rglob("c/*"))]
+    targets = [np.empty(len(blosc.decompress(chunk)), np.uint8) for chunk in chunks]
+
+    def decode() -> None:
+        for chunk, target in zip(chunks, targets, strict=True):
+            blosc.decompress(chunk, target)
+
+    def decode_fresh() -> None:
+        kept = [blosc.decompress(chunk) for chunk in chunks]
+        del kept
+
+    def read_parts() -> None:
+        for partition in range(features.n_partitions):
+            features.run.part(partition).read(FEATURES)
+
+    def read_rows() -> None:
+        for partition in range(features.n_partitions):
+            features.partition(partition)
+
+    best = [float("inf")] * 4
+    for _ in range(4):  # in turns, so that all meet the same noise
+        for i, function in enumerate((decode, decode_fresh, read_parts, read_rows)):
+            best[i] = min(best[i], best_of(2, function))
+    return sum(map(len, targets)), sum(map(len, chunks)), best[0], best[1], best[2], best[3]

@@ -1,0 +1,462 @@
+"""Look at a lake and guess how it is meant: the config it needs, and what a person should know of it."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ammrank_dask.survey import (
+    INTEGER,
+    NAIVE,
+    Estimate,
+    EventSurvey,
+    UsersSurvey,
+    survey_clicks,
+    survey_events,
+    survey_users,
+)
+from ammrank_dask.tasks import Progress, silent
+from storage.errors import BadInput
+from storage.lake import EventColumns, list_days, list_files, missing_days, open_parquet
+from storage.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
+from storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
+from workflows.config import Columns, Config, FeaturesConfig, Lake, TaxonomyConfig
+from workflows.guess import (
+    EVENT_ROLES,
+    USER_ROLES,
+    Guessed,
+    choose_partitions,
+    choose_path,
+    describe_columns,
+    guess_columns,
+    guess_genders,
+    guess_groups,
+    guess_unit,
+    guess_zone,
+)
+from workflows.mapping import CATEGORIES_NAME
+
+DEFAULTS = Config()
+VALUES_SHOWN = 10
+_DAY_FOLDER = re.compile(r"([^=]+)=\d{4}-\d{2}-\d{2}")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where a lake keeps what: absolute paths, None for what it does not have."""
+
+    events: Path
+    date_key: str
+    users: Path | None
+    taxonomy: Path | None
+
+
+@dataclass
+class Remarks:
+    """What a person should read: what was guessed, and what only they can set."""
+
+    guessed: list[str] = field(default_factory=list)
+    to_set: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """A lake as it was understood: the config for it, the facts, and its categories if nobody lists them."""
+
+    config: Config | None
+    facts: dict[str, Any]
+    categories: list[str] | None
+
+
+def find_places(lake: Path) -> Places:
+    """Find the events, the users and the taxonomy of a lake.
+
+    Events are in `events`, in the lake itself or in its only folder that has folders KEY=YYYY-MM-DD.
+    """
+    if not lake.is_dir():
+        raise BadInput(f"there is no lake at {lake}; --lake names a folder")
+    events = next((place for place in (lake / "events", lake) if _date_keys(place)), None)
+    if events is None:
+        found = [place for place in sorted(lake.iterdir()) if _date_keys(place)]
+        if len(found) > 1:
+            names = ", ".join(place.name for place in found)
+            raise BadInput(f"{lake} has several folders of days ({names}); name the one with events by --lake")
+        if not found:
+            raise BadInput(
+                f"{lake} has no folders named KEY=YYYY-MM-DD, nor has a folder in it; events are one folder a day,"
+                " for example events/date=2026-03-05"
+            )
+        events = found[0]
+    keys = _date_keys(events)
+    date_key = min(keys, key=lambda key: (-keys[key], key))
+    people = [lake / "users.parquet", *([lake / "users"] if list_files(lake / "users") else [])]
+    users = next((place for place in people if place.exists()), None)
+    taxonomy = lake / "taxonomy.csv"
+    return Places(events, date_key, users, taxonomy if taxonomy.is_file() else None)
+
+
+def inspect_lake(
+    client: Any,
+    places: Places,
+    site: Path,
+    *,
+    columns: Mapping[str, str],
+    groups: Sequence[tuple[str, str]],
+    progress: Progress = silent,
+) -> Inspection:
+    """Survey a lake on the cluster and guess its config.
+
+    Parameters
+    ----------
+    columns, groups
+        What a person has decided: columns by role, and (group, value) pairs.
+
+    Returns
+    -------
+    Inspection
+        Its config is None when no value of the log means ad clicks.
+    """
+    remarks = Remarks()
+    days = _list_event_files(places, remarks)
+    named = _event_columns(next(reversed(days.values()))[0], columns, remarks)
+    people = _people_columns(places.users, named[USER_ID], columns, remarks)
+    read = EventColumns(**named)
+    leveled = None if places.taxonomy is None else _read_levels(places.taxonomy, remarks)
+
+    late_days, count_users = DEFAULTS.late_days, people is None
+    survey = survey_events(client, days, read, late_days=late_days, count_users=count_users, progress=progress)
+    users = None
+    if people is not None and places.users is not None:
+        users = survey_users(client, _files_of(places.users), named[USER_ID], people[GENDER], progress=progress)
+        _remark_ids(survey, users, remarks)
+    meant = _guess_groups(survey, groups, remarks)
+    genders = _guess_genders(users, remarks)
+    flat = None if leveled else sorted(value for value in _sum_by(survey, 1) if value)
+    level, taxonomy = leveled or (1, flat_taxonomy(flat) if flat else None)
+    if flat:
+        listed = f"with the {len(flat):,} categories found listed in {site / CATEGORIES_NAME}"
+        remarks.guessed.append(f"lake.taxonomy: null, {listed}")
+    zone, unit = _guess_times(survey, remarks)
+
+    config, enough = None, None
+    if CLICK_GROUP in meant.names and taxonomy is not None:
+        config = Config(
+            lake=_lake_config(places, site, with_users=people is not None),
+            columns=Columns(**named, **(people or {AGE: None, GENDER: None})),
+            timezone=zone,
+            timestamp_unit=unit,
+            groups=meant.names,
+            genders=genders.names,
+            taxonomy=TaxonomyConfig(level=level),
+            features=FeaturesConfig(groups=_feature_groups(meant, remarks)),
+            partitions=choose_partitions(_n_users(users, survey).users),
+        )
+        enough = _count_clickers(client, survey, read, config, taxonomy, progress)
+    facts = {
+        "lake": {
+            "events": str(places.events),
+            "date_key": places.date_key,
+            "users": str(places.users) if users else None,
+            "taxonomy": str(places.taxonomy) if places.taxonomy else None,
+        },
+        "columns": {**named, **(people or {})},
+        "days": _day_facts(survey, remarks),
+        **_event_facts(survey, meant, taxonomy, remarks),
+        "categories": {
+            "ranked": len(taxonomy.categories) if taxonomy else 0,
+            "level": level,
+            "found": sum(value is not None for value in _sum_by(survey, 1)),
+        },
+        **_people_facts(users, survey, genders),
+        "users_with_enough_clicks": enough.users if enough else None,
+        "users_with_enough_clicks_estimated": bool(enough and enough.sampling > 1),
+        "label": DEFAULTS.label.model_dump(),
+        "partitions": config.partitions if config else None,
+        "guessed": remarks.guessed,
+        "to_set": remarks.to_set,
+    }
+    return Inspection(config, facts, flat)
+
+
+def _date_keys(folder: Path) -> Counter[str]:
+    """Count the day folders of a folder by key."""
+    keys: Counter[str] = Counter()
+    if folder.is_dir():
+        for child in folder.iterdir():
+            match = _DAY_FOLDER.fullmatch(child.name)
+            if match and child.is_dir():
+                keys[match[1]] += 1
+    return keys
+
+
+def _list_event_files(places: Places, remarks: Remarks) -> dict[dt.date, list[Path]]:
+    if places.date_key != DEFAULTS.lake.date_key:
+        remarks.guessed.append(f"lake.date_key: {places.date_key}")
+    listed = {day: list_files(folder) for day, folder in list_days(places.events, places.date_key).items()}
+    days = {day: paths for day, paths in listed.items() if paths}
+    if not days:
+        raise BadInput(f"the day folders in {places.events} have no parquet files; is it the right lake?")
+    return days
+
+
+def _files_of(place: Path) -> list[Path]:
+    return list_files(place) if place.is_dir() else [place]
+
+
+def _lake_config(places: Places, site: Path, *, with_users: bool) -> Lake:
+    return Lake(
+        events=choose_path(places.events, site),
+        users=choose_path(places.users, site) if with_users and places.users else None,
+        taxonomy=choose_path(places.taxonomy, site) if places.taxonomy else None,
+        date_key=places.date_key,
+    )
+
+
+def _event_columns(path: Path, given: Mapping[str, str], remarks: Remarks) -> dict[str, str]:
+    schema = _schema(path)
+    guessed = guess_columns(schema, EVENT_ROLES, given, str(path))
+    missing = [role for role, name in guessed.items() if name is None]
+    if missing:
+        options = " ".join(f"--column {role}=NAME" for role in missing)
+        raise BadInput(
+            f"cannot tell which column is {', '.join(missing)}: {path} has {describe_columns(schema)};"
+            f" name it with {options}"
+        )
+    named = {role: name for role, name in guessed.items() if name is not None}
+    _remark_columns(named, given, remarks)
+    return named
+
+
+def _people_columns(
+    users: Path | None, user_id: str, given: Mapping[str, str], remarks: Remarks
+) -> dict[str, str | None] | None:
+    """Return the columns of age and gender, None when there is no users table that can be used."""
+    asked = [role for role in USER_ROLES if role in given]
+    if users is None:
+        if asked:
+            raise BadInput(f"--column {asked[0]}={given[asked[0]]}: the lake has no users table with this column")
+        remarks.guessed.append("lake.users: null, as there is no users.parquet and no folder users")
+        return None
+    paths = _files_of(users)
+    if not paths:
+        raise BadInput(f"{users} has no parquet files; add them or remove the folder")
+    schema = _schema(paths[0])
+    if user_id not in schema.names:
+        remarks.to_set.append(
+            f"lake.users is null: {users} has no column {user_id!r}, the name of user ids in the events"
+            f" (it has {', '.join(schema.names)}); rename it there, then set lake.users, columns.age, columns.gender"
+        )
+        return None
+    found = guess_columns(schema, USER_ROLES, given, str(paths[0]))
+    _remark_columns({role: name for role, name in found.items() if name is not None}, given, remarks)
+    for role in (role for role, name in found.items() if name is None):
+        remarks.to_set.append(
+            f"columns.{role} is null: no column of {users} looks like it (it has {describe_columns(schema)})"
+        )
+    return found
+
+
+def _schema(path: Path) -> pa.Schema:
+    with open_parquet(path) as file:
+        return file.schema_arrow
+
+
+def _remark_columns(named: Mapping[str, str], given: Mapping[str, str], remarks: Remarks) -> None:
+    for role, name in named.items():
+        if name != role and role not in given:
+            remarks.guessed.append(f"columns.{role}: {name}")
+
+
+def _read_levels(path: Path, remarks: Remarks) -> tuple[int, Taxonomy]:
+    """Return the level to rank and the taxonomy at it: 2 where there is one, otherwise 1."""
+    roots = read_taxonomy(path, 1)
+    if len(roots.code_of) > len(roots.categories):
+        return 2, read_taxonomy(path, 2)
+    remarks.guessed.append("taxonomy.level: 1, as no category has a parent")
+    return 1, roots
+
+
+def _remark_ids(survey: EventSurvey, users: UsersSurvey, remarks: Remarks) -> None:
+    if users.rows and users.id_kind != survey.id_kind:
+        remarks.to_set.append(
+            f"user ids are {survey.id_kind} in the events and {users.id_kind} in the users table: convert one"
+        )
+
+
+def _guess_groups(survey: EventSurvey, given: Sequence[tuple[str, str]], remarks: Remarks) -> Guessed:
+    counts = {value: count for value, count in _sum_by(survey, 0).items() if value is not None}
+    meant = guess_groups(counts, given)
+    for group, values in meant.names.items():
+        own = [value for value in values if value != group and (group, value) not in given]
+        if own:
+            remarks.guessed.append(f"groups.{group}: {', '.join(map(repr, own))}")
+    return meant
+
+
+def _guess_genders(users: UsersSurvey | None, remarks: Remarks) -> Guessed:
+    counts = users.genders if users is not None else {}
+    genders = guess_genders({value: count for value, count in counts.items() if value is not None})
+    for name, values in genders.names.items():
+        if values != [name]:
+            remarks.guessed.append(f"genders.{name}: {', '.join(map(repr, values))}")
+    if users is not None:
+        bad = sum(users.genders[value] for value in genders.unmapped)
+        _remark_share(bad, users.rows, "users have a gender that is not mapped", remarks)
+    return genders
+
+
+def _guess_times(survey: EventSurvey, remarks: Remarks) -> tuple[str | None, str | None]:
+    times = survey.times
+    zone, unit = guess_zone(times), guess_unit(times)
+    if times.sampled[NAIVE]:
+        share = f"{times.inside / times.sampled[NAIVE]:.1%} of {times.sampled[NAIVE]:,} sampled times"
+        if zone is not None:
+            remarks.guessed.append(
+                f"timezone: {zone}, as the times have no zone and {share} lie in the date of their folder in UTC"
+            )
+        else:
+            remarks.to_set.append(
+                f"timezone: the times have no zone, and only {share} lie in the date of their folder in UTC"
+            )
+    if times.sampled[INTEGER]:
+        if unit is not None:
+            remarks.guessed.append(f"timestamp_unit: {unit}, which brings the times near the date of their folder")
+        else:
+            remarks.to_set.append(
+                "timestamp_unit: the times are integers, and neither s, ms, us nor ns brings them near the date of"
+                " their folder"
+            )
+    return zone, unit
+
+
+def _feature_groups(meant: Guessed, remarks: Remarks) -> list[str]:
+    groups = [group for group in DEFAULTS.features.groups if group in meant.names]
+    if not groups:
+        remarks.guessed.append(f"features.groups: [{CLICK_GROUP}], as the log has no other group")
+        return [CLICK_GROUP]
+    return groups
+
+
+def _label_days(survey: EventSurvey, label_days: int) -> set[dt.date]:
+    last = max(survey.events_by_day)
+    return {day for day in survey.events_by_day if day > last - dt.timedelta(label_days)}
+
+
+def _count_clickers(
+    client: Any,
+    survey: EventSurvey,
+    columns: EventColumns,
+    config: Config,
+    taxonomy: Taxonomy,
+    progress: Progress,
+) -> Estimate:
+    values = config.groups[CLICK_GROUP]
+    window = _label_days(survey, config.label.days)
+    return survey_clicks(
+        client,
+        [day for day in survey.days if day.date in window],
+        columns,
+        click_values=values,
+        code_of=taxonomy.code_of,
+        n_clicks=sum(survey.events_by_day[day][value] for day in window for value in values),
+        min_categories=config.label.min_categories,
+        progress=progress,
+    )
+
+
+def _sum_by(survey: EventSurvey, place: int) -> Counter[str | None]:
+    counts: Counter[str | None] = Counter()
+    for pair, count in survey.events.items():
+        counts[pair[place]] += count
+    return counts
+
+
+def _event_facts(survey: EventSurvey, meant: Guessed, taxonomy: Taxonomy | None, remarks: Remarks) -> dict[str, Any]:
+    by_group = _sum_by(survey, 0)
+    events = sum(by_group.values())
+    strange = _unknown_categories(survey, meant, taxonomy)
+    bad = sum(by_group[value] for value in (None, *meant.unmapped)) + sum(strange.values())
+    _remark_share(bad, events, "events have a group or category that is not mapped", remarks)
+    return {
+        "events": events,
+        "groups": {
+            group: {"events": sum(by_group[value] for value in values), "values": values}
+            for group, values in meant.names.items()
+        },
+        "groups_not_mapped": _top({value: by_group[value] for value in meant.unmapped}),
+        "categories_not_mapped": _top(strange),
+        "without_group": by_group[None],
+        "without_category": _sum_by(survey, 1)[None],
+    }
+
+
+def _remark_share(bad: int, total: int, what: str, remarks: Remarks) -> None:
+    limit = DEFAULTS.quarantine.max_share
+    if bad > limit * total:
+        remarks.to_set.append(
+            f"{bad / total:.1%} of the {what}; more than {limit:.0%} of bad rows stop a run (quarantine.max_share)"
+        )
+
+
+def _unknown_categories(survey: EventSurvey, meant: Guessed, taxonomy: Taxonomy | None) -> dict[str, int]:
+    """Count the categories of used events that are not in the taxonomy."""
+    code_of = taxonomy.code_of if taxonomy else {}
+    used = {value for group, values in meant.names.items() if group != IGNORE_GROUP for value in values}
+    counts: Counter[str] = Counter()
+    for (group, category), count in survey.events.items():
+        if group in used and category is not None and category not in code_of:
+            counts[category] += count
+    return counts
+
+
+def _top(counts: Mapping[str, int]) -> dict[str, Any]:
+    """Return how many values there are, how often they occur, and the most frequent ones."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return {"values": len(counts), "count": sum(counts.values()), "top": ordered[:VALUES_SHOWN]}
+
+
+def _day_facts(survey: EventSurvey, remarks: Remarks) -> dict[str, Any]:
+    days = survey.events_by_day
+    gaps = [str(day) for day in missing_days(days, min(days), max(days))]
+    if gaps:
+        remarks.to_set.append(
+            f"lake.missing_days: there are no events for {name_some(gaps)}; add them, or set bridge to go on without"
+        )
+    return {
+        "first": str(min(days)),
+        "last": str(max(days)),
+        "count": len(days),
+        "gaps": gaps,
+        "needed_to_train": DEFAULTS.label.days + DEFAULTS.features.min_days,
+    }
+
+
+def _n_users(users: UsersSurvey | None, survey: EventSurvey) -> Estimate:
+    return Estimate(users.rows, 1) if users is not None else survey.users or Estimate(0, 1)
+
+
+def _people_facts(users: UsersSurvey | None, survey: EventSurvey, genders: Guessed) -> dict[str, Any]:
+    counted = _n_users(users, survey)
+    counts = users.genders if users is not None else {}
+    spelled = {
+        name: {"users": sum(counts.get(value, 0) for value in values), "values": values}
+        for name, values in (genders.names.items() if counts else ())
+    }
+    return {
+        "users": counted.users,
+        "users_estimated": counted.sampling > 1,
+        "genders": spelled,
+        "genders_not_mapped": _top({value: counts[value] for value in genders.unmapped}),
+    }
+
+
+def name_some(values: Sequence[str]) -> str:
+    """Return a few of many values as text."""
+    return ", ".join(values[:5]) + (f" and {len(values) - 5:,} more" if len(values) > 5 else "")
