@@ -1,0 +1,72 @@
+"""The house: import directions, what each room must not contain, and files that must agree."""
+
+import ast
+import importlib.metadata
+from pathlib import Path
+
+import pytest
+
+import storage.registry
+
+ROOT = Path(__file__).parent.parent
+ROOMS = {"storage": 0, "ammrank_dask": 1, "workflows": 2}
+# What a room never imports: storage knows neither the cluster nor the compiler, workflows no array store.
+FORBIDDEN = {
+    "storage": {"dask", "distributed", "numba", "click"},
+    "ammrank_dask": {"click", "argparse", "rich"},
+    "workflows": {"zarr", "numba", "numcodecs"},
+}
+SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def imported_names(path):
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} has a relative import"
+            yield node.module or ""
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports__go_one_way(path):
+    room = path.relative_to(ROOT).parts[0]
+    tops = {name.split(".")[0] for name in imported_names(path)}
+    against = {top for top in tops if ROOMS.get(top, -1) > ROOMS[room]}
+    assert not against, f"{room} must not import {against}"
+    assert not tops & FORBIDDEN[room]
+    assert "pickle" not in tops
+
+
+def test_kernels__import_only_numpy_and_each_other():
+    for path in sorted((ROOT / "ammrank_dask" / "kernels").glob("*.py")):
+        tops = set(imported_names(path))
+        assert all(name in ("math", "numpy", "numba") or name.startswith("ammrank_dask.kernels") for name in tops), path
+        if path.name != "jit.py":
+            assert "numba" not in tops, f"{path} must take its decorator from jit.py"
+
+
+def test_storage_readme__is_what_the_registry_says():
+    assert (ROOT / "storage" / "README.md").read_text(encoding="utf-8") == storage.registry.describe()
+
+
+def test_cluster_yaml__equals_the_built_in_default():
+    assert (ROOT / "cluster.yaml").read_bytes() == (ROOT / "workflows" / "cluster.yaml").read_bytes()
+
+
+def test_entry_points__are_the_console_script_and_the_dask_command():
+    points = importlib.metadata.distribution("ammrank-dask").entry_points
+    assert {(point.group, point.name, point.value) for point in points} == {
+        ("console_scripts", "ammrank", "workflows.cli:main"),
+        ("dask_cli", "ammrank", "workflows.cli:ammrank"),
+    }
+
+
+def test_constraints__pin_every_dependency_without_addresses():
+    pins = (ROOT / "constraints.txt").read_text().splitlines()
+    names = {line.partition("==")[0].lower().replace("_", "-") for line in pins}
+    assert all("==" in line and "/" not in line and "@" not in line for line in pins)
+    for requirement in importlib.metadata.requires("ammrank-dask") or []:
+        name = requirement.split(";")[0].split("[")[0].strip()
+        name = name.split(">")[0].split("<")[0].split("=")[0].strip().lower().replace("_", "-")
+        assert name in names, f"{name} is not pinned in constraints.txt"

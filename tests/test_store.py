@@ -1,0 +1,258 @@
+"""Parts and features stores: plain zarr on disk, damage found before use, wide features, features of one's own."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+import zarr
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from ammrank_dask.features import open_features, write_features
+from storage import codec
+from storage.codec import decode_array, encode_array, encode_group
+from storage.errors import BadInput, DamagedStore
+from storage.exchange import read_slices, write_slices
+from storage.parts import check_part, part_facts, part_path, read_part, write_part
+from storage.registry import DAY, FEATURES
+from storage.runs import finish_run, open_run, start_run, verify_run
+
+DTYPES = ("int8", "uint8", "int16", "uint16", "uint32", "int64", "float32", "float64")
+
+
+def day_arrays():
+    return {
+        "user_id": np.array([3, 9], np.int64),
+        "indptr": np.array([0, 1, 3], np.int64),
+        "cell": np.array([5, 0, 7], np.uint16),
+        "intensity": np.array([0.5, 1.5, 2.5]),
+        "last": np.array([10, 20, 30], np.int64),
+    }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A finished run of one part."""
+    start_run(tmp_path / "run", 1)
+    write_part(tmp_path / "run", 0, DAY, day_arrays())
+    return finish_run(tmp_path / "run", DAY.kind, "digest", 1, config={}, inputs=[])
+
+
+@given(
+    array=st.sampled_from(DTYPES).flatmap(
+        lambda name: hnp.arrays(name, st.integers(0, 20), elements={"allow_nan": False} if "f" in name else None)
+    ),
+    chunk_bytes=st.sampled_from([8, 24, 1 << 20]),
+)
+def test_encode_array__is_plain_zarr_and_decodes_to_the_same(tmp_path_factory, array, chunk_bytes):
+    folder = tmp_path_factory.mktemp("zarr")
+    whole = codec.CHUNK_BYTES
+    codec.CHUNK_BYTES = chunk_bytes
+    try:
+        files = {f"a/{name}": data for name, data in encode_array(array).items()}
+    finally:
+        codec.CHUNK_BYTES = whole
+    files["zarr.json"] = encode_group({"made": "here"})
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    read = zarr.open_group(folder, mode="r")
+    assert read.attrs["made"] == "here"
+    assert read["a"].dtype == array.dtype
+    assert np.array_equal(read["a"][:], array)
+    decoded = decode_array(files.__getitem__, "a")
+    assert decoded.dtype == array.dtype
+    assert np.array_equal(decoded, array)
+
+
+def test_write_part__refuses_what_the_registry_does_not_know(tmp_path):
+    arrays = day_arrays()
+    with pytest.raises(DamagedStore, match=r"unknown arrays \['colour'\]"):
+        write_part(tmp_path, 0, DAY, {**arrays, "colour": arrays["cell"]})
+    with pytest.raises(DamagedStore, match="intensity must be float64, found float32"):
+        write_part(tmp_path, 0, DAY, {**arrays, "intensity": arrays["intensity"].astype(np.float32)})
+    with pytest.raises(DamagedStore, match="last has 2 entries, expected 3 along cell"):
+        write_part(tmp_path, 0, DAY, {**arrays, "last": arrays["last"][:2]})
+    with pytest.raises(DamagedStore, match="lacks"):
+        write_part(tmp_path, 0, DAY, {name: a for name, a in arrays.items() if name != "cell"})
+    assert list(tmp_path.iterdir()) == []
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("name", ["intensity/c/0", "user_id/c/0", "cell/zarr.json", "zarr.json"])
+def test_verify_run__names_a_flipped_bit(run, name):
+    flip_a_bit(part_path(run.path, 0) / name)
+    with pytest.raises(DamagedStore, match=f"{name} is not what was written"):
+        verify_run(run.path)
+
+
+def test_read_part__finds_a_flipped_bit_and_a_missing_chunk_before_use(run):
+    part = part_path(run.path, 0)
+    flip_a_bit(part / "last" / "c" / "0")
+    with pytest.raises(DamagedStore, match="last/c/0 is not what was written"):
+        run.part(0).read(DAY)
+    (part / "last" / "c" / "0").unlink()
+    with pytest.raises(DamagedStore, match="last/c/0 is missing"):
+        run.part(0).read(DAY)
+    assert run.part(0).read(DAY, ["intensity"])["intensity"].tolist() == [0.5, 1.5, 2.5]
+
+
+def test_read_part__finds_a_part_that_is_not_the_one_of_the_manifest(run):
+    sidecar = part_path(run.path, 0).with_suffix(".json")
+    content = json.loads(sidecar.read_text())
+    content["rows"] = 3
+    sidecar.write_text(json.dumps(content))
+    with pytest.raises(DamagedStore, match=r"part-00000\.json is not the list in the manifest"):
+        run.part(0).read(DAY)
+    sidecar.write_text("{")
+    with pytest.raises(DamagedStore, match="is not the JSON that was written"):
+        run.part(0).read(DAY)
+    sidecar.unlink()
+    with pytest.raises(DamagedStore, match=r"part-00000\.json is missing"):
+        verify_run(run.path)
+
+
+def test_check_part__finds_a_file_too_many(run):
+    (part_path(run.path, 0) / "intensity" / "c" / "1").write_bytes(b"x")
+    with pytest.raises(DamagedStore, match="intensity/c/1 was not written by this package"):
+        check_part(run.path, 0)
+
+
+def test_open_run__refuses_another_format_and_unfinished_runs(run):
+    manifest = run.path / "manifest.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "format": 99}))
+    with pytest.raises(BadInput, match="has format 99, this version reads 1; rebuild it"):
+        open_run(run.path)
+    manifest.write_text("[]")
+    with pytest.raises(DamagedStore, match="is not the JSON that was written"):
+        open_run(run.path)
+    manifest.unlink()
+    with pytest.raises(BadInput, match=r"is not a finished run: it has no manifest\.json"):
+        open_run(run.path)
+
+
+def test_start_run__sweeps_what_a_crash_left_and_keeps_whole_parts(tmp_path):
+    start_run(tmp_path, 2)
+    write_part(tmp_path, 0, DAY, day_arrays())
+    (tmp_path / ".tmp-part-00001.zarr-abc").mkdir()
+    assert start_run(tmp_path, 2) == [1]
+    assert not list(tmp_path.glob(".tmp-*"))
+    flip_a_bit(part_path(tmp_path, 0) / "cell" / "c" / "0")
+    assert start_run(tmp_path, 2) == [0, 1]
+
+
+def test_write_part__twice_gives_the_same_bytes(tmp_path):
+    first = write_part(tmp_path / "a", 0, DAY, day_arrays())
+    second = write_part(tmp_path / "b", 0, DAY, day_arrays())
+    assert first == second == part_facts(tmp_path / "a", 0)
+    assert (first.rows, first.nnz) == (2, 3)
+
+
+def test_read_part__empty_parts_are_legal(tmp_path):
+    arrays = {name: array[:0] for name, array in day_arrays().items()} | {"indptr": np.zeros(1, np.int64)}
+    write_part(tmp_path, 0, DAY, arrays)
+    found = read_part(tmp_path, 0, DAY)
+    assert {name: len(array) for name, array in found.items()} == {name: len(a) for name, a in arrays.items()}
+
+
+def test_exchange__gives_every_partition_its_rows_in_file_order(tmp_path):
+    starts = np.array([0, 2, 2, 3])
+    for number in range(2):
+        sections = {
+            "user": (np.array([1, 2, 3], np.int64) + 10 * number, starts),
+            "cell": (np.array([7, 8, 9], np.uint16), starts),
+        }
+        write_slices(tmp_path / str(number), 3, sections)
+    found = read_slices([tmp_path / "0", tmp_path / "1"], 0, 3)
+    assert [part["user"].tolist() for part in found] == [[1, 2], [11, 12]]
+    assert [len(part["cell"]) for part in read_slices([tmp_path / "0"], 1, 3)] == [0]
+    assert read_slices([tmp_path / "1"], 2, 3)[0]["user"].tolist() == [13]
+    assert "age" not in found[0]
+
+
+def test_write_features__wide_rows_come_back(tmp_path):
+    rng = np.random.default_rng(0)
+    X = sp.random(300, 200_000, density=1e-4, format="csr", dtype=np.float32, random_state=rng)
+    columns = [f"c{i}" for i in range(200_000)]
+    ids = rng.permutation(300) * 7
+    features = write_features(tmp_path / "f", X, ids, columns, n_partitions=4)
+    assert features.n_columns() == 200_000
+    position = {user: row for row, user in enumerate(ids.tolist())}
+    n_seen = 0
+    for partition in range(4):
+        part = features.partition(partition, normalize=False)
+        rows = [position[user] for user in part.user_ids.to_arrow().to_pylist()]
+        n_seen += len(rows)
+        assert (X[rows] != part.X).nnz == 0
+        assert (np.diff(part.user_ids.values) > 0).all()
+    assert n_seen == 300
+
+
+def test_write_features__rankings_and_string_ids_come_back(tmp_path):
+    X = np.array([[1.0, 0.0], [3.0, 4.0], [0.0, 0.0]])
+    rankings = np.array([[2, 0], [1, -1], [-1, -1]])
+    features = write_features(
+        tmp_path / "f", X, ["b", "a", "ü"], ["own", "pv:intensity:A"], rankings, categories=["x", "y", "z"]
+    )
+    part = features.partition(0)
+    assert part.user_ids.to_arrow().to_pylist() == ["a", "b", "ü"]
+    assert part.X.toarray().tolist() == pytest.approx(np.array([[0.6, 0.8], [1, 0], [0, 0]]))
+    assert part.rankings.tolist() == [[1, -1], [2, 0], [-1, -1]]
+    assert part.n_event_features.tolist() == [2, 1, 0]
+    assert features.partition(0, variant="no-pv").X.toarray().tolist() == [[1], [1], [0]]
+    frame = open_features(features.path).to_pandas(users=["ü", "b", "nobody"])
+    assert frame.index.tolist() == ["b", "ü"]
+    assert frame.to_numpy().tolist() == [[1, 0], [0, 0]]
+    assert len(features.to_pandas()) == 3
+
+
+def test_write_features__replaces_an_earlier_store(tmp_path):
+    write_features(tmp_path / "f", np.eye(3), [1, 2, 3], ["a", "b", "c"], n_partitions=3)
+    features = write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
+    assert features.n_partitions == 1
+    assert verify_run(features.path) > 0
+    assert sorted(p.name for p in features.path.glob("part-*.zarr")) == ["part-00000.zarr"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"X": np.ones((2, 3))}, r"X must be \(users, columns\) = \(2, 2\), got \(2, 3\)"),
+        ({"X": np.array([[np.nan, 1], [1, 1]])}, "X must be finite"),
+        ({"user_ids": [1, 1]}, "user ids must be distinct, found 1 duplicates"),
+        ({"user_ids": [1.5, 2.5]}, "user ids must be int64 or string, found double"),
+        ({"user_ids": pd.array([1, None], dtype="Int64")}, "user ids must not be null"),
+        ({"rankings": np.array([[0], [5]]), "categories": ["a", "b"]}, "codes from 0 to 1, or -1, got 0 to 5"),
+        ({"rankings": np.array([[0.0], [1.0]])}, r"rankings must be integers of shape \(2, m\)"),
+    ],
+)
+def test_write_features__refuses_what_cannot_be_stored(tmp_path, change, message):
+    given_ = {"X": np.eye(2), "user_ids": [1, 2], "columns": ["a", "b"], **change}
+    with pytest.raises(BadInput, match=message):
+        write_features(tmp_path / "f", **given_)
+
+
+def test_features__partition_out_of_range(tmp_path):
+    features = write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
+    with pytest.raises(BadInput, match="partition must be between 0 and 0, got 1"):
+        features.partition(1)
+
+
+def test_features__damage_is_named_by_the_reader(tmp_path):
+    features = write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
+    flip_a_bit(part_path(features.path, 0) / "X" / "data" / "c" / "0")
+    with pytest.raises(DamagedStore, match="X/data/c/0 is not what was written"):
+        features.partition(0)
+    flip_a_bit(features.path / "columns.json")
+    with pytest.raises(DamagedStore, match=r"columns\.json is not what was written"):
+        _ = open_features(features.path).columns
+    assert FEATURES.kind == "features"
