@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,10 @@ from storage.parts import write_part
 from storage.people import DUPLICATE_USER, PeopleMapping, decode_people
 from storage.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from storage.registry import USERS
-from storage.runs import Run, finish_run, is_finished, open_run, start_run
+from storage.runs import Run, finish_run, is_finished, open_run, remove_run, start_run
 from storage.vocabulary import AGE_BUCKET_STARTS
+
+VALUES_SHOWN = 20
 
 
 @dataclass(frozen=True)
@@ -80,15 +82,15 @@ def ingest_users(
     """
     if is_finished(run):
         return open_run(run, USERS.kind)
-    kinds = sorted({file.id_kind for file in files})
+    filled = [file for file in files if sum(file.rows)] or list(files)
+    kinds = sorted({file.id_kind for file in filled})
     if len(kinds) != 1:
         raise BadInput(f"the users table has user ids of types {' and '.join(kinds)}; convert one of its files")
     blocks = plan_blocks(files, BATCH_ROWS)
-    first_rows = np.concatenate([[0], np.cumsum([sum(file.rows) for file in files])])
-    row_of = {file.path: int(row) for file, row in zip(files, first_rows, strict=False)}
+    rows = TableRows(files)
     folder = scratch / f"users-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    readings = [(block, mapping, row_of, n_partitions, folder, number) for number, block in enumerate(blocks)]
+    readings = [(block, mapping, rows, n_partitions, folder, number) for number, block in enumerate(blocks)]
     run_tasks(client, "users-read", read_users_block, readings, progress=progress)
     slices = [
         folder / f"block-{number:05d}-{batch:03d}.slices"
@@ -96,30 +98,22 @@ def ingest_users(
         for batch in range(read_json(_facts_path(folder, number))["batches"])
     ]
     collections = [
-        (run, partition, n_partitions, slices, kinds[0], folder) for partition in start_run(run, n_partitions)
+        (run, partition, n_partitions, slices, kinds[0], rows, folder) for partition in start_run(run, n_partitions)
     ]
     run_tasks(client, "users-collect", collect_users_partition, collections, progress=progress)
 
-    counts: Counter[str] = Counter()
-    values: Counter[str] = Counter()
-    names = [_facts_path(folder, number) for number in range(len(blocks))]
-    names += [_facts_path(folder, partition, "part") for partition in range(n_partitions)]
-    for name in names:
-        if name.is_file():
-            content = read_json(name)
-            counts.update(content["counts"])
-            values.update(content["values"])
-    n_rows = sum(sum(file.rows) for file in files)
+    problems = Problems()
+    for path in sorted(folder.glob("*.json")):
+        problems.add(Problems.from_json(read_json(path)["problems"]))
     place = quarantine / "users.parquet"
     collect_quarantine(sorted(folder.glob("quarantine-*.parquet")), place)
-    n_bad = sum(counts.values())
-    if n_bad > max_quarantine_share * n_rows:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in counts.most_common())
-        unknown = ", ".join(repr(value) for value, _ in values.most_common(3))
+    if problems.rows > max_quarantine_share * rows.total:
+        # Partitions without their facts in the scratch folder would look flawless: write them again next time.
+        remove_run(run)
         raise BadInput(
-            f"{n_bad:,} of {n_rows:,} users cannot be read fully ({reasons}{'; values ' + unknown if unknown else ''}),"
-            f" more than quarantine.max_share {max_quarantine_share:.2%}: see {place}, then map the values under"
-            " `genders` in ammrank.yaml or correct the table"
+            f"{problems.rows:,} of {rows.total:,} users cannot be read fully ({problems.describe()}), more than"
+            f" quarantine.max_share {max_quarantine_share:.2%}: see {place}, then map the values under `genders`"
+            " in ammrank.yaml or correct the table"
         )
     finished = finish_run(
         run,
@@ -128,14 +122,59 @@ def ingest_users(
         n_partitions,
         config={**settings, "id_kind": kinds[0]},
         inputs=[file.identity for file in files],
-        facts={
-            "rows": n_rows,
-            "counts": {name: count for name, count in sorted(counts.items()) if count},
-            "unknown_values": dict(sorted(values.items(), key=lambda item: (-item[1], item[0]))[:20]),
-        },
+        facts={"rows": rows.total, **problems.to_json(VALUES_SHOWN)},
     )
     shutil.rmtree(folder, ignore_errors=True)
     return finished
+
+
+class TableRows:
+    """Numbers the rows of a table of several files, in the order of the files."""
+
+    def __init__(self, files: Sequence[FileFacts]) -> None:
+        self.names = [file.name for file in files]
+        self.starts = np.concatenate([[0], np.cumsum([sum(file.rows) for file in files])]).astype(np.int64)
+        self.total = int(self.starts[-1])
+
+    def number(self, name: str, row: int) -> int:
+        """Return the number of a row of a file."""
+        return int(self.starts[self.names.index(name)]) + row
+
+    def by_file(self, numbers: np.ndarray) -> dict[str, np.ndarray]:
+        """Return by file which of the row numbers are in it."""
+        files = np.searchsorted(self.starts, numbers, side="right") - 1
+        return {self.names[file]: np.flatnonzero(files == file) for file in np.unique(files)}
+
+
+@dataclass
+class Problems:
+    """What could not be understood in the users table: rows with a problem, counts by reason, values."""
+
+    rows: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    values: Counter[str] = field(default_factory=Counter)
+
+    def add(self, other: Problems) -> None:
+        """Add the problems of another block."""
+        self.rows += other.rows
+        self.counts.update(other.counts)
+        self.values.update(other.values)
+
+    def describe(self) -> str:
+        """Return reasons and the most frequent values as a phrase."""
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in self.counts.most_common())
+        unknown = ", ".join(repr(value) for value, _ in self.values.most_common(3))
+        return f"{reasons}; values {unknown}" if unknown else reasons
+
+    def to_json(self, n_values: int | None = None) -> dict[str, Any]:
+        """Return the counts, and so many of the values, the most frequent first."""
+        values = sorted(self.values.items(), key=lambda item: (-item[1], item[0]))[:n_values]
+        return {"bad_rows": self.rows, "counts": dict(sorted(self.counts.items())), "unknown_values": dict(values)}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Problems:
+        """Return the problems that `to_json` wrote."""
+        return cls(content["bad_rows"], Counter(content["counts"]), Counter(content["unknown_values"]))
 
 
 def _facts_path(folder: Path, number: int, what: str = "block") -> Path:
@@ -145,7 +184,7 @@ def _facts_path(folder: Path, number: int, what: str = "block") -> Path:
 def read_users_block(
     pieces: Sequence[FileSlice],
     mapping: PeopleMapping,
-    row_of: Mapping[str, int],
+    rows: TableRows,
     n_partitions: int,
     folder: Path,
     number: int,
@@ -153,19 +192,21 @@ def read_users_block(
     """Read a block of the users table and write its rows, sliced by partition, to scratch files."""
     if _facts_path(folder, number).is_file():
         return
-    counts: Counter[str] = Counter()
-    values: Counter[str] = Counter()
+    problems = Problems()
     bad_rows = QuarantineRows()
     n_batches = 0
     for piece in pieces:
         for row, table in read_batches(piece, mapping.columns, ()):
             people = decode_people(table, mapping, where=piece.file.path)
-            first = row_of[piece.file.path] + row
+            is_bad = np.zeros(table.num_rows, bool)
             for reason, positions, found in people.problems:
-                counts[reason] += len(positions)
-                values.update(value for value in found.to_pylist() if value is not None)
+                is_bad[positions] = True
+                problems.counts[reason] += len(positions)
+                problems.values.update(value for value in found.to_pylist() if value is not None)
                 user = people.id_text.take(pa.array(positions))
                 bad_rows.add_rows(reason, piece.file.name, positions + row, user, found)
+            problems.rows += int(is_bad.sum())
+            first = rows.number(piece.file.name, row)
             columns = {
                 "row": np.arange(first, first + table.num_rows),
                 "age": people.age,
@@ -175,12 +216,18 @@ def read_users_block(
             write_slices(folder / f"block-{number:05d}-{n_batches:03d}.slices", n_partitions, sections)
             n_batches += 1
     write_quarantine(folder / f"quarantine-{number:05d}.parquet", bad_rows)
-    content = {"batches": n_batches, "counts": dict(counts), "values": dict(values)}
+    content = {"batches": n_batches, "problems": problems.to_json()}
     write_json(_facts_path(folder, number), content, durable=False)
 
 
 def collect_users_partition(
-    run: Path, partition: int, n_partitions: int, slices: Sequence[Path], id_kind: str, folder: Path
+    run: Path,
+    partition: int,
+    n_partitions: int,
+    slices: Sequence[Path],
+    id_kind: str,
+    rows: TableRows,
+    folder: Path,
 ) -> None:
     """Sort the users of one partition by id; of a user who is there twice the first row counts."""
     found = read_slices(slices, partition, n_partitions)
@@ -194,18 +241,17 @@ def collect_users_partition(
     }
     first = np.full(len(ids), len(user), np.int64)
     np.minimum.at(first, user, np.arange(len(user)))
-    again = np.ones(len(user), bool)
-    again[first] = False
-    duplicates = np.flatnonzero(again)
-    if len(duplicates):
-        rows = QuarantineRows()
-        text = ids.take(user[duplicates]).to_arrow().cast(pa.string())
-        rows.add_rows(DUPLICATE_USER, "", columns["row"][duplicates], text, pa.nulls(len(duplicates), pa.string()))
-        write_quarantine(folder / f"quarantine-part-{partition:05d}.parquet", rows)
-    write_json(
-        _facts_path(folder, partition, "part"),
-        {"counts": {DUPLICATE_USER: len(duplicates)} if len(duplicates) else {}, "values": {}},
-        durable=False,
-    )
+    is_again = np.ones(len(user), bool)
+    is_again[first] = False
+    again = np.flatnonzero(is_again)
+    bad_rows = QuarantineRows()
+    for name, positions in rows.by_file(columns["row"][again]).items():
+        chosen = again[positions]
+        text = ids.take(user[chosen]).to_arrow().cast(pa.string())
+        in_file = columns["row"][chosen] - rows.number(name, 0)
+        bad_rows.add_rows(DUPLICATE_USER, name, in_file, text, pa.nulls(len(chosen), pa.string()))
+    write_quarantine(folder / f"quarantine-part-{partition:05d}.parquet", bad_rows)
+    problems = Problems(len(again), Counter({DUPLICATE_USER: len(again)} if len(again) else {}))
+    write_json(_facts_path(folder, partition, "part"), {"problems": problems.to_json()}, durable=False)
     arrays = {**ids.to_arrays(), "age": columns["age"][first], "gender": columns["gender"][first]}
     write_part(run, partition, USERS, arrays)

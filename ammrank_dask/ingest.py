@@ -34,6 +34,8 @@ ROWS_AT_ONCE = 1 << 25
 """Rows of several days that are in the exchange at a time when history is filled in: bounds the scratch space."""
 VALUES_SHOWN = 20
 """Distinct unknown values that a day's facts list, the most frequent first."""
+VALUES_COUNTED = 10_000
+"""Distinct unknown values of a block that are passed on to be counted."""
 
 
 @dataclass(frozen=True)
@@ -73,10 +75,10 @@ class DayFacts:
         """Rows that could not be used."""
         return sum(self.counts[reason] for reason in QUARANTINED.values())
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the counts as the manifest keeps them, without zeros."""
+    def to_json(self, n_values: int = VALUES_SHOWN) -> dict[str, Any]:
+        """Return the counts as the manifest keeps them, without zeros, with so many unknown values."""
         values = {
-            reason: dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:VALUES_SHOWN])
+            reason: dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:n_values])
             for reason, found in sorted(self.values.items())
         }
         counts = {name: count for name, count in sorted(self.counts.items()) if count}
@@ -217,7 +219,7 @@ def _ingest_batch(
 
 
 def _id_kind(day: DayPlan) -> str:
-    kinds = sorted({file.id_kind for file in day.files})
+    kinds = sorted({file.id_kind for file in day.files if sum(file.rows)})
     if len(kinds) > 1:
         raise BadInput(f"the files of {day.date} have user ids of types {' and '.join(kinds)}; convert one of them")
     return kinds[0] if kinds else "int64"
@@ -288,7 +290,9 @@ def read_block(
             write_slices(folder / f"block-{number:05d}-{n_batches:03d}.slices", n_partitions, sections)
             n_batches += 1
     write_quarantine(_quarantine_path(folder, number), bad_rows)
-    write_json(_facts_path(folder, number), {"batches": n_batches, "facts": facts.to_json()}, durable=False)
+    write_json(
+        _facts_path(folder, number), {"batches": n_batches, "facts": facts.to_json(VALUES_COUNTED)}, durable=False
+    )
 
 
 def _count(facts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:

@@ -6,7 +6,9 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from distributed import Client, as_completed
+from distributed import Client, KilledWorker, as_completed
+
+from storage.errors import AmmrankError
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +61,11 @@ def run_tasks(
             if future.status == "cancelled":
                 raise RuntimeError(f"a task of stage {stage} was cancelled; run the command again")
             _, exception, traceback = result
+            if isinstance(exception, KilledWorker):
+                raise AmmrankError(
+                    f"workers died again and again at stage {stage}, probably for lack of memory;"
+                    " give them more, or use more partitions"
+                ) from None
             raise exception.with_traceback(traceback)
         results[future.key[2]] = result
         progress(stage, done, len(items))

@@ -38,9 +38,14 @@ class UserIds(ABC):
     def sort_unique(self) -> UserIds:
         """Return the distinct ids in ascending order."""
 
-    @abstractmethod
     def positions_of(self, other: UserIds) -> np.ndarray:
         """Return where each id of `other` stands in these sorted ids, -1 where it does not (int64)."""
+        if not len(self) or not len(other):
+            return np.full(len(other), -1, np.int64)
+        return self._find(_same_kind(self, other))
+
+    @abstractmethod
+    def _find(self, other: Any) -> np.ndarray: ...
 
     def to_pandas(self) -> pd.Series:
         """Return the ids as a pandas Series named user_id."""
@@ -74,10 +79,8 @@ class IntegerIds(UserIds):
     def sort_unique(self) -> IntegerIds:
         return IntegerIds(np.unique(self.values))
 
-    def positions_of(self, other: UserIds) -> np.ndarray:
-        wanted = _same_kind(self, other).values
-        if not len(self.values):
-            return np.full(len(wanted), -1, np.int64)
+    def _find(self, other: IntegerIds) -> np.ndarray:
+        wanted = other.values
         found = np.searchsorted(self.values, wanted)
         found[found == len(self.values)] = 0
         return np.where(self.values[found] == wanted, found, -1).astype(np.int64)
@@ -108,8 +111,8 @@ class StringIds(UserIds):
         distinct = self.values.unique()
         return StringIds(distinct.take(pc.sort_indices(distinct)))
 
-    def positions_of(self, other: UserIds) -> np.ndarray:
-        found = pc.index_in(_same_kind(self, other).values, value_set=self.values)
+    def _find(self, other: StringIds) -> np.ndarray:
+        found = pc.index_in(other.values, value_set=self.values)
         return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
 
 
@@ -163,13 +166,14 @@ def is_string(type_: pa.DataType) -> bool:
 
 
 def concat(parts: Sequence[UserIds]) -> UserIds:
-    """Return the ids of all parts one after the other."""
-    first = parts[0]
-    for part in parts[1:]:
+    """Return the ids of all parts one after the other; of which kind no ids are does not matter."""
+    filled = [part for part in parts if len(part)] or [parts[0]]
+    first = filled[0]
+    for part in filled[1:]:
         _same_kind(first, part)
     if isinstance(first, IntegerIds):
-        return IntegerIds(np.concatenate([part.values for part in parts]))  # type: ignore[attr-defined]
-    return StringIds(pa.concat_arrays([part.to_arrow() for part in parts]))
+        return IntegerIds(np.concatenate([part.values for part in filled]))  # type: ignore[attr-defined]
+    return StringIds(pa.concat_arrays([part.to_arrow() for part in filled]))
 
 
 def union(parts: Sequence[UserIds]) -> UserIds:

@@ -130,7 +130,9 @@ def read_part(
     final = part_path(run, partition)
     sidecar = _read_sidecar(final)
     if expected is not None and _facts(final, sidecar).checksum != expected:
-        raise DamagedStore(f"{final.with_suffix('.json')} is not the list in the manifest; rebuild the run")
+        raise DamagedStore(
+            f"{final.with_suffix('.json')} is not the list in the manifest; make it again with --rebuild"
+        )
     stored = {name.removesuffix(f"/{METADATA}") for name in sidecar["files"]}
     wanted = {spec.name for spec in schema.arrays} & stored
     if only is not None:
@@ -141,7 +143,7 @@ def read_part(
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         if isinstance(error, DamagedStore):
             raise
-        raise DamagedStore(f"{final} cannot be decoded: {error}; rebuild the run") from None
+        raise DamagedStore(f"{final} cannot be decoded: {error}; make it again with --rebuild") from None
     if only is None:
         schema.validate(arrays, str(final))
     return arrays
@@ -161,14 +163,14 @@ class CheckedReader:
         """Return the bytes of a file."""
         path = self.folder / name
         if name not in self.listing:
-            raise DamagedStore(f"{path} is not in the list of its part; rebuild the run")
+            raise DamagedStore(f"{path} is not in the list of its part; make it again with --rebuild")
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            raise DamagedStore(f"{path} is missing; rebuild the run") from None
+            raise DamagedStore(f"{path} is missing; make it again with --rebuild") from None
         size, checksum = self.listing[name]
         if len(data) != size or google_crc32c.value(data) != checksum:
-            raise DamagedStore(f"{path} is not what was written (checksum differs); rebuild the run")
+            raise DamagedStore(f"{path} is not what was written (checksum differs); make it again with --rebuild")
         return data
 
 
@@ -194,7 +196,9 @@ def check_part(run: Path, partition: int, expected: str | None = None) -> int:
     final = part_path(run, partition)
     sidecar = _read_sidecar(final)
     if expected is not None and _facts(final, sidecar).checksum != expected:
-        raise DamagedStore(f"{final.with_suffix('.json')} is not the list in the manifest; rebuild the run")
+        raise DamagedStore(
+            f"{final.with_suffix('.json')} is not the list in the manifest; make it again with --rebuild"
+        )
     found = {(Path(root) / name).relative_to(final).as_posix() for root, _, names in os.walk(final) for name in names}
     extra = sorted(found - set(sidecar["files"]))
     if extra:
@@ -202,20 +206,24 @@ def check_part(run: Path, partition: int, expected: str | None = None) -> int:
     return check_files(final, sidecar["files"])
 
 
+def checksum_of(content: Mapping[str, Any]) -> str:
+    """Return the checksum of a JSON document's content."""
+    return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
 def _read_sidecar(final: Path) -> dict[str, Any]:
     path = final.with_suffix(".json")
     if not path.is_file():
-        raise DamagedStore(f"{path} is missing; rebuild the run")
+        raise DamagedStore(f"{path} is missing; make it again with --rebuild")
     sidecar = read_json(path)
     if not isinstance(sidecar, dict) or not {"rows", "nnz", "files"} <= set(sidecar):
-        raise DamagedStore(f"{path} is not the JSON that was written; rebuild the run")
+        raise DamagedStore(f"{path} is not the JSON that was written; make it again with --rebuild")
     return sidecar
 
 
 def _facts(final: Path, sidecar: Mapping[str, Any]) -> PartFacts:
-    text = json.dumps(sidecar, sort_keys=True).encode()
     size = sum(entry[0] for entry in sidecar["files"].values())
-    return PartFacts(final.name, sidecar["rows"], sidecar["nnz"], size, f"{google_crc32c.value(text):08x}")
+    return PartFacts(final.name, sidecar["rows"], sidecar["nnz"], size, checksum_of(sidecar))
 
 
 def _encode(

@@ -11,7 +11,7 @@ from typing import Any
 
 from storage.errors import BadInput, DamagedStore
 from storage.files import read_json, sweep_temporary, sync_tree, write_json
-from storage.parts import PartFacts, PartRef, check_files, check_part, is_written, part_facts
+from storage.parts import PartFacts, PartRef, check_files, check_part, checksum_of, is_written, part_facts
 from storage.registry import FORMAT, PART_SCHEMAS
 
 MANIFEST = "manifest.json"
@@ -111,7 +111,7 @@ def finish_run(
         "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
         "parts": [part.to_json() for part in parts],
     }
-    write_json(path / MANIFEST, manifest)
+    write_json(path / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
     return open_run(path, kind)
 
 
@@ -126,12 +126,18 @@ def open_run(path: Path, kind: str | None = None) -> Run:
         raise BadInput(f"{path} is not a finished run: it has no {MANIFEST}")
     manifest = read_json(path / MANIFEST)
     try:
-        found, found_kind = manifest["format"], manifest["kind"]
+        found, found_kind, checksum = manifest["format"], manifest["kind"], manifest.pop("checksum")
         run = Run(path, found_kind, manifest["digest"], len(manifest["parts"]), manifest)
-    except (KeyError, TypeError):
-        raise DamagedStore(f"{path / MANIFEST} is not the JSON that was written; rebuild the run") from None
+    except (KeyError, TypeError, AttributeError):
+        raise DamagedStore(
+            f"{path / MANIFEST} is not the JSON that was written; make it again with --rebuild"
+        ) from None
     if found != FORMAT:
         raise BadInput(f"{path} has format {found}, this version reads {FORMAT}; rebuild it")
+    if checksum_of(manifest) != checksum:
+        raise DamagedStore(
+            f"{path / MANIFEST} is not what was written (checksum differs); make it again with --rebuild"
+        )
     if kind is not None and found_kind != kind:
         raise BadInput(f"{path} is a {found_kind} run, expected a {kind} run")
     return run

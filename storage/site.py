@@ -13,7 +13,7 @@ from pathlib import Path
 from storage.errors import BadInput, DamagedStore, SiteBusy
 from storage.files import digest_tree, read_json, write_json
 from storage.registry import FORMAT
-from storage.runs import MANIFEST, is_finished
+from storage.runs import MANIFEST, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "models")
@@ -77,7 +77,23 @@ class Site:
                 raise BadInput(f"{path} has format {content['format']}, this version reads {FORMAT}")
             return Current(dt.date.fromisoformat(content["date"]), dict(content["runs"]))
         except (KeyError, TypeError, ValueError):
-            raise DamagedStore(f"{path} is not the JSON that was written; run the night again") from None
+            raise DamagedStore(f"{path} is not the JSON that was written; run the night again with --rebuild") from None
+
+    def remove_damaged(self) -> list[Path]:
+        """Remove the runs, and CURRENT, that are not what was written, so that they can be made again."""
+        damaged = []
+        for run in (run for folder in RUN_FOLDERS for run in self.finished_runs(folder)):
+            try:
+                verify_run(run)
+            except BadInput:
+                damaged.append(run)
+                remove_run(run)
+        try:
+            self.current()
+        except BadInput:
+            damaged.append(self.path / "CURRENT")
+            (self.path / "CURRENT").unlink()
+        return damaged
 
     def publish(self, date: dt.date, runs: Mapping[str, Path]) -> bool:
         """Make these runs the current ones with one rename; return whether CURRENT moved.
@@ -130,8 +146,3 @@ class Current:
 
     date: dt.date
     runs: Mapping[str, str]
-
-
-def find_finished(path: Path) -> Path | None:
-    """Return the path if a finished run is there."""
-    return path if is_finished(path) else None

@@ -1,12 +1,14 @@
 """The house: import directions, what each room must not contain, and files that must agree."""
 
 import ast
+import importlib
 import importlib.metadata
 from pathlib import Path
 
 import pytest
 
 import storage.registry
+from workflows.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {"storage": 0, "ammrank_dask": 1, "workflows": 2}
@@ -70,3 +72,10 @@ def test_constraints__pin_every_dependency_without_addresses():
         name = requirement.split(";")[0].split("[")[0].strip()
         name = name.split(">")[0].split("<")[0].split("=")[0].strip().lower().replace("_", "-")
         assert name in names, f"{name} is not pinned in constraints.txt"
+
+
+def test_commands__listed_help_is_the_help_of_the_command():
+    for name, sentence in COMMANDS.items():
+        command = importlib.import_module(f"workflows.{name}").command
+        assert command.name == name
+        assert command.help.splitlines()[0] == sentence

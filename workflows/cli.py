@@ -9,7 +9,19 @@ from typing import Any
 
 import click
 
-COMMANDS = ("demo", "features", "ingest", "init", "nightly", "report", "score", "simulate", "train", "verify")
+# The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
+COMMANDS = {
+    "demo": "Simulate a lake, make a site, run some nights, and say where the report is.",
+    "features": "Build the features of every user at the end of a date.",
+    "ingest": "Bring the interest state up to a date.",
+    "init": "Look at a lake and write the config of a site.",
+    "nightly": "Run one night: ingest, features, training when due, scoring, report, publish.",
+    "report": "Write the exposure report of a night that was scored.",
+    "score": "Write for every user the categories they qualify for at the end of a date.",
+    "simulate": "Write a lake of simulated events with a known world.",
+    "train": "Train a model on the users who clicked in the label window that ends with a date.",
+    "verify": "Check every manifest and every checksum of a site.",
+}
 
 
 class LazyGroup(click.Group):
@@ -26,6 +38,11 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"workflows.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command, or suggest one."""

@@ -22,7 +22,10 @@ HISTORY_DAYS = 60
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulated world.")
 @computing_options
 def command(site: Path, users: int, nights: int, seed: int, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Run nights on a simulated lake that is written into SITE/lake; run it again to go on where it stopped."""
+    """Simulate a lake, make a site, run some nights, and say where the report is.
+
+    The lake is written into SITE/lake. Run it again to go on where it stopped.
+    """
     from ammrank_dask.simulation import simulate
     from workflows.cluster import open_cluster
     from workflows.nightly import nightly

@@ -96,9 +96,12 @@ def _build(
 @click.option(
     "--labels", is_flag=True, help="The training features: at DATE less label.days, with rankings up to DATE."
 )
+@click.option("--rebuild", is_flag=True, help="Make damaged runs again, and the state from the lake.")
 @computing_options
-def command(site: Path, date: dt.date, labels: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Build the features of every user at the end of a date, from the ingested state."""
+def command(
+    site: Path, date: dt.date, labels: bool, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool
+) -> None:
+    """Build the features of every user at the end of a date."""
     from workflows.cluster import open_cluster
 
     place = Site(site)
@@ -108,9 +111,10 @@ def command(site: Path, date: dt.date, labels: bool, cluster: str | None, as_jso
         open_cluster(cluster, site, quiet) as client,
         progress_for(quiet, as_json) as progress,
     ):
-        current = place.current()
-        is_past = current is not None and date < current.date
-        known = ingest(client, place, config, date, with_lag=labels or not is_past, progress=progress)
+        # A day before the published one needs no lag state: nobody trains on it.
+        current = None if rebuild else place.current()
+        with_lag = labels or current is None or date >= current.date
+        known = ingest(client, place, config, date, rebuild=rebuild, with_lag=with_lag, progress=progress)
         build = training_features if labels else score_features
         run = build(client, place, config, known, progress=progress)
         roles = {**known.roles, "features": run.path}

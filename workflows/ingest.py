@@ -80,6 +80,8 @@ def ingest(
     Without `with_lag` only the state at `date` is made: enough for features of a day that is long past.
     Raises BadInput when a setting changed or a day changed that is older than any state, unless `rebuild`.
     """
+    if rebuild:
+        site.remove_damaged()
     taxonomy = site_taxonomy(site, config)
     mapping = event_mapping(config, taxonomy)
     settings = state_settings(config, taxonomy)
@@ -129,22 +131,26 @@ def ingest(
 
 
 def _states_of(site: Site, settings: dict[str, Any], date: dt.date) -> list[Run]:
+    """Return the states that fit the settings; refuse to go on when there are only others."""
     states = [open_run(path, STATE.kind) for path in site.finished_runs("state")]
-    for run in states:
-        change = first_change(run.manifest["config"], settings)
-        if change is not None:
-            raise BadInput(
-                f"the state of {run.manifest['config']['date']} was built when {change};"
-                f" rebuild with `ammrank ingest {site.path} --date {date} --rebuild`"
-            )
-    return states
+    changes = [first_change(run.manifest["config"], settings) for run in states]
+    fitting = [run for run, change in zip(states, changes, strict=True) if change is None]
+    if states and not fitting:
+        raise BadInput(
+            f"the state of {states[-1].manifest['config']['date']} was built when {changes[-1]};"
+            f" rebuild with `ammrank ingest {site.path} --date {date} --rebuild`"
+        )
+    return fitting
 
 
 def _scan_lake(
     client: Any, site: Site, config: Config, mapping: EventMapping, date: dt.date, progress: Progress
 ) -> dict[dt.date, tuple[FileFacts, ...]]:
     events = lake_path(site, config.lake.events)
-    folders = {day: folder for day, folder in list_days(events, config.lake.date_key).items() if day <= date}
+    folders = list_days(events, config.lake.date_key)
+    if min(folders) > date and not site.finished_runs("state"):
+        raise BadInput(f"the lake has no events up to {date}; its first day is {min(folders)}")
+    folders = {day: folder for day, folder in folders.items() if day <= date}
     cache = site.path / "days" / "scanned.json"
     known = load_scanned(cache)
     columns = mapping.columns
@@ -172,7 +178,7 @@ def _write_history(
     remembered = dict(history_of(longest)) if longest is not None else {}
     known = [*remembered, *files]
     if not known or min(known) > date:
-        raise BadInput(f"the lake has no events up to {date}; its first day is {min(known, default='missing')}")
+        raise BadInput(f"the lake has no parquet files up to {date}; check lake.events and --date")
     first = min(remembered, default=min(known))
     settings_digest = digest_of(settings)
     history: list[tuple[dt.date, str | None]] = []
@@ -275,6 +281,7 @@ def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) 
         "columns": mapping.columns,
         "genders": dict(sorted(mapping.gender_of.items())),
         "ignored": sorted(mapping.ignored_genders),
+        "unknown_user_ids": sorted(config.unknown_user_ids),
         "partitions": config.partitions,
     }
     digest = day_digest(digest_of(settings), files)
@@ -309,7 +316,10 @@ def _refuse_mixed_ids(result: Ingested) -> None:
 @click.option("--rebuild", is_flag=True, help="Fold everything again from the lake.")
 @computing_options
 def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Bring the interest state up to a date: ingest the days that are new or changed, and fold them."""
+    """Bring the interest state up to a date.
+
+    The days that are new or changed are ingested and folded; nothing else of the history is read.
+    """
     from workflows.cluster import open_cluster
 
     place = Site(site)

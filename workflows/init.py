@@ -84,7 +84,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Look at a lake and write the config of a site, SITE/ammrank.yaml.
+    """Look at a lake and write the config of a site.
 
     What can be guessed is filled in and said; what cannot is named.
     """

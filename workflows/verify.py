@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from storage.errors import BadInput, DamagedStore
-from storage.runs import MANIFEST, verify_run
+from storage.runs import MANIFEST, is_finished, verify_run
 from storage.site import RUN_FOLDERS, Site
 from workflows.options import AmmrankCommand, show, site_argument
 
@@ -17,7 +17,10 @@ from workflows.options import AmmrankCommand, show, site_argument
 @click.option("--digest", is_flag=True, help="Print one hash over the promised bytes of what is published.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(site: Path, digest: bool, as_json: bool) -> None:
-    """Check every manifest and every checksum of a site; name each damaged run."""
+    """Check every manifest and every checksum of a site.
+
+    Each damaged run is named.
+    """
     place = Site(site)
     if not place.path.is_dir():
         raise BadInput(f"there is no site at {site}")
@@ -26,11 +29,10 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
     current = place.current()
     damaged = []
     if current is not None:
-        damaged += [
-            f"{place.path / name} is published and missing"
-            for name in current.runs.values()
-            if not (place.path / name).is_dir()
-        ]
+        for role, name in current.runs.items():
+            run = place.path / name
+            if not (run.is_dir() if role == "report" else is_finished(run)):
+                damaged.append(f"{run} is published and not whole; make it again with --rebuild")
     n_bytes = 0
     for run in runs:
         try:

@@ -1,0 +1,248 @@
+"""The command line: suggestions, exit codes, dates, and the cluster file."""
+
+import datetime as dt
+import importlib
+import json
+import os
+import signal
+import socket
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from distributed import LocalCluster
+from lakes import write_lake, write_site
+
+from storage.errors import AmmrankError, BadInput, SiteBusy
+from workflows.cli import COMMANDS, ammrank
+from workflows.cluster import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster, open_cluster
+from workflows.options import AmmrankCommand, progress_for, show
+
+ROOT = Path(__file__).parent.parent
+
+
+def run(*arguments):
+    return CliRunner().invoke(ammrank, [str(argument) for argument in arguments])
+
+
+def run_function(function):
+    """Run a function as a command."""
+    return CliRunner().invoke(click.command("test", cls=AmmrankCommand)(function))
+
+
+# Commands and options
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_ammrank__every_command_has_help(name):
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    assert result.output.startswith("Usage: ")
+    assert importlib.import_module(f"workflows.{name}").command.help
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("ingets", "; did you mean ingest?"), ("zzz", f"; commands are {', '.join(COMMANDS)}")],
+)
+def test_ammrank__unknown_command_is_a_usage_error(name, hint):
+    result = run(name)
+    assert result.exit_code == 2
+    assert f"there is no command {name!r}{hint}" in result.stderr
+
+
+@pytest.mark.parametrize("date", ["2026-02-30", "yesterday", "05.01.2026", ""])
+def test_ammrank__bad_date_is_a_usage_error(tmp_path, date):
+    result = run("ingest", tmp_path, "--date", date)
+    assert result.exit_code == 2
+    assert f"{date!r} is not a date YYYY-MM-DD" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("ingest",), "Missing argument 'SITE'"),
+        (("ingest", ".", "--dat", "x"), "No such option '--dat'"),
+        (("ingest", str(ROOT / "pyproject.toml")), "is a file"),
+    ],
+)
+def test_ammrank__usage_errors_exit_2(arguments, sentence):
+    result = run(*arguments)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "sentence"),
+    [
+        (BadInput("the lake is empty; fill it"), 65, "the lake is empty; fill it"),
+        (SiteBusy("another run holds it"), 75, "another run holds it"),
+        (AmmrankError("it broke"), 1, "it broke"),
+        (OSError(28, "No space left on device", "/site/a"), 1,
+         "No space left on device: /site/a; what was published before is untouched, run the command again"),
+        (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on"),
+    ],
+)  # fmt: skip
+def test_ammrank_command__errors_are_sentences_with_their_exit_code(error, exit_code, sentence):
+    def fail():
+        raise error
+
+    result = run_function(fail)
+    assert result.exit_code == exit_code
+    assert result.stderr == f"ammrank: {sentence}\n"
+
+
+def test_ammrank_command__sigterm_exits_143():
+    result = run_function(lambda: os.kill(os.getpid(), signal.SIGTERM))
+    assert result.exit_code == 143
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_ammrank__missing_config_exits_65_and_makes_no_folder(tmp_path):
+    result = run("ingest", tmp_path / "site")
+    assert result.exit_code == 65
+    assert f"there is no config at {tmp_path / 'site' / 'ammrank.yaml'}; make one with `ammrank init" in result.stderr
+    assert not (tmp_path / "site").exists()
+
+
+def test_show__prints_json_or_a_line_a_fact(capsys):
+    facts = {"date": dt.date(2026, 1, 5), "users": 12345, "published": True}
+    show(facts, True)
+    assert json.loads(capsys.readouterr().out) == {"date": "2026-01-05", "users": 12345, "published": True}
+    show(facts, False)
+    assert capsys.readouterr().out.splitlines() == ["date       2026-01-05", "users      12,345", "published  yes"]
+
+
+@pytest.mark.parametrize(
+    ("quiet", "as_json", "pattern"),
+    [(True, False, ""), (False, False, "read: 2 tasks in 0.0 s\n"), (False, True, '{"stage": "read", "tasks": 2, ')],
+)
+def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, pattern):
+    with progress_for(quiet, as_json) as update:
+        for done in range(3):
+            update("read", done, 2)
+    written = capsys.readouterr().err
+    assert written.startswith(pattern)
+    assert written.count("\n") == (0 if quiet else 1)
+
+
+# The cluster file
+
+
+def test_load_cluster__file_of_the_repository_is_the_built_in_one():
+    assert (ROOT / "cluster.yaml").read_text() == BUILT_IN.read_text()
+    assert load_cluster(BUILT_IN).class_ == "distributed.LocalCluster"
+
+
+def test_find_cluster_file__given_then_site_then_folder_then_built_in(tmp_path, monkeypatch):
+    site, folder = tmp_path / "site", tmp_path / "folder"
+    for path in (site, folder):
+        path.mkdir()
+    monkeypatch.chdir(folder)
+    assert find_cluster_file(None, site) == BUILT_IN
+    (folder / "cluster.yaml").touch()
+    assert find_cluster_file(None, site) == folder / "cluster.yaml"
+    (site / "cluster.yaml").touch()
+    assert find_cluster_file(None, site) == site / "cluster.yaml"
+    assert find_cluster_file("mine.yaml", site) == Path("mine.yaml")
+
+
+TLS = "security: {ca_file: a, cert: b, key: c}"
+BAD_CLUSTERS = {
+    "two ways": (
+        "version: 1\nclass: distributed.LocalCluster\naddress: tcp://127.0.0.1:1",
+        "must have exactly one of class, address and scheduler_file, found 2",
+    ),
+    "no way": ("version: 1", "must have exactly one of class, address and scheduler_file, found 0"),
+    "unknown key": ("version: 1\nadress: x", "there is no key adress; known keys are version, class, address, "),
+    "no version": ("class: distributed.LocalCluster", "version: Field required"),
+    "other version": ("version: 2\naddress: tcp://127.0.0.1:1", "version: Input should be 1, got 2"),
+    "wrong type": ("version: 1\naddress: tcp://127.0.0.1:1\ntimeout: soon", "timeout: Input should be a valid number"),
+    "remote without TLS": (
+        "version: 1\naddress: tcp://10.0.0.7:8786",
+        "tcp://10.0.0.7:8786 is remote and has no `security`; name its TLS certificates",
+    ),
+    "remote in the clear": (
+        f"version: 1\naddress: tcp://10.0.0.7:8786\n{TLS}",
+        "the scheduler at tcp://10.0.0.7:8786 is remote and not encrypted; use TLS",
+    ),
+    "local by name only": ("version: 1\naddress: tcp://127.0.0.1.evil.example:1", "is remote and has no `security`"),
+    "list": ("- a", "must be a mapping of keys, found a list"),
+    "nothing": ("", "must be a mapping of keys, found a NoneType"),
+    "not YAML": ("a: [", "cannot read"),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), BAD_CLUSTERS.values(), ids=BAD_CLUSTERS)
+def test_load_cluster__says_what_is_wrong(tmp_path, text, sentence):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(text)
+    with pytest.raises(BadInput) as raised:
+        load_cluster(path)
+    assert sentence in str(raised.value)
+    assert str(path) in str(raised.value)
+    assert "\n" not in str(raised.value)
+
+
+def test_load_cluster__missing_file(tmp_path):
+    with pytest.raises(BadInput, match=r"cannot read .*nowhere.yaml: .*No such file"):
+        load_cluster(tmp_path / "nowhere.yaml")
+
+
+@pytest.mark.parametrize(
+    "address", ["tcp://127.0.0.1:8786", "localhost:8786", "tcp://[::1]:8786", f"tls://10.0.0.7:8786\n{TLS}"]
+)
+def test_load_cluster__local_and_encrypted_addresses_are_fine(tmp_path, address):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"version: 1\naddress: {address}")
+    assert isinstance(load_cluster(path), ClusterConfig)
+
+
+def test_ammrank__bad_cluster_file_exits_65_before_anything_starts(tmp_path):
+    site = write_site(tmp_path / "site", write_lake(tmp_path / "lake", n_days=1))
+    (site.path / "cluster.yaml").write_text("version: 1\naddress: tcp://10.0.0.7:8786\n")
+    result = run("ingest", site.path, "--date", "2026-01-05")
+    assert result.exit_code == 65
+    assert "tcp://10.0.0.7:8786 is remote and has no `security`" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["distributed.NoCluster", "nowhere.Cluster", "LocalCluster"])
+def test_open_cluster__unknown_class(tmp_path, name):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(f"version: 1\nclass: {name}")
+    with pytest.raises(BadInput, match=f"there is no cluster class {name}; install its package or correct"):
+        open_cluster(str(path), None).__enter__()
+
+
+def test_open_cluster__scheduler_that_does_not_answer(tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        path = tmp_path / "cluster.yaml"
+        path.write_text(f"version: 1\naddress: tcp://127.0.0.1:{taken.getsockname()[1]}\ntimeout: 0.3")
+        with pytest.raises(AmmrankError, match=r"the cluster did not come up within 0.3 s"):
+            open_cluster(str(path), None).__enter__()
+
+
+def test_open_cluster__joins_a_scheduler_file_and_leaves_the_cluster_running(tmp_path, capsys):
+    path = tmp_path / "cluster.yaml"
+    scheduler_file = tmp_path / "scheduler.json"
+    path.write_text(f"version: 1\nscheduler_file: {scheduler_file}")
+    with LocalCluster(
+        processes=False, protocol="tcp", host="127.0.0.1", n_workers=1, threads_per_worker=1, dashboard_address=None
+    ) as cluster:
+        scheduler_file.write_text(json.dumps(cluster.scheduler.identity()))
+        with open_cluster(str(path), None) as client:
+            assert client.submit(sum, [1, 2]).result() == 3
+        assert cluster.scheduler.workers
+    assert capsys.readouterr().err.startswith("dashboard ")
+
+
+def test_open_cluster__refuses_a_scheduler_that_others_can_reach_unencrypted(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(
+        "version: 1\nclass: distributed.LocalCluster\nkwargs: {processes: false, n_workers: 1, dashboard_address: null,"
+        " protocol: tcp, host: 127.0.0.2}\n"
+    )
+    with pytest.raises(BadInput, match=r"the scheduler at tcp://127.0.0.2:\d+ is remote and not encrypted; use TLS"):
+        open_cluster(str(path), None).__enter__()

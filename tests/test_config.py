@@ -1,0 +1,128 @@
+"""The config of a site: defaults, the file that `init` writes, and one sentence about what is wrong."""
+
+import pytest
+import yaml
+
+from storage.errors import BadInput
+from storage.vocabulary import GROUPS
+from workflows.config import Config, check_config, load_config, write_config
+
+WHERE = "ammrank.yaml"
+
+
+def check(text):
+    return check_config(yaml.safe_load(text), WHERE)
+
+
+def test_load_config__empty_file_is_the_defaults(tmp_path):
+    path = tmp_path / "ammrank.yaml"
+    for text in ("", "# nothing\n", "lake:\ntrain:\n  # epochs: 3\n"):
+        path.write_text(text)
+        assert load_config(path) == Config()
+
+
+def test_config__defaults_of_the_contract():
+    config = Config()
+    assert (config.late_days, config.keep_days, config.state.max_age_days) == (7, 45, 180)
+    assert (config.label.days, config.label.min_categories, config.taxonomy.level) == (30, 3, 2)
+    assert config.features.groups == ["pv", "sq", "slc", "olc", "adv"]
+    assert config.event_groups == list(GROUPS)
+    assert (config.features.min_days, config.train.max_planes, config.train.every_nights) == (7, 5, 7)
+    assert config.quarantine.max_share == 0.01
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Config(),
+        check_config(
+            {
+                "lake": {"users": None, "events": "/a b/#c: d"},
+                "groups": {"pv": ["Seite: 'ä'", "1"], "adc": ["c"], "ignore": ["yes"]},
+                "features": {"groups": ["pv"]},
+                "unknown_user_ids": [0, "-1", "null"],
+                "timezone": "Europe/Berlin",
+            },
+            WHERE,
+        ),
+    ],
+    ids=["defaults", "other"],
+)
+def test_write_config__reads_back_with_every_key_and_a_comment(tmp_path, config):
+    path = tmp_path / "ammrank.yaml"
+    path.write_text(write_config(config), encoding="utf-8")
+    assert load_config(path) == config
+    sections = [name for name, field in Config.model_fields.items() if field.description is None]
+    for line in path.read_text().splitlines():
+        name, _, rest = line.partition(":")
+        is_value = name.strip() and not line.startswith("#") and name.strip() not in sections
+        is_spelling = line.startswith("  ") and name.strip() in (*GROUPS, "female", "male", "ignore")
+        assert not is_value or is_spelling or "  # " in rest, line
+
+
+def test_check_config__takes_one_value_for_a_list_and_numbers_for_text():
+    config = check("unknown_user_ids: 0\ngroups: {pv: 1, adc: [click, 2]}\nfeatures: {groups: [pv]}")
+    assert config.unknown_user_ids == ["0"]
+    assert config.groups == {"pv": ["1"], "adc": ["click", "2"]}
+
+
+BAD = {
+    "misspelled": ("alfa: 0.9", "there is no key alfa; did you mean alpha?"),
+    "misspelled inside": ("lake: {evnts: x}", "there is no key lake.evnts; did you mean lake.events?"),
+    "in another section": ("level: 3", "there is no key level; did you mean taxonomy.level?"),
+    "nothing like it": ("state: {zzz: 1}", "there is no key state.zzz; known keys are state.max_age_days"),
+    "number as a key": ("1: 2", "1: Keys should be strings, got 1"),
+    "wrong type": ("alpha: fast", "alpha: Input should be a valid number, unable to parse string"),
+    "fraction": ("partitions: 2.5", "partitions: Input should be a valid integer, got a number with a fractional part"),
+    "list for a section": ("lake: [a]", "lake: must be a section of keys, got ['a']"),
+    "yes for a text": ("groups: {adc: yes}", "groups.adc.0: Input should be a valid string, got True; put it"),
+    "null for spellings": ("groups:", "groups: Input should be a valid dictionary, got None"),
+    "choice": ("lake: {missing_days: skip}", "lake.missing_days: Input should be 'refuse' or 'bridge', got 'skip'"),
+    "alpha of 1": ("alpha: 1", "alpha: Input should be less than 1, got 1"),
+    "alpha of 0": ("alpha: 0", "alpha: Input should be greater than 0, got 0"),
+    "alpha not a number": ("alpha: .nan", "alpha: Input should be less than 1, got nan"),
+    "level of 0": ("taxonomy: {level: 0}", "taxonomy.level: Input should be greater than or equal to 1, got 0"),
+    "share of 2": ("quarantine: {max_share: 2}", "quarantine.max_share: Input should be less than or equal to 1"),
+    "no partitions": ("partitions: 0", "partitions: Input should be greater than or equal to 1, got 0"),
+    "unit": ("timestamp_unit: h", "timestamp_unit: Input should be 's', 'ms', 'us' or 'ns', got 'h'"),
+    "zone": ("timezone: Mars/Base", "timezone: 'Mars/Base' is not a time zone, for example UTC or Europe/Berlin"),
+    "zone outside": ("timezone: ../../etc/passwd", "timezone: '../../etc/passwd' is not a time zone"),
+    "short keep_days": ("keep_days: 29", "keep_days (29) must be at least label.days (30)"),
+    "feature group": ("features: {groups: [pv, search]}", "features.groups has search, which `groups` does not define"),
+    "no clicks": ("groups: {pv: pv}", "groups: a group adc (ad clicks) is needed: rankings are made of it"),
+    "value twice": ("groups: {adc: c, pv: c}", "groups: the value 'c' is listed under adc and pv"),
+    "group name": ("groups: {adc: c, 'a b': x}", "groups: 'a b' is not a plain name"),
+    "ids as groups": ("columns: {group: user_id}", "columns: user_id and group are both 'user_id'; name two columns"),
+    "gender": ("genders: {diverse: d}", "genders: keys are female, male and ignore, got diverse"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "sentence"), BAD.values(), ids=BAD)
+def test_check_config__says_what_is_wrong(text, sentence):
+    with pytest.raises(BadInput) as raised:
+        check(text)
+    assert str(raised.value).startswith(f"{WHERE}: {sentence}")
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"lake: [", "is not readable YAML: while parsing a flow node"),
+        (b"alpha: \xff", "is not readable YAML: "),
+        (b"- alpha\n", "must be a mapping of keys, found a list"),
+        (b"!!python/object/apply:os.system ['true']", "is not readable YAML: could not determine a constructor"),
+    ],
+)
+def test_load_config__says_what_is_wrong_with_the_file(tmp_path, content, sentence):
+    path = tmp_path / "ammrank.yaml"
+    path.write_bytes(content)
+    with pytest.raises(BadInput) as raised:
+        load_config(path)
+    assert str(raised.value).startswith(f"{path} {sentence}")
+    assert "\n" not in str(raised.value)
+
+
+def test_load_config__missing_file_says_how_to_make_one(tmp_path):
+    with pytest.raises(BadInput, match=r"there is no config at .*; make one with `ammrank init .* --lake LAKE`"):
+        load_config(tmp_path / "ammrank.yaml")

@@ -1,0 +1,104 @@
+"""The taxonomy: what each category counts for, and what is said about a file that is wrong."""
+
+import pytest
+from lakes import TAXONOMY, write_taxonomy
+
+from storage.errors import BadInput
+from storage.taxonomy import UNRANKED, build_taxonomy, flat_taxonomy, read_taxonomy
+
+
+def write_csv(folder, text):
+    path = folder / "taxonomy.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("level", "categories", "code_of"),
+    [
+        (1, ("Retail", "Travel"), {"Boots": 0, "Retail": 0, "Flights": 1, "Travel": 1}),
+        (2, ("Flights", "Hats", "Shoes"), {"Boots": 2, "Shoes": 2, "Hats": 1, "Retail": UNRANKED}),
+        (3, ("Boots",), {"Boots": 0, "Shoes": UNRANKED, "Travel": UNRANKED}),
+    ],
+)
+def test_read_taxonomy__maps_every_node_to_the_level(tmp_path, level, categories, code_of):
+    taxonomy = read_taxonomy(write_taxonomy(tmp_path), level)
+    assert taxonomy.categories == categories
+    assert {name: taxonomy.code_of[name] for name in code_of} == code_of
+    assert set(taxonomy.code_of) == {category for category, _ in TAXONOMY}
+
+
+def test_read_taxonomy__order_of_rows_and_other_columns_do_not_matter(tmp_path):
+    one = read_taxonomy(write_csv(tmp_path, "category,parent\na,\nb,a\nc,a\n"), 2)
+    other = read_taxonomy(write_csv(tmp_path, "parent,note,category\r\na,x,c\r\n\r\n,,a\r\na,,b\r\n"), 2)
+    assert one == other
+    assert one.digest == other.digest
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "..", "date=1", "<script>", "Möbel 家具", 'a "b", c', " padded ", "NA", "null", "1"]
+)
+def test_read_taxonomy__keeps_names_as_they_are(tmp_path, name):
+    taxonomy = read_taxonomy(write_taxonomy(tmp_path, [("root", ""), (name, "root")]), 2)
+    assert taxonomy.categories == (name,)
+
+
+def test_read_taxonomy__byte_order_mark_is_not_part_of_the_header(tmp_path):
+    path = write_csv(tmp_path, b"\xef\xbb\xbfcategory,parent\na,\n")
+    assert read_taxonomy(path, 1).categories == ("a",)
+
+
+def test_read_taxonomy__same_row_twice_is_one(tmp_path):
+    assert read_taxonomy(write_csv(tmp_path, "category,parent\na,\na,\n"), 1).categories == ("a",)
+
+
+BAD_FILES = {
+    "cycle": ("category,parent\na,b\nb,c\nc,a\n", r"'\w' is its own ancestor \(a cycle\); correct its parents"),
+    "below a cycle": ("category,parent\nleaf,b\nb,c\nc,b\n", r"'b' is its own ancestor \(a cycle\)"),
+    "own parent": ("category,parent\na,a\n", r"'a' is its own ancestor \(a cycle\)"),
+    "two parents": ("category,parent\na,\nb,\nc,a\nc,b\n", "'c' has two parents, 'a' and 'b'; keep one"),
+    "root and child": ("category,parent\na,\nb,\nb,a\n", "'b' has two parents, '' and 'a'; keep one"),
+    "missing parent": ("category,parent\na,\nb,x\n", "the parent 'x' of 'b' has no row of its own; add one"),
+    "empty level": ("category,parent\na,\n", r"has no category at level 2 \(its depth is 1\); set taxonomy.level"),
+    "no rows": ("category,parent\n", r"has no category at level 2 \(its depth is 0\); set taxonomy.level"),
+    "no category": ("category,parent\n,a\n", "has a row without a category; remove it"),
+    "other columns": ("name,parent\na,\n", "must have the columns category,parent; category missing"),
+    "nothing": ("", "must have the columns category,parent; category, parent missing"),
+    "comma in a name": (
+        "category,parent\nFood, Drinks,\n",
+        "line 2 has 3 fields, expected 2; quote names that contain",
+    ),
+    "short line": ("category,parent\na,\n\nb\n", "line 4 has 1 fields, expected 2"),
+    "Latin-1": ("category,parent\nMöbel,\n".encode("latin-1"), "is not a readable CSV file: .*; write it as UTF-8"),
+    "open quote": ('category,parent\n"a,\n', "is not a readable CSV file: unexpected end of data"),
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), BAD_FILES.values(), ids=BAD_FILES)
+def test_read_taxonomy__says_what_is_wrong(tmp_path, text, sentence):
+    path = write_csv(tmp_path, text)
+    with pytest.raises(BadInput, match=sentence) as raised:
+        read_taxonomy(path, 2)
+    assert str(path) in str(raised.value)
+
+
+def test_read_taxonomy__missing_file(tmp_path):
+    with pytest.raises(BadInput, match=r"there is no taxonomy at .*nowhere.csv; set lake.taxonomy \(null for flat"):
+        read_taxonomy(tmp_path / "nowhere.csv", 2)
+    with pytest.raises(BadInput, match=r"is not a readable CSV file: .*Is a directory"):
+        read_taxonomy(tmp_path, 2)
+
+
+def test_build_taxonomy__digest_knows_what_events_count_for():
+    same = build_taxonomy([("r", ""), ("a", "r"), ("b", "r")], 2)
+    assert build_taxonomy([("b", "r"), ("r", ""), ("a", "r")], 2).digest == same.digest
+    assert build_taxonomy([("r", ""), ("a", "r"), ("b", "a")], 2).digest != same.digest
+    assert build_taxonomy([("r", ""), ("a", "r"), ("b", "r")], 1).digest != same.digest
+
+
+def test_flat_taxonomy__ranks_every_category():
+    taxonomy = flat_taxonomy(["b", "a", "b"])
+    assert taxonomy.categories == ("a", "b")
+    assert taxonomy.code_of == {"b": 1, "a": 0}
+    with pytest.raises(BadInput, match="the list of categories has a row without a category; remove it"):
+        flat_taxonomy(["a", ""])
