@@ -111,7 +111,7 @@ def aggregate_events(
     out_last = np.empty(n, np.int64)
     written = aggregate_cells(
         user, cell, time, end, math.log(alpha) / DAY_US,
-        np.empty(n, np.int64), np.zeros(n_users + 1, np.int64),
+        np.empty(n, cell_dtype(n_cells)), np.empty(n, np.int64), np.zeros(n_users + 1, np.int64),
         np.empty(n_cells, np.float64), np.empty(n_cells, np.int64), np.full(n_cells, -1, np.int64),
         np.empty(n_cells, np.int64),
         out_indptr, out_cell, out_intensity, out_last,

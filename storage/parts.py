@@ -9,7 +9,7 @@ import os
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import google_crc32c
@@ -19,6 +19,8 @@ from storage.codec import METADATA, decode_array, encode_array, encode_group
 from storage.errors import DamagedStore
 from storage.files import read_json, rename_folder, temporary_beside, write_json
 from storage.registry import PartSchema
+
+_HERE = PurePosixPath(".")
 
 
 @dataclass(frozen=True)
@@ -93,10 +95,12 @@ def write_part(
     }
     temporary = temporary_beside(final)
     try:
+        # Making folders and files is most of the cost of a small part: each is made once, and asked for never.
+        for folder in sorted({parent for name in files for parent in PurePosixPath(name).parents}):
+            (temporary / folder).mkdir(parents=folder == _HERE)
         for name, data in files.items():
-            path = temporary / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(data)
+            with open(temporary / name, "xb", buffering=0) as file:
+                file.write(data)
         # The list comes before the rename: a part that has its name has its list. The end of the run syncs all.
         write_json(final.with_suffix(".json"), sidecar, durable=False)
         rename_folder(temporary, final)

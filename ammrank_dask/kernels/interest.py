@@ -54,7 +54,7 @@ def number_ids(ids, table, slot_id, out_number):
 
 @kernel
 def aggregate_cells(
-    user, cell, time, end, log_alpha_per_us, order, starts, total, newest, stamp, touched,
+    user, cell, time, end, log_alpha_per_us, by_user_cell, by_user_time, starts, total, newest, stamp, touched,
     out_indptr, out_cell, out_intensity, out_last,
 ):  # fmt: skip
     """Write the cells of every user, Σ α^(end−t) and max t, and return how many there are.
@@ -65,8 +65,8 @@ def aggregate_cells(
     ----------
     user, cell, time
         The events: position of the user, code of the cell, microseconds.
-    order, starts
-        Work space: an int64 per event, an int64 per user and one more.
+    by_user_cell, by_user_time, starts
+        Work space: a cell and a time per event, an int64 per user and one more (zeros).
     total, newest, stamp, touched
         Work space with one entry per possible cell; `stamp` is -1 everywhere.
     """
@@ -76,26 +76,28 @@ def aggregate_cells(
     for u in range(n_users):
         starts[u + 1] += starts[u]
     for i in range(len(user)):
-        order[starts[user[i]]] = i
-        starts[user[i]] += 1
+        slot = starts[user[i]]
+        starts[user[i]] = slot + 1
+        by_user_cell[slot] = cell[i]
+        by_user_time[slot] = time[i]
     # Now starts[u] is where user u ends, and so where user u + 1 begins.
     n_cells = 0
     begin = 0
     for u in range(n_users):
         n_touched = 0
         for j in range(begin, starts[u]):
-            i = order[j]
-            c = cell[i]
-            value = math.exp(log_alpha_per_us * (end - time[i]))
+            c = by_user_cell[j]
+            t = by_user_time[j]
+            value = math.exp(log_alpha_per_us * (end - t))
             if stamp[c] != u:
                 stamp[c] = u
                 touched[n_touched] = c
                 n_touched += 1
                 total[c] = value
-                newest[c] = time[i]
+                newest[c] = t
             else:
                 total[c] += value
-                newest[c] = max(newest[c], time[i])
+                newest[c] = max(newest[c], t)
         begin = starts[u]
         sort_prefix(touched, n_touched)
         out_indptr[u] = n_cells
