@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ammrank_dask.amm import AMM
     from ammrank_dask.features import Features, open_features, write_features
     from ammrank_dask.metrics import disagreement_error, top_k_metrics
     from ammrank_dask.pandas_features import interest_features
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from ammrank_dask.training import train
 
 _HOMES = {
+    "AMM": "amm",
     "AMMRank": "ranker",
     "Features": "features",
     "disagreement_error": "metrics",
@@ -31,6 +33,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AMM",
     "AMMRank",
     "Features",
     "disagreement_error",

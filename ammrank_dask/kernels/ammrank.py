@@ -1,4 +1,6 @@
-"""Train and score AMM-rank on CSR rows."""
+"""Train and score AMM-rank and multi-class AMM on CSR rows."""
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,55 +10,88 @@ from ammrank_dask.kernels.jit import kernel
 _DENSE_SHARE = 0.25
 
 
+class Block(NamedTuple):
+    """Training rows: CSR with float32 values, and what each row ranks.
+
+    `rankings` is (n_rows, m) category codes, best first, padded with -1 at the end. `tied` is (n_rows, m)
+    booleans, true where a category ties with the one before it, or (n_rows, 0) when there are no ties.
+    """
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    rankings: np.ndarray
+    tied: np.ndarray
+
+
+class Rule(NamedTuple):
+    """How a step is made: λ, the value of the constant last feature, the limit of planes in one category,
+    whether only the top category is a positive and only its strongest rival is pushed, and cloning."""
+
+    regularization: float
+    bias: float
+    max_planes: int
+    top_only: bool
+    clone_probability: float
+    clone_decay: float
+
+
+class Planes(NamedTuple):
+    """Sums of pushed rows S with w = S / (λt), and whose they are.
+
+    `sums` is (d + 1, capacity) float32, feature-major with the bias as last row, planes in the order of their
+    birth: sorted by category they train no faster (benchmarks/README.md), and a birth would move the others.
+    float32, because a row costs the memory traffic of its features' sums, and the rounding of a sum (6e-8 of
+    it) stays far below one push for some 10⁸ steps. `category` is (capacity,), `n_planes` (L,).
+    """
+
+    sums: np.ndarray
+    category: np.ndarray
+    n_planes: np.ndarray
+
+
 @kernel
-def train_rows(
-    data, indices, indptr, rankings, order, rank_weights, regularization, bias, max_planes, step, sums,
-    plane_category, n_planes,
-):  # fmt: skip
-    """Make one AMM-rank step for each row in `order`, as far as the planes fit into `sums`.
+def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, planes):
+    """Make one step for each row in `order`, up to step `stop_step` and as far as the planes fit.
 
     With w = S / (λt) before step t, a pair i ≻ k is pushed where λt + S_k·x > S_i·x, by the rank weight of i,
     and S of the winning plane of a category grows by push · x. Nothing is ever decayed or rescaled. The zero
-    plane of a category wins where no plane is above 0; a positive push makes it a plane of its own, if the
-    category has fewer than `max_planes`; any other push on it is lost. Rows without a ranking are no steps.
+    plane of a category wins where no plane is above 0; a positive push makes it a plane of its own, any other
+    push on it is lost. Rows without a ranking are no steps.
 
-    `sums`, `plane_category` and `n_planes` are changed in place.
+    A category at its limit has no zero plane left: its best plane wins and is pushed, also at or below 0.
+
+    `planes` is changed in place.
 
     Parameters
     ----------
-    data, indices, indptr
-        The CSR rows, float32 values.
-    rankings
-        (n_rows, m) category codes, best first, padded with -1 at the end.
+    block
+        The rows.
     order
         The rows to visit.
+    clone_draws
+        (len(order), L) float32, uniform in [0, 1), or (0, 0) for no cloning. A winning plane with a positive
+        push is doubled first, and only one of the two is pushed, where the draw is below clone_probability ·
+        clone_decay ^ planes of the category and the category is below its limit.
     rank_weights
-        (m,) float32, ν of the ranks 1 … m.
-    regularization, bias
-        λ, and the value of the constant last feature.
-    max_planes
-        Limit of planes in one category.
-    step
-        t of the first row, from 1.
-    sums
-        (d + 1, capacity) float32, S feature-major with the bias as last row, planes in the order of birth.
-        float32, because a row costs the memory traffic of its features' sums, and the rounding of a sum
-        (6e-8 of it) stays far below one push for some 10⁸ steps.
-    plane_category
-        (capacity,) the category of each plane.
-    n_planes
-        (L,) planes of each category.
+        (m,) float32, ν of the ranks 1 … m; tied categories share the best rank of their group.
+    rule
+        What a step does.
+    step, stop_step
+        t of the first row, from 1, and the t before which to stop.
+    planes
+        The state.
 
     Returns
     -------
     (position, step)
-        How many rows of `order` were visited, fewer than all when `sums` may have no room for the births of
-        the next row, and the next step's t.
+        How many rows of `order` were visited, and the next step's t. Fewer than all were visited at
+        `stop_step`, or when `planes` may have no room for the births of the next row.
     """
+    sums, plane_category, n_planes = planes.sums, planes.category, planes.n_planes
     n_categories = n_planes.shape[0]
     capacity = sums.shape[1]
-    bias_row = np.uintp(sums.shape[0] - 1)
-    max_length = rankings.shape[1]
+    max_length = block.rankings.shape[1]
     n_total = np.uintp(n_planes.sum())
     nothing = np.float32(0.0)
     plane_score = np.zeros(capacity, np.float32)
@@ -66,18 +101,21 @@ def train_rows(
     rival = np.zeros(n_categories, np.float32)
     push = np.zeros(n_categories, np.float32)
     pushed = np.zeros(n_categories, np.uintp)
+    clones = clone_draws.shape[0] > 0
+    most_births = n_categories if clones else max_length
 
     for position in range(order.shape[0]):
         row = order[position]
-        if max_length == 0 or rankings[row, 0] < 0:
+        if max_length == 0 or block.rankings[row, 0] < 0:
             continue
-        if n_total + np.uintp(max_length) > capacity:
+        if step >= stop_step or n_total + np.uintp(most_births) > capacity:
             return position, step
-        start, stop = np.uintp(indptr[row]), np.uintp(indptr[row + 1])
-        _add_products(data, indices, start, stop, sums, bias, n_total, plane_score)
+        start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
+        _add_products(block.data, block.indices, start, stop, sums, rule.bias, n_total, plane_score)
 
         for category in range(n_categories):
-            best_score[category] = nothing
+            full = 0 < n_planes[category] and n_planes[category] >= rule.max_planes
+            best_score[category] = np.float32(-np.inf) if full else nothing
             best_plane[category] = -1
             push[category] = nothing
         for plane in range(n_total):
@@ -86,23 +124,13 @@ def train_rows(
                 best_score[owner] = plane_score[plane]
                 best_plane[owner] = plane
 
-        # Categories leave the rivals from the best on, so that each meets exactly those it is preferred over.
-        margin = np.float32(regularization * step)
+        margin = np.float32(rule.regularization * step)
         for category in range(n_categories):
             rival[category] = best_score[category] + margin
-        for place in range(max_length):
-            if rankings[row, place] < 0:
-                break
-            preferred = np.uintp(rankings[row, place])
-            rival[preferred] = -np.inf
-            threshold = best_score[preferred]
-            weight = rank_weights[place]
-            won = nothing
-            for category in range(n_categories):
-                pair_push = weight if rival[category] > threshold else nothing
-                push[category] -= pair_push
-                won += pair_push
-            push[preferred] += won
+        if rule.top_only:
+            _push_strongest(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
+        else:
+            _push_pairs(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
 
         n_pushed = 0
         for category in range(n_categories):
@@ -110,17 +138,25 @@ def train_rows(
                 continue
             winner = best_plane[category]
             if winner < 0:
-                if push[category] < nothing or n_planes[category] >= max_planes:
+                if push[category] < nothing or n_planes[category] >= rule.max_planes:
                     continue
                 winner = np.int64(n_total)
                 plane_category[winner] = category
                 n_planes[category] += 1
                 n_total += np.uintp(1)
+            elif clones and push[category] > nothing and n_planes[category] < rule.max_planes:
+                chance = rule.clone_probability * rule.clone_decay ** n_planes[category]
+                if clone_draws[position, category] < chance:
+                    for feature in range(sums.shape[0]):
+                        sums[feature, n_total] = sums[feature, winner]
+                    plane_category[n_total] = category
+                    n_planes[category] += 1
+                    n_total += np.uintp(1)
             plane_push[winner] = push[category]
             pushed[n_pushed] = np.uintp(winner)
             n_pushed += 1
         if n_pushed > 0:
-            _add_pushes(data, indices, start, stop, plane_push, pushed[:n_pushed], bias_row, bias, n_total, sums)
+            _add_pushes(block.data, block.indices, start, stop, plane_push, pushed[:n_pushed], rule.bias, n_total, sums)
             for place in range(n_pushed):
                 plane_push[pushed[place]] = nothing
         step += 1
@@ -157,6 +193,59 @@ def score_rows(data, indices, indptr, weights, plane_start, bias, out_score):
 
 
 @kernel
+def _push_pairs(ranking, tied, rank_weights, best_score, rival, push):
+    """Add the pushes of all pairs of one row to `push`. `rival` (score + margin) and `push` change in place."""
+    nothing = np.float32(0.0)
+    length = ranking.shape[0]
+    first = 0
+    # Groups of tied categories leave the rivals from the best on, so that each meets exactly those it is
+    # preferred over.
+    while first < length and ranking[first] >= 0:
+        end = _end_of_group(ranking, tied, first)
+        for place in range(first, end):
+            rival[np.uintp(ranking[place])] = -np.inf
+        weight = rank_weights[first]
+        for place in range(first, end):
+            preferred = np.uintp(ranking[place])
+            threshold = best_score[preferred]
+            won = nothing
+            for category in range(rival.shape[0]):
+                pair_push = weight if rival[category] > threshold else nothing
+                push[category] -= pair_push
+                won += pair_push
+            push[preferred] += won
+        first = end
+
+
+@kernel
+def _push_strongest(ranking, tied, rank_weights, best_score, rival, push):
+    """Add the push of the top category and its strongest rival to `push`, both changed in place.
+
+    Of tied top categories the first is the one positive; the others are no rivals.
+    """
+    for place in range(0, _end_of_group(ranking, tied, 0)):
+        rival[np.uintp(ranking[place])] = -np.inf
+    strongest = np.uintp(0)
+    for category in range(rival.shape[0]):
+        if rival[category] > rival[strongest]:
+            strongest = np.uintp(category)
+    top = np.uintp(ranking[0])
+    if rival[strongest] > best_score[top]:
+        push[top] += rank_weights[0]
+        push[strongest] -= rank_weights[0]
+
+
+@kernel
+def _end_of_group(ranking, tied, first):
+    """Return the place after the last category that ties with the one at place `first`."""
+    end = first + 1
+    if tied.shape[0] > 0:
+        while end < ranking.shape[0] and ranking[end] >= 0 and tied[end]:
+            end += 1
+    return end
+
+
+@kernel
 def _add_products(data, indices, start, stop, weights, bias, n_total, out_plane_score):
     """Write the inner product of one row with each of the first `n_total` planes."""
     bias_row = np.uintp(weights.shape[0] - 1)
@@ -188,8 +277,9 @@ def _add_products(data, indices, start, stop, weights, bias, n_total, out_plane_
 
 
 @kernel
-def _add_pushes(data, indices, start, stop, plane_push, pushed, bias_row, bias, n_total, sums):
+def _add_pushes(data, indices, start, stop, plane_push, pushed, bias, n_total, sums):
     """Add push · x to the planes `pushed`; `plane_push` is 0 elsewhere. `sums` is changed in place."""
+    bias_row = np.uintp(sums.shape[0] - 1)
     constant = np.float32(bias)
     if pushed.shape[0] < _DENSE_SHARE * n_total:
         for place in range(pushed.shape[0]):
