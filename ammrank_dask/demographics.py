@@ -13,10 +13,10 @@ import numpy as np
 import pyarrow as pa
 from distributed import Client
 
-from ammrank_dask.routing import number_users, slice_by_partition
+from ammrank_dask.routing import Intake, number_users, slice_by_partition
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.errors import BadInput
-from storage.exchange import read_slices, write_slices
+from storage.exchange import ExchangeBlock, read_slices, write_slices
 from storage.files import read_json, write_json
 from storage.ids import UserIds, empty_ids
 from storage.lake import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
@@ -24,10 +24,11 @@ from storage.parts import write_part
 from storage.people import DUPLICATE_USER, PeopleMapping, decode_people
 from storage.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from storage.registry import USERS
-from storage.runs import Run, finish_run, is_finished, open_run, remove_run, start_run
+from storage.runs import Run, finish_run, is_finished, open_run, remove_part, start_run
 from storage.vocabulary import AGE_BUCKET_STARTS
 
-VALUES_SHOWN = 20
+VALUES_SHOWN, VALUES_COUNTED = 20, 10_000
+"""Values that could not be understood: how many the manifest lists, and how many of a block are counted."""
 
 
 @dataclass(frozen=True)
@@ -68,17 +69,13 @@ def ingest_users(
     mapping: PeopleMapping,
     run: Path,
     digest: str,
+    intake: Intake,
     *,
-    n_partitions: int,
-    scratch: Path,
-    quarantine: Path,
-    max_quarantine_share: float,
-    settings: Mapping[str, Any],
     progress: Progress = silent,
 ) -> Run:
     """Write the demographics of all users, once for each content of users.parquet.
 
-    Raises BadInput when more than `max_quarantine_share` of the rows have something that cannot be used.
+    Raises BadInput when too many of the rows have something that cannot be used.
     """
     if is_finished(run):
         return open_run(run, USERS.kind)
@@ -86,41 +83,43 @@ def ingest_users(
     kinds = sorted({file.id_kind for file in filled})
     if len(kinds) != 1:
         raise BadInput(f"the users table has user ids of types {' and '.join(kinds)}; convert one of its files")
-    blocks = plan_blocks(files, BATCH_ROWS)
     rows = TableRows(files)
-    folder = scratch / f"users-{digest}"
+    folder = intake.scratch / f"users-{digest}"
     folder.mkdir(parents=True, exist_ok=True)
-    readings = [(block, mapping, rows, n_partitions, folder, number) for number, block in enumerate(blocks)]
+    pieces = plan_blocks(files, BATCH_ROWS)
+    blocks = [ExchangeBlock(folder, number) for number in range(len(pieces))]
+    readings = [(piece, mapping, rows, intake.n_partitions, block) for piece, block in zip(pieces, blocks, strict=True)]
     run_tasks(client, "users-read", read_users_block, readings, progress=progress)
-    slices = [
-        folder / f"block-{number:05d}-{batch:03d}.slices"
-        for number in range(len(blocks))
-        for batch in range(read_json(_facts_path(folder, number))["batches"])
-    ]
+    slices = [path for block in blocks for path in block.slice_paths()]
+    start_run(run, intake.n_partitions)
+    # A partition whose facts are lost with the scratch folder would look flawless: it is written again.
+    facts = [folder / f"part-{partition:05d}.json" for partition in range(intake.n_partitions)]
+    for partition, path in enumerate(facts):
+        if not path.is_file():
+            remove_part(run, partition)
     collections = [
-        (run, partition, n_partitions, slices, kinds[0], rows, folder) for partition in start_run(run, n_partitions)
+        (run, partition, intake.n_partitions, slices, kinds[0], rows, facts[partition])
+        for partition in start_run(run, intake.n_partitions)
     ]
     run_tasks(client, "users-collect", collect_users_partition, collections, progress=progress)
 
     problems = Problems()
-    for path in sorted(folder.glob("*.json")):
-        problems.add(Problems.from_json(read_json(path)["problems"]))
-    place = quarantine / "users.parquet"
+    for found in [*(block.read_facts() for block in blocks), *(read_json(path) for path in facts)]:
+        problems.add(Problems.from_json(found))
+    place = intake.quarantine / "users.parquet"
     collect_quarantine(sorted(folder.glob("quarantine-*.parquet")), place)
-    if problems.rows > max_quarantine_share * rows.total:
-        # Partitions without their facts in the scratch folder would look flawless: write them again next time.
-        remove_run(run)
+    if problems.rows > intake.max_quarantine_share * rows.total:
         raise BadInput(
             f"{problems.rows:,} of {rows.total:,} users cannot be read fully ({problems.describe()}), more than"
-            f" quarantine.max_share {max_quarantine_share:.2%}: see {place}, then map the values under `genders`"
-            " in ammrank.yaml or correct the table"
+            f" quarantine.max_share {intake.max_quarantine_share:.2%}: see {place}, then map the values under"
+            " `genders` in ammrank.yaml or correct the table"
         )
     finished = finish_run(
         run,
         USERS.kind,
         digest,
-        n_partitions,
-        config={**settings, "id_kind": kinds[0]},
+        intake.n_partitions,
+        config={**intake.settings, "id_kind": kinds[0]},
         inputs=[file.identity for file in files],
         facts={"rows": rows.total, **problems.to_json(VALUES_SHOWN)},
     )
@@ -177,20 +176,15 @@ class Problems:
         return cls(content["bad_rows"], Counter(content["counts"]), Counter(content["unknown_values"]))
 
 
-def _facts_path(folder: Path, number: int, what: str = "block") -> Path:
-    return folder / f"{what}-{number:05d}.json"
-
-
 def read_users_block(
     pieces: Sequence[FileSlice],
     mapping: PeopleMapping,
     rows: TableRows,
     n_partitions: int,
-    folder: Path,
-    number: int,
+    block: ExchangeBlock,
 ) -> None:
     """Read a block of the users table and write its rows, sliced by partition, to scratch files."""
-    if _facts_path(folder, number).is_file():
+    if block.is_whole():
         return
     problems = Problems()
     bad_rows = QuarantineRows()
@@ -213,11 +207,10 @@ def read_users_block(
                 "gender": people.gender,
             }
             sections = slice_by_partition(people.ids, people.user, people.has_id, columns, n_partitions)
-            write_slices(folder / f"block-{number:05d}-{n_batches:03d}.slices", n_partitions, sections)
+            write_slices(block.slice_path(n_batches), n_partitions, sections)
             n_batches += 1
-    write_quarantine(folder / f"quarantine-{number:05d}.parquet", bad_rows)
-    content = {"batches": n_batches, "problems": problems.to_json()}
-    write_json(_facts_path(folder, number), content, durable=False)
+    write_quarantine(block.quarantine_path, bad_rows)
+    block.finish(n_batches, problems.to_json(VALUES_COUNTED))
 
 
 def collect_users_partition(
@@ -227,7 +220,7 @@ def collect_users_partition(
     slices: Sequence[Path],
     id_kind: str,
     rows: TableRows,
-    folder: Path,
+    facts: Path,
 ) -> None:
     """Sort the users of one partition by id; of a user who is there twice the first row counts."""
     found = read_slices(slices, partition, n_partitions)
@@ -250,8 +243,8 @@ def collect_users_partition(
         text = ids.take(user[chosen]).to_arrow().cast(pa.string())
         in_file = columns["row"][chosen] - rows.number(name, 0)
         bad_rows.add_rows(DUPLICATE_USER, name, in_file, text, pa.nulls(len(chosen), pa.string()))
-    write_quarantine(folder / f"quarantine-part-{partition:05d}.parquet", bad_rows)
+    write_quarantine(facts.with_name(f"quarantine-part-{partition:05d}.parquet"), bad_rows)
     problems = Problems(len(again), Counter({DUPLICATE_USER: len(again)} if len(again) else {}))
-    write_json(_facts_path(folder, partition, "part"), {"problems": problems.to_json()}, durable=False)
+    write_json(facts, problems.to_json(), durable=False)
     arrays = {**ids.to_arrays(), "age": columns["age"][first], "gender": columns["gender"][first]}
     write_part(run, partition, USERS, arrays)

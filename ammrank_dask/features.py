@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.kernels.features import choose_columns, count_marked, normalize_rows
 from storage.errors import BadInput
-from storage.files import digest_of, write_text
+from storage.files import digest_of, swap_folder, temporary_beside, write_text
 from storage.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
 from storage.parts import CheckedReader, read_part, write_part
 from storage.registry import FEATURES
@@ -62,7 +62,8 @@ class FeatureColumns:
             raise BadInput(f"the store has no columns of group {variant!r}; it has {', '.join(present)}")
         if left_out not in present:
             return np.arange(len(self.names))
-        return np.flatnonzero(self.group_of != present.index(left_out))
+        dropped = [number for number, name in enumerate(present) if name == left_out]
+        return np.flatnonzero(~np.isin(self.group_of, dropped))
 
 
 def interest_columns(
@@ -242,10 +243,11 @@ def write_features(
     names, codes, clicks = _own_rankings(rankings, categories, len(ids))
     groups = _groups_of_names(columns)
     count = n_partitions or max(1, -(-len(ids) // USERS_A_PARTITION))
-    if (folder / "manifest.json").exists():
-        remove_run(folder)
-    start_run(folder, 0)
+    _refuse_other_folder(folder)
+    building = temporary_beside(folder)
+    start_run(building, 0)
     home = partition_of(ids, count)
+    checksums = []
     for partition in range(count):
         rows = np.flatnonzero(home == partition)
         rows = rows[_sorted_order(ids.take(rows))]
@@ -262,11 +264,12 @@ def write_features(
             arrays["ranking/indptr"] = np.concatenate([[0], np.cumsum(counts)])
             arrays["ranking/category"] = codes[rows][chosen].astype(_unsigned(len(names)))
             arrays["ranking/intensity"] = np.zeros(int(counts.sum()))
-        write_part(folder, partition, FEATURES, arrays, group_attributes=csr_attributes(len(rows), len(columns)))
+        attributes = csr_attributes(len(rows), len(columns))
+        checksums.append(write_part(building, partition, FEATURES, arrays, group_attributes=attributes).checksum)
     finish_features(
-        folder,
+        building,
         FeatureColumns(tuple(columns), groups),
-        digest=digest_of(["own", len(ids), list(columns)]),
+        digest=digest_of([OWN_GROUP, list(columns), checksums]),
         n_partitions=count,
         config={
             "categories": list(names),
@@ -276,7 +279,20 @@ def write_features(
         },
         inputs=[],
     )
+    # An earlier store at this place stays until the new one is whole.
+    swap_folder(building, folder)
+    if building.is_dir():
+        remove_run(building)
     return open_features(folder)
+
+
+def _refuse_other_folder(folder: Path) -> None:
+    """Raise unless there is nothing at the place, or a features store that may be replaced."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        try:
+            open_run(folder, FEATURES.kind)
+        except BadInput as error:
+            raise BadInput(f"{folder} is not a features store and would be overwritten: {error}") from None
 
 
 def finish_features(

@@ -16,12 +16,12 @@ import pyarrow as pa
 from distributed import Client
 
 from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, end_of
-from ammrank_dask.routing import number_users, slice_by_partition
+from ammrank_dask.routing import Intake, number_users, slice_by_partition
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.errors import BadInput
 from storage.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
-from storage.exchange import read_slices, write_slices
-from storage.files import digest_of, read_json, write_json
+from storage.exchange import ExchangeBlock, read_slices, write_slices
+from storage.files import digest_of
 from storage.lake import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches, scan_file
 from storage.parts import write_part
 from storage.quarantine import QuarantineRows, collect_quarantine, write_quarantine
@@ -46,6 +46,21 @@ class DayPlan:
     files: tuple[FileFacts, ...]
     run: Path
     digest: str
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of all files."""
+        return sum(sum(file.rows) for file in self.files)
+
+    @property
+    def id_kind(self) -> str:
+        """The type of the day's user ids; files without rows have no say."""
+        kinds = sorted({file.id_kind for file in self.files if sum(file.rows)})
+        if len(kinds) > 1:
+            raise BadInput(
+                f"the files of {self.date} have user ids of types {' and '.join(kinds)}; convert one of them"
+            )
+        return kinds[0] if kinds else "int64"
 
 
 @dataclass
@@ -74,6 +89,14 @@ class DayFacts:
     def quarantined(self) -> int:
         """Rows that could not be used."""
         return sum(self.counts[reason] for reason in QUARANTINED.values())
+
+    def describe(self, what: str) -> str:
+        """Return how many of `what` cannot be used, and why, as a phrase without user ids."""
+        reasons = [name for name in self.counts if name in QUARANTINED.values() and self.counts[name]]
+        shown = ", ".join(f"{self.counts[name]:,} {name}" for name in sorted(reasons, key=lambda n: -self.counts[n]))
+        unknown = ", ".join(repr(value) for found in self.values.values() for value, _ in found.most_common(3))
+        detail = f" ({shown}{'; values ' + unknown if unknown else ''})" if shown else ""
+        return f"{self.quarantined:,} of {self.rows:,} {what} cannot be used{detail}"
 
     def to_json(self, n_values: int = VALUES_SHOWN) -> dict[str, Any]:
         """Return the counts as the manifest keeps them, without zeros, with so many unknown values."""
@@ -124,150 +147,90 @@ def ingest_days(
     client: Client,
     days: Sequence[DayPlan],
     mapping: EventMapping,
+    intake: Intake,
     *,
     alpha: float,
-    n_partitions: int,
-    scratch: Path,
-    quarantine: Path,
-    max_quarantine_share: float,
-    settings: Mapping[str, Any],
     progress: Progress = silent,
 ) -> list[Run]:
     """Write the partials of days; a day that is finished is not done again, nor is a partition of an unfinished one.
 
-    Raises BadInput, with the day unfinished, when more than `max_quarantine_share` of its rows cannot be used.
+    Raises BadInput, with the day unfinished, when too many of its rows cannot be used.
     """
     waiting = [day for day in days if not is_finished(day.run)]
     while waiting:
         batch = [waiting.pop(0)]
-        rows = _n_rows(batch[0])
-        while waiting and rows + _n_rows(waiting[0]) <= ROWS_AT_ONCE:
-            rows += _n_rows(waiting[0])
+        rows = batch[0].n_rows
+        while waiting and rows + waiting[0].n_rows <= ROWS_AT_ONCE:
+            rows += waiting[0].n_rows
             batch.append(waiting.pop(0))
-        _ingest_batch(
-            client,
-            batch,
-            mapping,
-            alpha=alpha,
-            n_partitions=n_partitions,
-            scratch=scratch,
-            quarantine=quarantine,
-            max_quarantine_share=max_quarantine_share,
-            settings=settings,
-            progress=progress,
-        )
+        _ingest_batch(client, batch, mapping, intake, alpha, progress)
     return [open_run(day.run, DAY.kind) for day in days]
 
 
-def _n_rows(day: DayPlan) -> int:
-    return sum(sum(file.rows) for file in day.files)
-
-
 def _ingest_batch(
-    client: Client,
-    days: Sequence[DayPlan],
-    mapping: EventMapping,
-    *,
-    alpha: float,
-    n_partitions: int,
-    scratch: Path,
-    quarantine: Path,
-    max_quarantine_share: float,
-    settings: Mapping[str, Any],
-    progress: Progress,
+    client: Client, days: Sequence[DayPlan], mapping: EventMapping, intake: Intake, alpha: float, progress: Progress
 ) -> None:
-    blocks = {day.date: plan_blocks(day.files, BATCH_ROWS) for day in days}
     # Ignored groups are not part of a day's digest, but of how its blocks were counted.
     how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS])
-    folders = {day.date: scratch / f"ingest-{day.date}-{day.digest}-{how}" for day in days}
-    readings = [
-        (block, mapping, end_of(day.date), n_partitions, folders[day.date], number)
-        for day in days
-        for number, block in enumerate(blocks[day.date])
-    ]
-    for folder in folders.values():
-        folder.mkdir(parents=True, exist_ok=True)
+    folders = {day.date: intake.scratch / f"ingest-{day.date}-{day.digest}-{how}" for day in days}
+    blocks: dict[dt.date, list[ExchangeBlock]] = {}
+    readings = []
+    for day in days:
+        folders[day.date].mkdir(parents=True, exist_ok=True)
+        pieces = plan_blocks(day.files, BATCH_ROWS)
+        blocks[day.date] = [ExchangeBlock(folders[day.date], number) for number in range(len(pieces))]
+        readings += [
+            (piece, mapping, end_of(day.date), intake.n_partitions, block)
+            for piece, block in zip(pieces, blocks[day.date], strict=True)
+        ]
     run_tasks(client, "ingest-read", read_block, readings, progress=progress)
 
-    facts = {}
+    facts = {day.date: _check_day(day, blocks[day.date], intake) for day in days}
+    collections = []
     for day in days:
-        facts[day.date] = _check_day(day, folders[day.date], len(blocks[day.date]), quarantine, max_quarantine_share)
-    collections = [
-        (day.run, partition, n_partitions, _slice_paths(folders[day.date], len(blocks[day.date])), _id_kind(day),
-         end_of(day.date), alpha, mapping.n_cells)
-        for day in days
-        for partition in start_run(day.run, n_partitions)
-    ]  # fmt: skip
+        slices = [path for block in blocks[day.date] for path in block.slice_paths()]
+        collections += [
+            (day.run, partition, intake.n_partitions, slices, day.id_kind, end_of(day.date), alpha, mapping.n_cells)
+            for partition in start_run(day.run, intake.n_partitions)
+        ]
     run_tasks(client, "ingest-collect", collect_partition, collections, progress=progress)
     for day in days:
         finish_run(
             day.run,
             DAY.kind,
             day.digest,
-            n_partitions,
-            config={**settings, "date": str(day.date), "id_kind": _id_kind(day)},
+            intake.n_partitions,
+            config={**intake.settings, "date": str(day.date), "id_kind": day.id_kind},
             inputs=[file.identity for file in day.files],
             facts=facts[day.date].to_json(),
         )
         shutil.rmtree(folders[day.date], ignore_errors=True)
-        logger.info(
-            "ingested %s: %d events, %d quarantined",
-            day.date,
-            facts[day.date].rows,
-            facts[day.date].quarantined,
-        )
+        logger.info("ingested %s: %s", day.date, facts[day.date].describe("events"))
 
 
-def _id_kind(day: DayPlan) -> str:
-    kinds = sorted({file.id_kind for file in day.files if sum(file.rows)})
-    if len(kinds) > 1:
-        raise BadInput(f"the files of {day.date} have user ids of types {' and '.join(kinds)}; convert one of them")
-    return kinds[0] if kinds else "int64"
-
-
-def _check_day(day: DayPlan, folder: Path, n_blocks: int, quarantine: Path, max_share: float) -> DayFacts:
+def _check_day(day: DayPlan, blocks: Sequence[ExchangeBlock], intake: Intake) -> DayFacts:
+    """Add up what the blocks of a day found, set the bad rows aside, and refuse a day with too many."""
     facts = DayFacts()
-    for number in range(n_blocks):
-        facts.add(DayFacts.from_json(read_json(_facts_path(folder, number))["facts"]))
-    place = quarantine / f"date={day.date}.parquet"
-    collect_quarantine([_quarantine_path(folder, number) for number in range(n_blocks)], place)
-    if facts.quarantined > max_share * facts.rows:
-        reasons = ", ".join(
-            f"{count:,} {reason}" for reason, count in facts.counts.most_common() if reason in QUARANTINED.values()
-        )
-        unknown = ", ".join(repr(value) for found in facts.values.values() for value, _ in found.most_common(3))
+    for block in blocks:
+        facts.add(DayFacts.from_json(block.read_facts()))
+    place = intake.quarantine / f"date={day.date}.parquet"
+    collect_quarantine([block.quarantine_path for block in blocks], place)
+    if facts.quarantined > intake.max_quarantine_share * facts.rows:
         raise BadInput(
-            f"{facts.quarantined:,} of {facts.rows:,} events of {day.date} cannot be used ({reasons}"
-            f"{'; values ' + unknown if unknown else ''}), more than quarantine.max_share {max_share:.2%}:"
-            f" see {place}, then map the values in ammrank.yaml or correct the log"
+            f"{facts.describe(f'events of {day.date}')}, more than quarantine.max_share"
+            f" {intake.max_quarantine_share:.2%}: see {place}, then map the values in ammrank.yaml or correct the log"
         )
     return facts
 
 
-def _facts_path(folder: Path, number: int) -> Path:
-    return folder / f"block-{number:05d}.json"
-
-
-def _quarantine_path(folder: Path, number: int) -> Path:
-    return folder / f"quarantine-{number:05d}.parquet"
-
-
-def _slice_paths(folder: Path, n_blocks: int) -> list[Path]:
-    return [
-        folder / f"block-{number:05d}-{batch:03d}.slices"
-        for number in range(n_blocks)
-        for batch in range(read_json(_facts_path(folder, number))["batches"])
-    ]
-
-
 def read_block(
-    pieces: Sequence[FileSlice], mapping: EventMapping, end: int, n_partitions: int, folder: Path, number: int
+    pieces: Sequence[FileSlice], mapping: EventMapping, end: int, n_partitions: int, block: ExchangeBlock
 ) -> None:
     """Read a block of a day's log and write its rows, sliced by partition, to scratch files.
 
-    The facts of the block are written last; a block that has them is not read again.
+    A block that is whole is not read again.
     """
-    if _facts_path(folder, number).is_file():
+    if block.is_whole():
         return
     columns = mapping.columns
     names = (columns.user_id, columns.group, columns.category, columns.timestamp)
@@ -287,12 +250,10 @@ def read_block(
             bad_rows.add(batch.status, table, columns, piece.file.name, row)
             rows = {"cell": batch.cell.astype(cell_dtype(mapping.n_cells)), "time": batch.time}
             sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
-            write_slices(folder / f"block-{number:05d}-{n_batches:03d}.slices", n_partitions, sections)
+            write_slices(block.slice_path(n_batches), n_partitions, sections)
             n_batches += 1
-    write_quarantine(_quarantine_path(folder, number), bad_rows)
-    write_json(
-        _facts_path(folder, number), {"batches": n_batches, "facts": facts.to_json(VALUES_COUNTED)}, durable=False
-    )
+    write_quarantine(block.quarantine_path, bad_rows)
+    block.finish(n_batches, facts.to_json(VALUES_COUNTED))
 
 
 def _count(facts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -128,7 +128,7 @@ def aggregate_events(
 def fold_days(
     base: InterestState,
     days: Iterable[InterestState | None],
-    day_users: Sequence[UserIds],
+    day_users: UserIds | None,
     *,
     first_end: int,
     alpha: float,
@@ -146,13 +146,13 @@ def fold_days(
     days
         The partial of each day, None for a day without any.
     day_users
-        The users of all those days, in any order: rows are laid out once for all of them.
+        The users of all those days: rows are laid out once for all of them. None when there are none.
     first_end
         End of the first day, microseconds.
     max_age_days
         Cells whose newest event is older than this many days are dropped; None keeps all.
     """
-    users = union([base.user_ids, *day_users])
+    users = base.user_ids if day_users is None else union([base.user_ids, day_users])
     state = base.place(users)
     nothing = InterestState.empty(users.kind, 1 << (8 * base.cell.dtype.itemsize))
     for number, day in enumerate(days):

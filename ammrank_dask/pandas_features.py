@@ -14,7 +14,7 @@ from ammrank_dask.build import FeatureSettings, build_rows
 from ammrank_dask.demographics import Demographics, describe_users
 from ammrank_dask.interest import aggregate_events
 from storage.errors import BadInput
-from storage.events import AFTER_NIGHT, COUNTED, KEPT, QUARANTINED, EventMapping, decode_events
+from storage.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
 from storage.ids import UserIds, ids_from_values, union
 from storage.lake import EventColumns, require_columns
 from storage.people import PeopleMapping, decode_people
@@ -139,7 +139,7 @@ def _refuse_bad_rows(status: np.ndarray) -> None:
     """Raise for rows that are wrong; rows after T, without category or above the level just do not count."""
     for code, reason in QUARANTINED.items():
         count = int(np.count_nonzero(status == code))
-        if count and code != AFTER_NIGHT and code not in COUNTED:
+        if count and code != AFTER_NIGHT:
             raise BadInput(f"{count:,} events cannot be used: {reason.replace('_', ' ')}; correct or drop them")
 
 

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.kernels.interest import count_rows, number_ids, order_rows
 from storage.ids import IntegerIds, UserIds, ids_from_arrays, union
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Where rows of the lake are taken in, and how many bad ones are borne.
+
+    `settings` is what the content depends on, as manifests keep it; `scratch` may be emptied between two commands.
+    """
+
+    n_partitions: int
+    scratch: Path
+    quarantine: Path
+    max_quarantine_share: float
+    settings: Mapping[str, Any]
 
 
 def slice_by_partition(
@@ -50,11 +67,12 @@ def _list_ids(
 ) -> tuple[np.ndarray, np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
     is_used = np.zeros(len(ids), bool)
     is_used[used] = True
-    partition = partition_of(ids, n_partitions)
+    # One more than there are ids: rows without an id point at position 0 even when there is no id at all.
+    partition = np.append(partition_of(ids, n_partitions), 0)
     wanted = np.flatnonzero(is_used)
     order = wanted[np.argsort(partition[wanted], kind="stable")]
     starts = np.concatenate([[0], np.cumsum(np.bincount(partition[order], minlength=n_partitions))])
-    local = np.zeros(len(ids), np.uint32)
+    local = np.zeros(len(ids) + 1, np.uint32)
     local[order] = np.arange(len(order)) - starts[partition[order]]
     listed = ids.take(order).to_arrays()
     offsets, data = listed["user_id_offsets"], listed["user_id_bytes"]

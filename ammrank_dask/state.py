@@ -14,7 +14,7 @@ from distributed import Client
 from ammrank_dask.interest import InterestState, end_of, fold_days
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.files import digest_of
-from storage.ids import ids_from_arrays
+from storage.ids import ids_from_arrays, union_of_many
 from storage.parts import PartRef, is_written, write_part
 from storage.registry import DAY, STATE
 from storage.runs import Run, finish_run, is_finished, start_run
@@ -143,7 +143,7 @@ def read_states(
         First and last (excluded) cell to read of the days; None for all.
     """
     start = InterestState.empty(id_kind, n_cells) if base is None else InterestState.from_arrays(base.read(STATE))
-    users = [ids_from_arrays(part.read(DAY, ID_ARRAYS)) for _, part in days if part is not None]
+    users = union_of_many(ids_from_arrays(part.read(DAY, ID_ARRAYS)) for _, part in days if part is not None)
     partials = (None if part is None else _read_day(part, cells) for _, part in days)
     states = fold_days(start, partials, users, first_end=end_of(days[0][0]), alpha=alpha, max_age_days=max_age_days)
     for (date, _), state in zip(days, states, strict=True):

@@ -2,7 +2,9 @@
 
 import itertools
 import logging
+import math
 import os
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -46,20 +48,22 @@ def run_tasks(
     waiting = iter(enumerate(items))
 
     def submit_next() -> Any:
-        for index, args in waiting:
-            # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
-            return client.submit(function, *args, key=(stage, token, index), pure=False)
-        return None
+        index, args = next(waiting)
+        # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
+        return client.submit(function, *args, key=(stage, token, index), pure=False)
 
-    width = max(1, in_flight_per_thread * max(1, _n_threads(client)))
-    first = [future for future in (submit_next() for _ in range(width)) if future is not None]
-    finished = as_completed(first, loop=client.loop, with_results=True, raise_errors=False)
+    width = _Width(client, in_flight_per_thread)
+    finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
+    n_submitted = 0
+    while n_submitted < min(width.now(), len(items)):
+        finished.add(submit_next())
+        n_submitted += 1
     progress(stage, 0, len(items))
     for done, (future, result) in enumerate(finished, start=1):
         if future.status != "finished":
             client.cancel(list(finished.futures), reason="another task of the stage failed")
             if future.status == "cancelled":
-                raise RuntimeError(f"a task of stage {stage} was cancelled; run the command again")
+                raise AmmrankError(f"a task of stage {stage} was cancelled; run the command again")
             _, exception, traceback = result
             if isinstance(exception, KilledWorker):
                 raise AmmrankError(
@@ -70,12 +74,29 @@ def run_tasks(
         results[future.key[2]] = result
         progress(stage, done, len(items))
         future.release()
-        following = submit_next()
-        if following is not None:
-            finished.add(following)
+        while n_submitted < min(done + width.now(), len(items)):
+            finished.add(submit_next())
+            n_submitted += 1
     return results
 
 
-def _n_threads(client: Client) -> int:
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    return sum(worker["nthreads"] for worker in workers.values())
+class _Width:
+    """How many tasks may be in flight: so many per thread of the workers there are, asked once a second.
+
+    A few more than the threads of one worker are always allowed, so that a cluster that grows on demand sees demand.
+    """
+
+    def __init__(self, client: Client, per_thread: int) -> None:
+        self.client = client
+        self.per_thread = per_thread
+        self.asked = -math.inf
+        self.width = 1
+
+    def now(self) -> int:
+        """Return the number of tasks that may be in flight."""
+        if time.monotonic() - self.asked > 1:
+            self.asked = time.monotonic()
+            workers = self.client.scheduler_info(n_workers=-1)["workers"]
+            n_threads = sum(worker["nthreads"] for worker in workers.values())
+            self.width = self.per_thread * max(2, n_threads)
+        return self.width

@@ -8,15 +8,60 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from storage.files import write_atomic
+from storage.errors import DamagedStore
+from storage.files import read_json, write_atomic, write_json
 
 SECTIONS = ("user", "cell", "time", "row", "age", "gender", "id_lengths", "id_bytes")
 _DTYPES = {code: np.dtype(name) for code, name in enumerate(("uint8", "uint16", "uint32", "int64", "int16", "int8"))}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
+
+
+@dataclass(frozen=True)
+class ExchangeBlock:
+    """The files of one block of rows in a scratch folder: slices, bad rows, and the facts, which are written last."""
+
+    folder: Path
+    number: int
+
+    def slice_path(self, batch: int) -> Path:
+        """Return the file of one batch of the block."""
+        return self.folder / f"block-{self.number:05d}-{batch:03d}.slices"
+
+    @property
+    def quarantine_path(self) -> Path:
+        """The file of the block's bad rows."""
+        return self.folder / f"quarantine-{self.number:05d}.parquet"
+
+    @property
+    def facts_path(self) -> Path:
+        """The file that makes the block whole."""
+        return self.folder / f"block-{self.number:05d}.json"
+
+    def finish(self, n_batches: int, facts: Mapping[str, Any]) -> None:
+        """Make the block whole."""
+        write_json(self.facts_path, {"batches": n_batches, "facts": facts}, durable=False)
+
+    def read_facts(self) -> dict[str, Any]:
+        """Return the facts of a whole block."""
+        facts: dict[str, Any] = read_json(self.facts_path)["facts"]
+        return facts
+
+    def slice_paths(self) -> list[Path]:
+        """Return the slices of a whole block in row order."""
+        return [self.slice_path(batch) for batch in range(read_json(self.facts_path)["batches"])]
+
+    def is_whole(self) -> bool:
+        """Tell whether all files of the block are there with their size: a power cut may lose what was not synced."""
+        try:
+            return all(_is_whole(path) for path in self.slice_paths())
+        except (DamagedStore, OSError, KeyError, TypeError):
+            return False
 
 
 def write_slices(path: Path, n_partitions: int, sections: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -27,13 +72,14 @@ def write_slices(path: Path, n_partitions: int, sections: Mapping[str, tuple[np.
     sections
         By name (one of SECTIONS): the array, and where each partition starts in it (`n_partitions` + 1 entries).
     """
-    header = np.zeros((len(SECTIONS), n_partitions + 3), np.int64)
+    header = np.zeros((len(SECTIONS) + 1, n_partitions + 3), np.int64)
     at = header.nbytes
-    for row, name in enumerate(SECTIONS):
+    for row, name in enumerate(SECTIONS, start=1):
         if name in sections:
             values, starts = sections[name]
             header[row, 0], header[row, 1], header[row, 2:] = at, _CODES[values.dtype], starts
             at += values.nbytes
+    header[0, 0] = at
 
     def write(temporary: Path) -> None:
         with open(temporary, "wb") as file:
@@ -49,12 +95,14 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> lis
     """Return the slices of one partition of every file, in the order of the files."""
     slices = []
     for path in paths:
+        if not _is_whole(path):
+            raise DamagedStore(f"{path} is not what was written; run the command again")
         descriptor = os.open(path, os.O_RDONLY)
         try:
-            size = len(SECTIONS) * (n_partitions + 3) * 8
-            header = np.frombuffer(os.pread(descriptor, size, 0), np.int64).reshape(len(SECTIONS), -1)
+            size = (len(SECTIONS) + 1) * (n_partitions + 3) * 8
+            header = np.frombuffer(os.pread(descriptor, size, 0), np.int64).reshape(len(SECTIONS) + 1, -1)
             found = {}
-            for row, name in enumerate(SECTIONS):
+            for row, name in enumerate(SECTIONS, start=1):
                 if not header[row, 0]:
                     continue
                 dtype = _DTYPES[int(header[row, 1])]
@@ -65,3 +113,13 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> lis
             os.close(descriptor)
         slices.append(found)
     return slices
+
+
+def _is_whole(path: Path) -> bool:
+    """Tell whether a file is as long as its first number says."""
+    try:
+        with open(path, "rb") as file:
+            first = file.read(8)
+    except FileNotFoundError:
+        return False
+    return len(first) == 8 and int.from_bytes(first, "little") == path.stat().st_size

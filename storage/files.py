@@ -1,5 +1,6 @@
 """Write files so that a reader sees the old one or the new one, never half of one."""
 
+import ctypes
 import hashlib
 import json
 import os
@@ -68,6 +69,29 @@ def rename_folder(temporary: Path, final: Path) -> None:
         if not final.is_dir():
             raise
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def swap_folder(finished: Path, final: Path) -> None:
+    """Give a finished folder its name, and what had that name the other one: in one rename, so that readers see one.
+
+    File systems that cannot exchange two names get two renames.
+    """
+    if not final.exists():
+        os.rename(finished, final)
+    elif not _exchange_names(finished, final):
+        aside = temporary_beside(final)
+        os.rename(final, aside)
+        os.rename(finished, final)
+        os.rename(aside, finished)
+    sync_folder(final.parent)
+
+
+def _exchange_names(one: Path, other: Path) -> bool:
+    here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
+    libc = ctypes.CDLL(None, use_errno=True)
+    if not hasattr(libc, "renameat2"):
+        return False
+    return libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
 
 
 def sweep_temporary(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,6 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from storage.errors import BadInput
+
+_IDS_AT_ONCE = 500_000
 
 
 class UserIds(ABC):
@@ -179,6 +181,20 @@ def concat(parts: Sequence[UserIds]) -> UserIds:
 def union(parts: Sequence[UserIds]) -> UserIds:
     """Return the distinct ids of all parts in ascending order."""
     return concat(parts).sort_unique()
+
+
+def union_of_many(parts: Iterable[UserIds]) -> UserIds | None:
+    """Return the union of many parts, never holding more than a few of them at a time; None of no parts."""
+    merged: UserIds | None = None
+    waiting: list[UserIds] = []
+    for part in parts:
+        waiting.append(part)
+        if sum(map(len, waiting)) > _IDS_AT_ONCE:
+            merged = union([*([] if merged is None else [merged]), *waiting])
+            waiting = []
+    if waiting:
+        merged = union([*([] if merged is None else [merged]), *waiting])
+    return merged
 
 
 def _same_kind(one: UserIds, other: UserIds) -> Any:

@@ -216,17 +216,22 @@ def missing_days(days: Mapping[dt.date, Any], first: dt.date, last: dt.date) -> 
     return [day for day in (first + dt.timedelta(n) for n in range(span)) if day not in days]
 
 
-def load_scanned(path: Path) -> dict[str, FileFacts]:
-    """Return the files that were scanned before, by path; none when the list is not there or cannot be read."""
+def load_scanned(path: Path, columns: Sequence[str]) -> dict[str, FileFacts]:
+    """Return the files that were scanned before for the same columns, by path.
+
+    None when the list is not there or cannot be read: it is only a cache, and the files are scanned again.
+    """
     if not path.is_file():
         return {}
     try:
-        files = [FileFacts(**{**entry, "rows": tuple(entry["rows"])}) for entry in read_json(path)["files"]]
-    except (DamagedStore, KeyError, TypeError):  # only a cache: the files are scanned again
+        content = read_json(path)
+        files = [FileFacts(**{**entry, "rows": tuple(entry["rows"])}) for entry in content["files"]]
+        return {file.path: file for file in files} if content["columns"] == list(columns) else {}
+    except (DamagedStore, KeyError, TypeError):
         return {}
-    return {file.path: file for file in files}
 
 
-def save_scanned(path: Path, files: Iterable[FileFacts]) -> None:
+def save_scanned(path: Path, columns: Sequence[str], files: Iterable[FileFacts]) -> None:
     """Remember scanned files, so that a night does not hash the history again."""
-    write_json(path, {"files": [asdict(file) for file in sorted(files, key=lambda file: file.path)]})
+    listed = [asdict(file) for file in sorted(files, key=lambda file: file.path)]
+    write_json(path, {"columns": list(columns), "files": listed})

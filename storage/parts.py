@@ -16,7 +16,7 @@ import google_crc32c
 import numpy as np
 
 from storage.codec import METADATA, decode_array, encode_array, encode_group
-from storage.errors import DamagedStore
+from storage.errors import BadInput, DamagedStore
 from storage.files import read_json, rename_folder, temporary_beside, write_json
 from storage.registry import PartSchema
 
@@ -206,7 +206,7 @@ def check_part(run: Path, partition: int, expected: str | None = None) -> int:
     found = {(Path(root) / name).relative_to(final).as_posix() for root, _, names in os.walk(final) for name in names}
     extra = sorted(found - set(sidecar["files"]))
     if extra:
-        raise DamagedStore(f"{final / extra[0]} was not written by this package; remove it")
+        raise BadInput(f"{final / extra[0]} was not written by this package; remove it")
     return check_files(final, sidecar["files"])
 
 

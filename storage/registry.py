@@ -153,7 +153,7 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
         ),
     ),
     "quarantine": (
-        "quarantine.parquet beside the manifest of a day or users run: rows that could not be used",
+        "SITE/quarantine/date=….parquet and users.parquet: rows of the lake that could not be used",
         (
             ColumnSpec("reason", "string", "why the row was set aside"),
             ColumnSpec("file", "string", "file of the lake"),

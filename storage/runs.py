@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import BadInput, DamagedStore
-from storage.files import read_json, sweep_temporary, sync_tree, write_json
+from storage.files import read_json, sweep_temporary, sync_folder, sync_tree, write_json
 from storage.parts import PartFacts, PartRef, check_files, check_part, checksum_of, is_written, part_facts
 from storage.registry import FORMAT, PART_SCHEMAS
 
@@ -61,7 +61,7 @@ def start_run(path: Path, n_parts: int) -> list[int]:
             try:
                 check_part(path, partition)
                 continue
-            except DamagedStore:
+            except BadInput:
                 remove_part(path, partition)
         unfinished.append(partition)
     return unfinished
@@ -112,6 +112,7 @@ def finish_run(
         "parts": [part.to_json() for part in parts],
     }
     write_json(path / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
+    sync_folder(path.parent)
     return open_run(path, kind)
 
 

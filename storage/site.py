@@ -19,6 +19,8 @@ CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "models")
 PROMISED = ("state", "users", "features", "models", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
+OPTIONAL_ROLES = frozenset({"users", "lag"})
+"""Inputs that a night may do without: there is no users table, or not yet a whole label window."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,9 @@ class Site:
         if not path.is_file():
             return None
         content = read_json(path)
+        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
+            raise BadInput(f"{path} has format {content['format']}, this version reads {FORMAT}")
         try:
-            if content["format"] != FORMAT:
-                raise BadInput(f"{path} has format {content['format']}, this version reads {FORMAT}")
             return Current(dt.date.fromisoformat(content["date"]), dict(content["runs"]))
         except (KeyError, TypeError, ValueError):
             raise DamagedStore(f"{path} is not the JSON that was written; run the night again with --rebuild") from None
@@ -85,12 +87,12 @@ class Site:
         for run in (run for folder in RUN_FOLDERS for run in self.finished_runs(folder)):
             try:
                 verify_run(run)
-            except BadInput:
+            except DamagedStore:
                 damaged.append(run)
                 remove_run(run)
         try:
             self.current()
-        except BadInput:
+        except DamagedStore:
             damaged.append(self.path / "CURRENT")
             (self.path / "CURRENT").unlink()
         return damaged
@@ -98,11 +100,11 @@ class Site:
     def publish(self, date: dt.date, runs: Mapping[str, Path]) -> bool:
         """Make these runs the current ones with one rename; return whether CURRENT moved.
 
-        CURRENT never goes back in time and never loses a role: a stage that was run alone moves it only when
+        CURRENT never goes back in time and never loses a stage: a stage that was run alone moves it only when
         what it has replaces all that is published.
         """
         current = self.current()
-        if current is not None and (date < current.date or not set(runs) >= set(current.runs)):
+        if current is not None and (date < current.date or not set(runs) >= set(current.runs) - OPTIONAL_ROLES):
             return False
         for role, path in runs.items():
             if not path.is_dir():

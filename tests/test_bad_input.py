@@ -19,6 +19,7 @@ from lakes import (
     date_of,
     event,
     event_folder,
+    event_table,
     good_events,
     microseconds,
     write_events,
@@ -32,8 +33,10 @@ from lakes import (
 from ammrank_dask import ingest as ingest_stage
 from ammrank_dask.features import open_features
 from ammrank_dask.interest import InterestState
+from storage.ids import ids_from_arrays
 from storage.parts import part_path, read_part
 from storage.registry import STATE, USERS
+from storage.runs import open_run
 from workflows.cli import ammrank
 
 N_GOOD = 216
@@ -1057,3 +1060,44 @@ def test_verify__missing_manifest_of_a_published_run_is_named(run, place):
     head = place.path / place.current().runs["head"]
     (head / "manifest.json").unlink()
     assert str(head) in run("verify", place, exit_code=65)
+
+
+def test_ingest__another_user_column_is_scanned_again(run, lake, tmp_path):
+    rows = good_events((1, 2, 3), 12)
+    table = event_table(0, rows)
+    cookies = pa.array([f"c{row['user_id']}" for row in rows])
+    write_table(event_folder(lake, 0) / "part-0.parquet", table.append_column("cookie", cookies))
+    place = write_site(tmp_path / "site", lake, lake={"users": None})
+    run("ingest", place)
+    write_site(place.path, lake, lake={"users": None}, columns={"user_id": "cookie"})
+    run("ingest", place, "--rebuild")
+    head = open_run(place.path / place.current().runs["head"])
+    found = [ids_from_arrays(head.part(p).read(STATE)).to_arrow().to_pylist() for p in range(2)]
+    assert sorted(user for part in found for user in part) == ["c1", "c2", "c3"]
+    write_site(place.path, lake, lake={"users": None}, columns={"category": "topic"})
+    assert "has no column 'topic'" in run("ingest", place, "--rebuild", exit_code=65)
+
+
+def test_ingest__file_whose_user_ids_are_all_null_is_quarantined(run, tmp_path):
+    lake = write_lake(tmp_path / "lake", n_days=1, ids=("a", "b", "c"), user_id=pa.string())
+    write_events(lake, 0, [event(None), event(None)], file="part-1.parquet", user_id=pa.string())
+    place = write_site(tmp_path / "site", lake)
+    run("ingest", place)
+    assert [row["reason"] for row in quarantined(place, f"date={FIRST_DAY}")] == ["no_user_id"] * 2
+
+
+def test_ingest__current_of_another_format_is_left_alone(run, place):
+    run("ingest", place)
+    path = place.path / "CURRENT"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    assert "CURRENT has format 2, this version reads 1" in run("ingest", place, "--rebuild", exit_code=65)
+    assert path.exists()
+
+
+def test_ingest__cluster_that_does_not_start_is_a_sentence(place, tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text("version: 1\nclass: distributed.LocalCluster\nkwargs: {processes: false, n_worker: 2}\n")
+    result = CliRunner().invoke(ammrank, ["ingest", str(place.path), "--cluster", str(path), "--date", str(FIRST_DAY)])
+    assert result.exit_code == 65
+    assert "the cluster did not start" in result.stderr
+    assert "check its kwargs" in result.stderr

@@ -25,7 +25,7 @@ from storage.taxonomy import read_taxonomy
 from workflows.config import check_config
 from workflows.features import score_features, training_features
 from workflows.ingest import ingest
-from workflows.retention import prune
+from workflows.retention import INPUT_FOLDERS, prune
 
 FIRST = dt.date(2026, 1, 5)
 N_DAYS = 9
@@ -161,7 +161,7 @@ def test_ingest__nights_and_one_back_fill_give_the_same_bytes(client, place):
     for night in range(N_DAYS):
         known = ingest(client, place, config, FIRST + dt.timedelta(night))
         place.publish(known.date, known.roles)
-        prune(place, config, known.date, keep=known.roles.values())
+        prune(place, config, known.date, known.roles.values(), INPUT_FOLDERS)
     nightly = all_bytes(client, place, config, known)
     again = other_site(place, "again")
     filled = ingest(client, again, config, LAST)

@@ -22,7 +22,7 @@ from ammrank_dask.pandas_features import interest_features
 from ammrank_dask.routing import number_integer_ids, slice_by_partition
 from storage.events import KEPT, EventMapping, decode_events
 from storage.exchange import read_slices, write_slices
-from storage.ids import ids_from_values, union
+from storage.ids import ids_from_values, union, union_of_many
 from storage.lake import EventColumns
 from storage.taxonomy import build_taxonomy
 
@@ -84,7 +84,7 @@ def fold_log(days, folder: Path, *, level, n_partitions, cuts, zone, kind):
             fold_days(
                 InterestState.empty(kind, mapping.n_cells),
                 [day[p] for day in partials],
-                [day[p].user_ids for day in partials],
+                union([day[p].user_ids for day in partials]),
                 first_end=end_of(FIRST_DAY),
                 alpha=ALPHA,
                 max_age_days=None,
@@ -145,7 +145,7 @@ def test_fold_days__night_by_night_is_bit_equal_to_one_go(days, split):
 
     def fold(base, first, parts):
         end = end_of(FIRST_DAY + dt.timedelta(first))
-        users = [part.user_ids for part in parts]
+        users = union_of_many(part.user_ids for part in parts)
         states = fold_days(base, parts, users, first_end=end, alpha=ALPHA, max_age_days=2)
         return [state.drop_empty_users() for state in states]
 
@@ -167,7 +167,7 @@ def test_fold_days__drops_cells_older_than_the_limit_and_users_without_cells():
         ids, np.array([0, 1, 2]), np.array([0, 1], np.uint16), np.ones(2), np.array([end - reference.DAY, end])
     )
     states = list(
-        fold_days(InterestState.empty("int64", 6), [day, None], [ids], first_end=end, alpha=0.5, max_age_days=1)
+        fold_days(InterestState.empty("int64", 6), [day, None], ids, first_end=end, alpha=0.5, max_age_days=1)
     )
     last = states[-1].drop_empty_users()
     assert last.user_ids.to_arrow().to_pylist() == [2]

@@ -15,7 +15,8 @@ from ammrank_dask.features import open_features, write_features
 from storage import codec
 from storage.codec import decode_array, encode_array, encode_group
 from storage.errors import BadInput, DamagedStore
-from storage.exchange import read_slices, write_slices
+from storage.exchange import ExchangeBlock, read_slices, write_slices
+from storage.files import swap_folder
 from storage.parts import check_part, part_facts, part_path, read_part, write_part
 from storage.registry import DAY, FEATURES
 from storage.runs import finish_run, open_run, start_run, verify_run
@@ -122,7 +123,7 @@ def test_read_part__finds_a_part_that_is_not_the_one_of_the_manifest(run):
 
 def test_check_part__finds_a_file_too_many(run):
     (part_path(run.path, 0) / "intensity" / "c" / "1").write_bytes(b"x")
-    with pytest.raises(DamagedStore, match="intensity/c/1 was not written by this package"):
+    with pytest.raises(BadInput, match="intensity/c/1 was not written by this package"):
         check_part(run.path, 0)
 
 
@@ -256,3 +257,57 @@ def test_features__damage_is_named_by_the_reader(tmp_path):
     with pytest.raises(DamagedStore, match=r"columns\.json is not what was written"):
         _ = open_features(features.path).columns
     assert FEATURES.kind == "features"
+
+
+def test_write_features__leaves_other_folders_alone(tmp_path):
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "manifest.json").write_text("{}")
+    with pytest.raises(BadInput, match="thesis is not a features store and would be overwritten"):
+        write_features(tmp_path / "thesis", np.eye(2), [1, 2], ["a", "b"])
+    assert (tmp_path / "thesis" / "manifest.json").read_text() == "{}"
+
+
+def test_write_features__keeps_the_earlier_store_when_it_fails(tmp_path, monkeypatch):
+    import ammrank_dask.features as module
+
+    write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
+
+    def fail(*args, **options):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(module, "write_part", fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_features(tmp_path / "f", np.ones((2, 2)), [1, 2], ["a", "b"])
+    assert open_features(tmp_path / "f").partition(0).X.toarray().tolist() == [[1, 0], [0, 1]]
+
+
+def test_features__a_variant_leaves_out_a_group_wherever_its_columns_stand(tmp_path):
+    columns = ["adv:intensity:a", "pv:intensity:a", "adv:intensity:b"]
+    features = write_features(tmp_path / "f", np.ones((1, 3)), [1], columns)
+    assert features.columns_of("no-adv") == ["pv:intensity:a"]
+
+
+@pytest.mark.parametrize("size", [0, 4, 100])
+def test_exchange__a_file_cut_by_a_crash_is_not_read(tmp_path, size):
+    block = ExchangeBlock(tmp_path, 0)
+    starts = np.array([0, 2])
+    write_slices(block.slice_path(0), 1, {"user": (np.array([1, 2], np.int64), starts)})
+    assert not block.is_whole()
+    block.finish(1, {"rows": 2})
+    assert block.is_whole()
+    path = block.slice_path(0)
+    path.write_bytes(path.read_bytes()[:size])
+    assert not block.is_whole()
+    with pytest.raises(DamagedStore, match=r"block-00000-000\.slices is not what was written"):
+        read_slices([path], 0, 1)
+
+
+def test_swap_folder__exchanges_two_names(tmp_path):
+    for name in ("new", "old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "content").write_text(name)
+    swap_folder(tmp_path / "new", tmp_path / "old")
+    assert (tmp_path / "old" / "content").read_text() == "new"
+    assert (tmp_path / "new" / "content").read_text() == "old"
+    swap_folder(tmp_path / "new", tmp_path / "third")
+    assert not (tmp_path / "new").exists()

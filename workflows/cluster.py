@@ -109,7 +109,7 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
                 kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
             if security is not None:
                 kwargs["security"] = security
-            cluster = stack.enter_context(_cluster_class(config.class_)(**kwargs))
+            cluster = stack.enter_context(_start(_cluster_class(config.class_), kwargs, path))
             if config.scale is not None:
                 cluster.scale(config.scale)
             if config.adapt is not None:
@@ -148,6 +148,14 @@ def _cluster_class(name: str) -> Any:
         raise BadInput(f"there is no cluster class {name}; install its package or correct cluster.yaml") from None
 
 
+def _start(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
+    try:
+        return class_(**kwargs)
+    except (TypeError, ValueError, RuntimeError) as error:
+        cause = error.__cause__ or error
+        raise BadInput(f"{path}: the cluster did not start ({cause}); check its kwargs") from None
+
+
 def _security(found: Tls | Literal["temporary"] | None) -> Security | None:
     if found is None:
         return None
@@ -171,6 +179,8 @@ def _is_local(address: str) -> bool:
 def _free_address(address: str) -> str:
     """Return the address, with another port when its own is taken."""
     host, _, port = str(address).rpartition(":")
+    if not port.isdigit():
+        raise BadInput(f"dashboard_address must be HOST:PORT, got {address!r}")
     with socket.socket() as probe:
         try:
             probe.bind((host or "127.0.0.1", int(port)))

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import click
 
+from storage.files import write_text
 from storage.site import Site
 from workflows.config import Config, Lake, load_config, write_config
+from workflows.guess import choose_partitions
 from workflows.options import AmmrankCommand, computing_options, progress_for, show
 
 FIRST_DAY = dt.date(2026, 1, 5)
@@ -38,8 +40,9 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
         truth = place.path / "lake-truth"
         simulate(client, lake, truth=truth, users=users, days=days, seed=seed, start=FIRST_DAY, progress=progress)
         if not place.config_path.is_file():
-            config = Config(lake=Lake(events="lake/events", users="lake/users.parquet", taxonomy="lake/taxonomy.csv"))
-            place.config_path.write_text(write_config(config), encoding="utf-8")
+            places = Lake(events="lake/events", users="lake/users.parquet", taxonomy="lake/taxonomy.csv")
+            config = Config(lake=places, partitions=choose_partitions(users))
+            write_text(place.config_path, write_config(config))
         config = load_config(place.config_path)
         facts = {}
         for night in range(nights):

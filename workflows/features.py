@@ -26,7 +26,7 @@ from workflows.options import (
     show,
     site_argument,
 )
-from workflows.retention import prune
+from workflows.retention import INPUT_FOLDERS, prune
 
 
 def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
@@ -119,7 +119,7 @@ def command(
         run = build(client, place, config, known, progress=progress)
         roles = {**known.roles, "features": run.path}
         published = not labels and place.publish(date, roles)
-        prune(place, config, date, keep=roles.values())
+        prune(place, config, date, roles.values(), (*INPUT_FOLDERS, "features"))
     facts = {"users": run.n_rows, "values": run.nnz, "partitions": run.n_parts, "features": str(run.path)}
     show({"date": str(date), **facts, "published": published}, as_json)
 

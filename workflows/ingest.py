@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ import click
 
 from ammrank_dask.demographics import ingest_users
 from ammrank_dask.ingest import DayPlan, ingest_days, scan_files
+from ammrank_dask.routing import Intake
 from ammrank_dask.state import FoldPlan, find_base, fold_states, history_of, state_digest
 from ammrank_dask.tasks import Progress, silent
 from storage.errors import BadInput
@@ -39,7 +41,7 @@ from workflows.options import (
     show,
     site_argument,
 )
-from workflows.retention import prune
+from workflows.retention import INPUT_FOLDERS, prune
 
 ONE_DAY = dt.timedelta(days=1)
 
@@ -82,12 +84,13 @@ def ingest(
     """
     if rebuild:
         site.remove_damaged()
+        shutil.rmtree(site.scratch, ignore_errors=True)
     taxonomy = site_taxonomy(site, config)
     mapping = event_mapping(config, taxonomy)
     settings = state_settings(config, taxonomy)
     states = [] if rebuild else _states_of(site, settings, date)
     files = _scan_lake(client, site, config, mapping, date, progress)
-    history = _write_history(files, states, settings, config, date)
+    history = _write_history(site, files, states, settings, config, date)
     lag_date = date - dt.timedelta(config.label.days)
     lag_history = [(day, digest) for day, digest in history if day <= lag_date] if with_lag else []
 
@@ -152,14 +155,14 @@ def _scan_lake(
         raise BadInput(f"the lake has no events up to {date}; its first day is {min(folders)}")
     folders = {day: folder for day, folder in folders.items() if day <= date}
     cache = site.path / "days" / "scanned.json"
-    known = load_scanned(cache)
     columns = mapping.columns
     names = (columns.user_id, columns.group, columns.category, columns.timestamp)
+    known = load_scanned(cache, names)
     listed = [(day, path, folder) for day, folder in folders.items() for path in list_files(folder)]
     wanted = [(path, path.relative_to(folder).as_posix()) for _, path, folder in listed]
     scanned = scan_files(client, wanted, names, known, progress=progress)
     if any(known.get(file.path) != file for file in scanned):
-        save_scanned(cache, {**known, **{file.path: file for file in scanned}}.values())
+        save_scanned(cache, names, {**known, **{file.path: file for file in scanned}}.values())
     files: dict[dt.date, list[FileFacts]] = {}
     for (day, _, _), file in zip(listed, scanned, strict=True):
         files.setdefault(day, []).append(file)
@@ -167,6 +170,7 @@ def _scan_lake(
 
 
 def _write_history(
+    site: Site,
     files: dict[dt.date, tuple[FileFacts, ...]],
     states: Sequence[Run],
     settings: dict[str, Any],
@@ -180,6 +184,11 @@ def _write_history(
     if not known or min(known) > date:
         raise BadInput(f"the lake has no parquet files up to {date}; check lake.events and --date")
     first = min(remembered, default=min(known))
+    if min(files, default=first) < first:
+        raise BadInput(
+            f"the events of {min(files)} came after the state was begun with {first};"
+            f" rebuild with `ammrank ingest {site.path} --date {date} --rebuild`"
+        )
     settings_digest = digest_of(settings)
     history: list[tuple[dt.date, str | None]] = []
     missing = []
@@ -233,18 +242,7 @@ def _ingest_needed(
         if day not in files and not is_finished(run):
             raise BadInput(f"the events of {day} are needed again and no longer in the lake; put them back")
         plans.append(DayPlan(day, files.get(day, ()), run, digest))
-    ingest_days(
-        client,
-        plans,
-        mapping,
-        alpha=config.alpha,
-        n_partitions=config.partitions,
-        scratch=site.scratch,
-        quarantine=site.path / "quarantine",
-        max_quarantine_share=config.quarantine.max_share,
-        settings=settings,
-        progress=progress,
-    )
+    ingest_days(client, plans, mapping, _intake(site, config, settings), alpha=config.alpha, progress=progress)
     days: dict[dt.date, Run | None] = {day: None for day in needed}
     for plan in plans:
         days[plan.date] = open_run(plan.run, DAY.kind)
@@ -268,7 +266,7 @@ def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) 
         raise BadInput(f"there is no users table at {place}; set lake.users (null for no demographics)")
     mapping = people_mapping(config)
     cache = site.path / "users" / "scanned.json"
-    known = load_scanned(cache)
+    known = load_scanned(cache, mapping.columns)
     folder = place if place.is_dir() else place.parent
     paths = list_files(place) if place.is_dir() else [place]
     if not paths:
@@ -276,7 +274,7 @@ def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) 
     wanted = [(path, path.relative_to(folder).as_posix()) for path in paths]
     files = scan_files(client, wanted, mapping.columns, known, progress=progress)
     if any(known.get(file.path) != file for file in files):
-        save_scanned(cache, files)
+        save_scanned(cache, mapping.columns, files)
     settings = {
         "columns": mapping.columns,
         "genders": dict(sorted(mapping.gender_of.items())),
@@ -285,19 +283,12 @@ def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) 
         "partitions": config.partitions,
     }
     digest = day_digest(digest_of(settings), files)
-    return ingest_users(
-        client,
-        files,
-        mapping,
-        site.users_run(digest),
-        digest,
-        n_partitions=config.partitions,
-        scratch=site.scratch,
-        quarantine=site.path / "quarantine",
-        max_quarantine_share=config.quarantine.max_share,
-        settings=settings,
-        progress=progress,
-    )
+    intake = _intake(site, config, settings)
+    return ingest_users(client, files, mapping, site.users_run(digest), digest, intake, progress=progress)
+
+
+def _intake(site: Site, config: Config, settings: dict[str, Any]) -> Intake:
+    return Intake(config.partitions, site.scratch, site.path / "quarantine", config.quarantine.max_share, settings)
 
 
 def _refuse_mixed_ids(result: Ingested) -> None:
@@ -331,7 +322,7 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
     ):
         result = ingest(client, place, config, date, rebuild=rebuild, progress=progress)
         published = place.publish(date, result.roles)
-        prune(place, config, date, keep=result.roles.values())
+        prune(place, config, date, result.roles.values(), INPUT_FOLDERS)
     show({**describe(result), "published": published}, as_json)
 
 

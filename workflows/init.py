@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import os
-import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -26,10 +25,6 @@ from workflows.guess import (
 from workflows.inspection import Places, find_places, inspect_lake, name_some
 from workflows.mapping import CATEGORIES_NAME
 from workflows.options import AmmrankCommand, computing_options, progress_for, site_argument
-
-DEFAULTS = Config()
-VALUES_SHOWN = 10
-_DAY_FOLDER = re.compile(r"([^=]+)=\d{4}-\d{2}-\d{2}")
 
 
 class Assignment(click.ParamType):

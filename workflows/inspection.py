@@ -27,7 +27,7 @@ from storage.errors import BadInput
 from storage.lake import EventColumns, list_days, list_files, missing_days, open_parquet
 from storage.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
 from storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
-from workflows.config import Columns, Config, FeaturesConfig, Lake, TaxonomyConfig
+from workflows.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
 from workflows.guess import (
     EVENT_ROLES,
     USER_ROLES,
@@ -157,6 +157,7 @@ def inspect_lake(
             taxonomy=TaxonomyConfig(level=level),
             features=FeaturesConfig(groups=_feature_groups(meant, remarks)),
             partitions=choose_partitions(_n_users(users, survey).users),
+            score=Score(k=min(DEFAULTS.score.k, len(taxonomy.categories))),
         )
         enough = _count_clickers(client, survey, read, config, taxonomy, progress)
     facts = {

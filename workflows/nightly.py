@@ -10,7 +10,6 @@ import click
 
 from ammrank_dask.tasks import Progress, silent
 from storage.reports import PAGE
-from storage.runs import open_run
 from storage.site import Site
 from workflows.config import Config, load_config
 from workflows.features import score_features
@@ -24,9 +23,9 @@ from workflows.options import (
     site_argument,
 )
 from workflows.report import write_night_report
-from workflows.retention import prune
-from workflows.score import score_users
-from workflows.train import MODEL_KIND, is_due, too_little_history, train_model
+from workflows.retention import INPUT_FOLDERS, prune
+from workflows.score import check_k, models_in_use, score_users
+from workflows.train import find_model, is_due, too_little_history, train_model
 
 
 def nightly(
@@ -40,34 +39,30 @@ def nightly(
 ) -> dict[str, Any]:
     """Run one night and return where its results are; CURRENT moves last, with one rename."""
     known = ingest(client, site, config, date, rebuild=rebuild, progress=progress)
+    check_k(config, known)
     features = score_features(client, site, config, known, progress=progress)
     roles = {**known.roles, "features": features.path}
     facts: dict[str, Any] = {"date": str(date), "users": features.n_rows}
 
+    # Only what was known before this night decides whether to train, so that a rerun decides alike.
     reason = too_little_history(config, known)
-    current = site.current()
-    if reason is None and is_due(site, config, date):
+    model = find_model(site, date - dt.timedelta(days=1))
+    if reason is None and is_due(model, config, known):
         model = train_model(client, site, config, known, progress=progress)
         facts["model"] = f"trained on {model.manifest['facts']['users']:,} users"
-    elif current is not None and "model" in current.runs:
-        model = open_run(site.path / current.runs["model"], MODEL_KIND)
+    elif model is not None:
         facts["model"] = f"of {model.manifest['config']['date']}"
     else:
-        site.publish(date, roles)
-        prune(site, config, date, keep=roles.values())
-        return {**facts, "model": f"none: {reason}", "features": str(features.path)}
+        facts["model"] = f"none: {reason}"
 
-    qualifications = score_users(client, site, config, date, features, model, progress=progress)
-    report = write_night_report(site, config, date, qualifications)
-    roles |= {"model": model.path, "qualifications": qualifications.path, "report": report}
-    published = site.publish(date, roles)
-    prune(site, config, date, keep=roles.values())
-    return {
-        **facts,
-        "qualifications": str(qualifications.path),
-        "report": str(report / PAGE),
-        "published": published,
-    }
+    if model is not None:
+        scored = score_users(client, site, config, known, features, model, rebuild=rebuild, progress=progress)
+        report = write_night_report(site, date, scored)
+        roles |= {"model": model.path, "qualifications": scored.path, "report": report}
+        facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
+    facts["published"] = site.publish(date, roles)
+    prune(site, config, date, [*roles.values(), *models_in_use(site)], (*INPUT_FOLDERS, "features", "models"))
+    return facts
 
 
 @click.command("nightly", cls=AmmrankCommand)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,14 @@ import click
 
 from ammrank_dask.features import open_features
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput
-from storage.files import digest_of, read_json, rename_folder
+from storage.errors import BadInput, DamagedStore
+from storage.files import digest_of, swap_folder
 from storage.parts import list_checksums
-from storage.runs import MANIFEST, Run, finish_run, is_finished, open_run
+from storage.runs import MANIFEST, Run, finish_run, is_finished, open_run, remove_run, verify_run
 from storage.site import Site
 from workflows.config import Config, load_config
 from workflows.features import score_features
-from workflows.ingest import ingest
+from workflows.ingest import Ingested, ingest
 from workflows.options import (
     AmmrankCommand,
     computing_options,
@@ -26,71 +27,113 @@ from workflows.options import (
     show,
     site_argument,
 )
-from workflows.train import MODEL_KIND, MODEL_NAME
+from workflows.train import MODEL_NAME, find_model
 
 QUALIFICATIONS_KIND = "qualifications"
+
+
+def check_k(config: Config, known: Ingested) -> None:
+    """Refuse more categories a user than there are, before anything is computed for them."""
+    n_categories = len(known.taxonomy.categories)
+    if config.score.k > n_categories:
+        raise BadInput(f"score.k must be between 1 and the number of categories ({n_categories}), got {config.score.k}")
 
 
 def score_users(
     client: Any,
     site: Site,
     config: Config,
-    date: dt.date,
+    known: Ingested,
     features: Run,
     model: Run,
     *,
+    rebuild: bool = False,
     progress: Progress = silent,
 ) -> Run:
     """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
     from ammrank_dask.scoring import score
 
+    check_k(config, known)
     digest = digest_of([features.digest, model.digest, config.score.k])
-    final = site.qualifications_folder(date)
-    if is_finished(final):
-        published = open_run(final, QUALIFICATIONS_KIND)
-        if published.digest == digest:
-            return published
-        raise BadInput(
-            f"the qualifications of {date} were written from other input; remove {final} to write them again"
-        )
+    final = site.qualifications_folder(known.date)
+    published = _published_run(site, known.date, digest, rebuild)
+    if published is not None:
+        return published
     building = final.with_name(f".building-{final.name}-{digest}")
     model_path = model.path / MODEL_NAME
     quals = score(client, model_path, open_features(features.path), building, k=config.score.k, progress=progress)
     counts = quals.counts
-    facts = {
-        "users": counts.n_users,
-        "cold_users": counts.cold_users,
-        "exposure": counts.exposure.tolist(),
-        "categories_per_user": counts.categories_per_user.tolist(),
-    }
     finish_run(
         building,
         QUALIFICATIONS_KIND,
         digest,
         0,
-        config={"date": str(date), "k": config.score.k},
+        config={"date": str(known.date), "k": config.score.k, "categories": list(known.taxonomy.categories)},
         inputs={"features": features.digest, "model": model.digest},
-        facts=facts,
+        facts={
+            "users": counts.n_users,
+            "cold_users": counts.cold_users,
+            "exposure": counts.exposure.tolist(),
+            "categories_per_user": counts.categories_per_user.tolist(),
+            **_count_label_window(config, known),
+        },
         files=list_checksums(building, leave_out=[MANIFEST]),
     )
-    rename_folder(building, final)
+    swap_folder(building, final)
+    if building.is_dir():
+        remove_run(building)
     return open_run(final, QUALIFICATIONS_KIND)
 
 
-def latest_model(site: Site, date: dt.date) -> Run:
-    """Return the newest model that is not younger than a date."""
-    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
-    usable = [run for run in models if run.manifest["config"]["date"] <= str(date)]
-    if not usable:
-        raise BadInput(f"{site.path} has no model up to {date}; run `ammrank train {site.path} --date {date}` first")
-    return max(usable, key=lambda run: run.manifest["config"]["date"])
+def models_in_use(site: Site) -> list[Path]:
+    """Return the models that the kept qualifications were scored with."""
+    used = {
+        open_run(path.parent, QUALIFICATIONS_KIND).manifest["inputs"]["model"]
+        for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}")
+    }
+    return [path for path in site.finished_runs("models") if open_run(path).digest in used]
+
+
+def _published_run(site: Site, date: dt.date, digest: str, rebuild: bool) -> Run | None:
+    """Return the qualifications of a date if they are from the same input; refuse others unless `rebuild`."""
+    final = site.qualifications_folder(date)
+    if not is_finished(final):
+        return None
+    if rebuild:
+        try:
+            verify_run(final)
+            found = open_run(final, QUALIFICATIONS_KIND)
+        except DamagedStore:
+            return None
+        return found if found.digest == digest else None
+    found = open_run(final, QUALIFICATIONS_KIND)
+    if found.digest != digest:
+        raise BadInput(
+            f"the qualifications of {date} were written from other input;"
+            f" write them again with `ammrank nightly {site.path} --date {date} --rebuild`"
+        )
+    return found
+
+
+def _count_label_window(config: Config, known: Ingested) -> dict[str, Any]:
+    """Return clicks by category code, and events by what became of them, of the days of the label window."""
+    first = known.date - dt.timedelta(config.label.days - 1)
+    clicks = [0] * len(known.taxonomy.categories)
+    events: Counter[str] = Counter()
+    for day, run in known.days.items():
+        if run is not None and day >= first:
+            for code, count in run.manifest["facts"]["clicks"]:
+                clicks[code] += count
+            events.update(run.manifest["facts"]["counts"])
+    return {"clicks": clicks, "events_of_label_window": dict(sorted(events.items()))}
 
 
 @click.command("score", cls=AmmrankCommand)
 @site_argument
 @date_option
+@click.option("--rebuild", is_flag=True, help="Write them again if they are damaged or from other input.")
 @computing_options
-def command(site: Path, date: dt.date, cluster: str | None, as_json: bool, quiet: bool) -> None:
+def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Write for every user the categories they qualify for at the end of a date."""
     from workflows.cluster import open_cluster
 
@@ -101,11 +144,13 @@ def command(site: Path, date: dt.date, cluster: str | None, as_json: bool, quiet
         open_cluster(cluster, site, quiet) as client,
         progress_for(quiet, as_json) as progress,
     ):
-        model = latest_model(place, date)
+        model = find_model(place, date)
+        if model is None:
+            raise BadInput(f"{site} has no model up to {date}; run `ammrank train {site} --date {date}` first")
         known = ingest(client, place, config, date, progress=progress)
         features = score_features(client, place, config, known, progress=progress)
-        run = score_users(client, place, config, date, features, model, progress=progress)
-    facts = read_json(run.path / MANIFEST)["facts"]
+        run = score_users(client, place, config, known, features, model, rebuild=rebuild, progress=progress)
+    facts = run.manifest["facts"]
     shown = {"users": facts["users"], "cold users": facts["cold_users"], "qualifications": str(run.path)}
     show({"date": str(date), **shown}, as_json)
 

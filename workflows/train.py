@@ -19,6 +19,7 @@ from storage.site import Site
 from workflows.config import Config, load_config
 from workflows.features import training_features
 from workflows.ingest import Ingested, ingest
+from workflows.mapping import feature_settings
 from workflows.options import (
     AmmrankCommand,
     computing_options,
@@ -42,13 +43,21 @@ def too_little_history(config: Config, known: Ingested) -> str | None:
     return None
 
 
-def is_due(site: Site, config: Config, date: dt.date) -> bool:
-    """Tell whether the published model is missing or `train.every_nights` old."""
-    current = site.current()
-    if current is None or "model" not in current.runs:
+def find_model(site: Site, date: dt.date) -> Run | None:
+    """Return the newest model that is not younger than a date."""
+    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
+    usable = [run for run in models if run.manifest["config"]["date"] <= str(date)]
+    return max(usable, key=lambda run: run.manifest["config"]["date"], default=None)
+
+
+def is_due(model: Run | None, config: Config, known: Ingested) -> bool:
+    """Tell whether there is no model, or it is `train.every_nights` old or of other features."""
+    if model is None:
         return True
-    trained = open_run(site.path / current.runs["model"], MODEL_KIND).manifest["config"]["date"]
-    return (date - dt.date.fromisoformat(trained)).days >= config.train.every_nights
+    trained = model.manifest["config"]
+    if trained["columns"] != feature_settings(config, known.taxonomy).columns.digest:
+        return True
+    return (known.date - dt.date.fromisoformat(trained["date"])).days >= config.train.every_nights
 
 
 def train_model(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
@@ -72,7 +81,11 @@ def train_model(client: Any, site: Site, config: Config, known: Ingested, *, pro
         MODEL_KIND,
         digest,
         0,
-        config={"date": str(known.date), **parameters},
+        config={
+            "date": str(known.date),
+            "columns": feature_settings(config, known.taxonomy).columns.digest,
+            **parameters,
+        },
         inputs={"features": features.digest},
         facts={"users": features.n_rows, "planes": int(model.n_planes_.sum())},
         files=list_checksums(path),

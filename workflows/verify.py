@@ -38,7 +38,8 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
         try:
             n_bytes += verify_run(run)
         except BadInput as error:
-            damaged.append(str(error))
+            if is_finished(run):  # else a run that is going on has removed it meanwhile
+                damaged.append(str(error))
     if damaged:
         for sentence in damaged:
             click.echo(sentence, err=True)

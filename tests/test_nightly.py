@@ -1,0 +1,193 @@
+"""Nights on a small site: what is published, which model scores, what happens when the past or the config changes."""
+
+import datetime as dt
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client, LocalCluster
+
+from ammrank_dask.simulation import simulate
+from storage.errors import BadInput
+from storage.runs import open_run, verify_run
+from storage.site import Site
+from workflows.config import check_config
+from workflows.features import score_features
+from workflows.ingest import ingest
+from workflows.nightly import nightly
+from workflows.retention import INPUT_FOLDERS, prune
+from workflows.score import score_users
+from workflows.train import find_model, train_model
+
+FIRST = dt.date(2026, 1, 5)
+N_DAYS = 9
+CONFIG = {
+    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
+    "label": {"days": 3, "min_categories": 1},
+    "features": {"min_days": 1},
+    "train": {"epochs": 1, "every_nights": 2},
+    "partitions": 2,
+}
+
+
+def day(number):
+    return FIRST + dt.timedelta(number)
+
+
+def config_of(**changes):
+    return check_config({**CONFIG, **changes}, "test")
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as c,
+    ):
+        yield c
+
+
+@pytest.fixture(scope="module")
+def lake(client, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world") / "lake"
+    simulate(client, folder, truth=folder.with_name("truth"), users=300, days=N_DAYS, seed=3, start=FIRST)
+    return folder
+
+
+@pytest.fixture
+def place(lake, tmp_path):
+    shutil.copytree(lake, tmp_path / "lake")
+    (tmp_path / "site").mkdir()
+    return Site(tmp_path / "site")
+
+
+def drop_half(place, number):
+    """Correct a day: half of the rows of its first file were never there."""
+    folder = place.path.parent / "lake" / "events" / f"date={day(number)}"
+    path = sorted(folder.glob("*.parquet"))[0]
+    table = pq.read_table(path)
+    pq.write_table(table.slice(0, table.num_rows // 2), path)
+
+
+def summary_of(place, number):
+    return json.loads((place.report_folder(day(number)) / "summary.json").read_text())
+
+
+def test_nightly__publishes_every_user_and_a_report(client, place):
+    facts = nightly(client, place, config_of(), day(5))
+    assert facts["published"]
+    current = place.current()
+    assert current.date == day(5)
+    assert set(current.runs) == {"head", "lag", "users", "features", "model", "qualifications", "report"}
+    summary = summary_of(place, 5)
+    assert summary["n_users"] == 300
+    rows = pq.read_table(place.qualifications_folder(day(5)) / "by_user").num_rows
+    assert rows == 300 * 10
+    assert sum(category["exposure"] for category in summary["categories"]) == rows
+    assert not place.scratch.exists()
+
+
+def test_nightly__a_second_time_changes_nothing(client, place):
+    nightly(client, place, config_of(), day(5))
+    digest = place.digest()
+    current = (place.path / "CURRENT").read_bytes()
+    nightly(client, place, config_of(), day(5))
+    assert place.digest() == digest
+    assert (place.path / "CURRENT").read_bytes() == current
+
+
+def test_nightly__trains_when_due_and_scores_with_the_last_model_before(client, place):
+    models = []
+    for number in (5, 6, 7):
+        nightly(client, place, config_of(), day(number))
+        models.append(open_run(place.path / place.current().runs["model"]).manifest["config"]["date"])
+    assert models == [str(day(5)), str(day(5)), str(day(7))]
+
+
+def test_nightly__a_back_fill_uses_no_model_of_its_future(client, place):
+    nightly(client, place, config_of(), day(7))
+    facts = nightly(client, place, config_of(), day(5))
+    assert "trained" in facts["model"]
+    assert not facts["published"]
+    assert place.current().date == day(7)
+
+
+def test_nightly__an_earlier_published_night_can_be_run_again(client, place):
+    for number in (5, 7, 8):
+        nightly(client, place, config_of(), day(number))
+    before = (place.qualifications_folder(day(5)) / "manifest.json").read_bytes()
+    nightly(client, place, config_of(), day(5))
+    assert (place.qualifications_folder(day(5)) / "manifest.json").read_bytes() == before
+    assert place.current().date == day(8)
+
+
+def test_nightly__too_little_history_publishes_features_and_says_so(client, place):
+    facts = nightly(client, place, config_of(), day(1))
+    assert facts["model"].startswith("none: 2 days of events are too few to train")
+    assert set(place.current().runs) == {"head", "users", "features"}
+
+
+def test_nightly__a_site_may_lose_its_users_table(client, place):
+    nightly(client, place, config_of(), day(5))
+    without = config_of(lake={**CONFIG["lake"], "users": None})
+    facts = nightly(client, place, without, day(6))
+    assert facts["published"]
+    assert "trained" in facts["model"]  # other columns need another model
+    assert "users" not in place.current().runs
+
+
+def test_nightly__more_categories_than_there_are(client, place):
+    with pytest.raises(BadInput, match=r"score\.k must be between 1 and the number of categories \(50\), got 51"):
+        nightly(client, place, config_of(score={"k": 51}), day(5))
+
+
+def test_nightly__a_corrected_published_day_is_swapped_by_rebuild(client, place, tmp_path):
+    nightly(client, place, config_of(), day(5))
+    before = place.digest()
+    drop_half(place, 5)
+    with pytest.raises(BadInput, match=f"written from other input; .*ammrank nightly {place.path} --date .* --rebuild"):
+        nightly(client, place, config_of(), day(5))
+    assert place.digest() == before
+    nightly(client, place, config_of(), day(5), rebuild=True)
+    (tmp_path / "fresh").mkdir()
+    fresh = Site(tmp_path / "fresh")
+    nightly(client, fresh, config_of(), day(5))
+    assert place.digest() == fresh.digest()
+    assert summary_of(place, 5) == summary_of(fresh, 5)
+    assert not list((place.path / "qualifications").glob(".*"))
+
+
+def test_nightly__rebuild_repairs_damaged_qualifications(client, place):
+    nightly(client, place, config_of(), day(5))
+    digest = place.digest()
+    part = place.qualifications_folder(day(5)) / "by_user" / "part-00001.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    nightly(client, place, config_of(), day(5), rebuild=True)
+    assert verify_run(place.qualifications_folder(day(5))) > 0
+    assert place.digest() == digest
+
+
+def test_stages__one_after_the_other_keep_the_model(client, place):
+    config = config_of()
+    known = ingest(client, place, config, day(5))
+    prune(place, config, day(5), known.roles.values(), INPUT_FOLDERS)
+    train_model(client, place, config, known)
+    features = score_features(client, place, config, known)
+    prune(place, config, day(5), [*known.roles.values(), features.path], (*INPUT_FOLDERS, "features"))
+    model = find_model(place, day(5))
+    assert score_users(client, place, config, known, features, model).manifest["facts"]["users"] == 300
+
+
+def test_nightly__days_that_came_after_the_state_was_begun_need_a_rebuild(client, place):
+    early = place.path.parent / "lake" / "events" / f"date={day(0)}"
+    away = place.path.parent / "away"
+    shutil.move(early, away)
+    nightly(client, place, config_of(), day(5))
+    shutil.move(away, early)
+    with pytest.raises(
+        BadInput, match=f"the events of {day(0)} came after the state was begun with {day(1)}; .*--rebuild"
+    ):
+        nightly(client, place, config_of(), day(6))
+    nightly(client, place, config_of(), day(6), rebuild=True)
+    assert place.current().date == day(6)
