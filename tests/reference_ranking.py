@@ -9,59 +9,148 @@ def train_as_printed(X, rankings, order, rank_weights, regularization, bias, max
     planes = []
     t = 1
     for row in order:
-        ranking = [c for c in rankings[row] if c >= 0]
-        if not ranking:
+        groups = [[c] for c in rankings[row] if c >= 0]
+        if not groups:
             continue
         x = X[row]
-        best, winner = np.zeros(n_categories), [None] * n_categories
-        for j, (category, w) in enumerate(planes):
-            if w @ x > best[category]:
-                best[category], winner[category] = w @ x, j
-        push = _pushes(ranking, best, 1.0, rank_weights, n_categories)
+        best, winner = _winners(planes, x, max_planes, n_categories)
+        push = pair_pushes(groups, best, 1.0, rank_weights)
         for _, w in planes:
             w *= t / (t + 1)
         for category in range(n_categories):
             change = push[category] / (regularization * (t + 1)) * x
             if winner[category] is not None:
                 planes[winner[category]][1][:] += change
-            elif push[category] > 0 and sum(c == category for c, _ in planes) < max_planes:
+            elif push[category] > 0 and _count(planes, category) < max_planes:
                 planes.append((category, change))
         t += 1
     return planes
 
 
-def train_in_sums(X, rankings, order, rank_weights, regularization, bias, max_planes, n_categories):
+def train_in_sums(
+    X, rankings, order, rank_weights, regularization, bias, max_planes, n_categories, tied=None, top_only=False,
+    prune_every=None, prune_c=0.0, clone_draws=None, clone_probability=0.0, clone_decay=1.0,
+):  # fmt: skip
     """Train in the closed form, in float64; return ([(category, S), …] by birth, next step)."""
     X = np.hstack([X, np.full((len(X), 1), bias)]).astype(np.float64)
     planes = []
     t = 1
-    for row in order:
-        ranking = [c for c in rankings[row] if c >= 0]
-        if not ranking:
+    for position, row in enumerate(order):
+        groups = tie_groups(rankings[row], None if tied is None else tied[row])
+        if not groups:
             continue
         x = X[row]
-        best, winner = np.zeros(n_categories), [None] * n_categories
-        for j, (category, total) in enumerate(planes):
-            if total @ x > best[category]:
-                best[category], winner[category] = total @ x, j
-        push = _pushes(ranking, best, regularization * t, rank_weights, n_categories)
+        best, winner = _winners(planes, x, max_planes, n_categories)
+        pushes = top_pushes if top_only else pair_pushes
+        push = pushes(groups, best, regularization * t, rank_weights)
         for category in range(n_categories):
+            count = _count(planes, category)
             if winner[category] is not None:
+                if push[category] > 0 and clone_draws is not None and count < max_planes:
+                    chance = clone_probability * clone_decay**count
+                    if clone_draws[position, category] < chance:
+                        planes.append((category, planes[winner[category]][1].copy()))
                 planes[winner[category]][1][:] += push[category] * x
-            elif push[category] > 0 and sum(c == category for c, _ in planes) < max_planes:
+            elif push[category] > 0 and count < max_planes:
                 planes.append((category, push[category] * x))
+        if prune_every is not None and t % prune_every == 0:
+            planes = prune(planes, prune_c)
         t += 1
     return planes, t
 
 
-def _pushes(ranking, best, margin, rank_weights, n_categories):
-    push = np.zeros(n_categories)
-    for place, i in enumerate(ranking):
-        for k in range(n_categories):
-            if k not in ranking[: place + 1] and margin + best[k] > best[i]:
-                push[i] += rank_weights[place]
-                push[k] -= rank_weights[place]
+def prune(planes, c):
+    """Return the planes without those of smallest norm whose squares sum up to at most c²."""
+    planes = list(planes)
+    removed = 0.0
+    while True:
+        free = [(total @ total, j) for j, (category, total) in enumerate(planes) if _count(planes, category) > 1]
+        if not free or removed + min(free)[0] > c**2:
+            return planes
+        square, j = min(free)
+        removed += square
+        del planes[j]
+
+
+def tie_groups(ranking, tied):
+    """Return the categories of one row as lists of tied ones, best first."""
+    groups = []
+    for place, category in enumerate(ranking):
+        if category < 0:
+            break
+        if tied is not None and len(tied) and tied[place]:
+            groups[-1].append(category)
+        else:
+            groups.append([category])
+    return groups
+
+
+def groups_of_ranks(ranks):
+    """Return the categories of a row of ranks as lists of tied ones, best first."""
+    return [[c for c, rank in enumerate(ranks) if rank == wanted] for wanted in sorted(set(ranks) - {0})]
+
+
+def pairs_of(groups, n_categories):
+    """Return (i, k, rank of i) for every i ≻ k; tied categories have the rank of the first of them."""
+    pairs, before = [], []
+    for group in groups:
+        rank = len(before) + 1
+        before = before + group
+        pairs += [(i, k, rank) for i in group for k in range(n_categories) if k not in before]
+    return pairs
+
+
+def pair_pushes(groups, best, margin, rank_weights):
+    """Return the push of each category from all pairs inside the margin."""
+    push = np.zeros(len(best))
+    for i, k, rank in pairs_of(groups, len(best)):
+        if margin + best[k] > best[i]:
+            push[i] += rank_weights[rank - 1]
+            push[k] -= rank_weights[rank - 1]
     return push
+
+
+def top_pushes(groups, best, margin, rank_weights):
+    """Return the pushes of multi-class AMM: the top category against the strongest of those not tied with it."""
+    push = np.zeros(len(best))
+    others = [k for k in range(len(best)) if k not in groups[0]]
+    if others:
+        strongest = max(others, key=lambda k: (best[k], -k))
+        if margin + best[strongest] > best[groups[0][0]]:
+            push[groups[0][0]] += rank_weights[0]
+            push[strongest] -= rank_weights[0]
+    return push
+
+
+def rank_loss(weights, plane_category, x, groups, rank_weights, n_categories):
+    """Return the paper's instantaneous loss Σ ν(rank of i) max(0, 1 + g(k, x) − g(i, x)) over pairs i ≻ k."""
+    scores = score_rows(x[None, :-1], weights, plane_category, x[-1], n_categories)[0]
+    pairs = pairs_of(groups, n_categories)
+    return sum(rank_weights[rank - 1] * max(0.0, 1 + scores[k] - scores[i]) for i, k, rank in pairs)
+
+
+def top_loss(weights, plane_category, x, groups, rank_weights, n_categories):
+    """Return the loss of multi-class AMM, max(0, 1 + max_k g(k, x) − g(top, x))."""
+    scores = score_rows(x[None, :-1], weights, plane_category, x[-1], n_categories)[0]
+    others = [scores[k] for k in range(n_categories) if k not in groups[0]]
+    return rank_weights[0] * max(0.0, 1 + max(others) - scores[groups[0][0]]) if others else 0.0
+
+
+def _winners(planes, x, max_planes, n_categories):
+    """Return the score and the index of the winning plane of each category, None for its zero plane."""
+    best, winner = np.zeros(n_categories), [None] * n_categories
+    for category in range(n_categories):
+        scores = {j: total @ x for j, (owner, total) in enumerate(planes) if owner == category}
+        if scores:
+            top = max(scores, key=lambda j: (scores[j], -j))
+            # A category at its limit has no zero plane left.
+            if scores[top] > 0 or len(scores) >= max_planes:
+                best[category], winner[category] = scores[top], top
+    return best, winner
+
+
+def _count(planes, category):
+    return sum(owner == category for owner, _ in planes)
 
 
 def score_rows(X, weights, plane_category, bias, n_categories):

@@ -9,8 +9,10 @@ import reference_ranking
 import scipy.sparse as sp
 from sklearn.base import clone
 
+from ammrank_dask import AMM, AMMRank
 from ammrank_dask.metrics import disagreement_error
-from ammrank_dask.ranker import AMMRank, NotFittedError, PlaneSums, train_block
+from ammrank_dask.plane_model import NotFittedError
+from ammrank_dask.planes import PlaneSums, WeightMean, train_block
 from storage.errors import BadInput, DamagedStore
 from storage.models import load_model, save_model
 
@@ -29,7 +31,7 @@ def test_fit__learns_what_one_plane_cannot():
     X, rankings = draw_rows(0)
     unseen, truth = draw_rows(1)
     flat = AMMRank(max_planes=1, epochs=20).fit(X, rankings)
-    bent = AMMRank(max_planes=10, epochs=20).fit(X, rankings)
+    bent = AMMRank(max_planes=3, epochs=20).fit(X, rankings)
     assert disagreement_error(bent.decision_function(unseen), truth) < 0.1
     assert disagreement_error(flat.decision_function(unseen), truth) > 0.3
 
@@ -110,6 +112,171 @@ def test_train_block__room_for_planes_does_not_change_the_result():
     np.testing.assert_array_equal(grown.weights(1e-2), roomy.weights(1e-2))
 
 
+@pytest.mark.parametrize("block_rows", [60, 25, 7])
+def test_train_block__prunes_at_steps_whatever_the_blocks(block_rows):
+    # Multiples of 1/8, so that the twin in float64 prunes the same planes.
+    rng = np.random.default_rng([6, 20])
+    X = rng.integers(-8, 9, (60, 4)) / 8
+    rankings = np.argsort(rng.random((60, 5)), axis=1)[:, :3]
+    rankings[::7] = -1
+    options = {"regularization": 0.25, "bias": 0.5, "max_planes": 4, "prune_every": 10, "prune_c": 3.0}
+    expected, step = reference_ranking.train_in_sums(X, rankings, range(60), np.ones(3), n_categories=5, **options)
+    unpruned, _ = reference_ranking.train_in_sums(
+        X, rankings, range(60), np.ones(3), n_categories=5, **{**options, "prune_every": None}
+    )
+    planes = PlaneSums.empty(4, 5)
+    for start in range(0, 60, block_rows):
+        rows = slice(start, start + block_rows)
+        part = sp.csr_matrix(X[rows], dtype=np.float32)
+        train_block(planes, part, rankings[rows], np.arange(part.shape[0]), **options)
+    n_total = planes.n_planes.sum()
+    assert planes.step == step
+    assert len(planes.plane_id) == n_total == len(expected) < planes.next_id
+    assert len(expected) != len(unpruned) or planes.next_id > len(unpruned)
+    np.testing.assert_array_equal(planes.plane_category[:n_total], [c for c, _ in expected])
+    np.testing.assert_array_equal(planes.sums[:, :n_total], np.array([total for _, total in expected]).T)
+    assert not planes.sums[:, n_total:].any()
+
+
+def test_prune__smallest_first_within_c_and_never_the_last_of_a_category():
+    def grown():
+        planes = PlaneSums.empty(1, 3)
+        planes.reserve(5)
+        planes.sums[0, :5] = [3.0, 1.0, 2.0, 0.5, 2.0]
+        planes.plane_category[:5] = [0, 0, 1, 2, 0]
+        planes.n_planes[:] = [3, 1, 1]
+        planes.plane_id, planes.next_id = np.arange(5), 5
+        return planes
+
+    # Plane 3 is the smallest, but the last of category 2: it stays and does not count.
+    for c, kept in (
+        (0.9, [0, 1, 2, 3, 4]),
+        (1.0, [0, 2, 3, 4]),
+        (2.2, [0, 2, 3, 4]),
+        (2.3, [0, 2, 3]),
+        (9.0, [0, 2, 3]),
+    ):
+        planes = grown()
+        assert planes.prune(c) == 5 - len(kept)
+        np.testing.assert_array_equal(planes.plane_id, kept)
+        np.testing.assert_array_equal(planes.sums[0, : len(kept)], np.array([3.0, 1.0, 2.0, 0.5, 2.0])[kept])
+        np.testing.assert_array_equal(planes.n_planes, np.bincount(np.array([0, 0, 1, 2, 0])[kept], minlength=3))
+
+
+def test_weight_mean__follows_planes_by_id():
+    mean = WeightMean()
+    mean.add(np.array([[2.0, 4.0, 6.0]], np.float32), np.array([0, 1, 2]))
+    mean.add(np.array([[2.0, 4.0, 6.0]], np.float32), np.array([0, 1, 2]))
+    # Plane 1 was pruned; plane 3 was born and is zero in the first two.
+    mean.add(np.array([[5.0, 0.0, 3.0]], np.float32), np.array([0, 2, 3]))
+    np.testing.assert_allclose(mean.weights(), [[3.0, 4.0, 1.0]])
+
+
+def test_fit__ranks_without_ties_equal_rankings():
+    X, rankings = draw_rows(12)
+    ranks = np.zeros((len(X), 5), int)
+    np.put_along_axis(ranks, rankings, np.arange(1, 4)[None, :], axis=1)
+    by_ranks = AMMRank().fit(X, ranks=ranks)
+    np.testing.assert_array_equal(by_ranks.weights_, AMMRank(n_categories=5).fit(X, rankings).weights_)
+    np.testing.assert_array_equal(AMMRank().fit(X, ranks=ranks * 7).weights_, by_ranks.weights_)
+
+
+def test_fit__ties_teach_no_order():
+    X, _ = draw_rows(13, n=40)
+    model = AMMRank().fit(X, ranks=np.tile([1, 1, 2], (40, 1)))
+    scores = model.decision_function(X)
+    # 0 and 1 get the same pushes in every step, so they stay equal.
+    np.testing.assert_array_equal(scores[:, 0], scores[:, 1])
+    np.testing.assert_array_equal(model.popularity_, [40, 40, 40])
+
+
+def test_fit__rank_weight_may_be_a_table():
+    X, rankings = draw_rows(14)
+    table = AMMRank(rank_weight=[1.0, 0.5, 1 / 3]).fit(X, rankings)
+    np.testing.assert_array_equal(table.weights_, AMMRank(rank_weight="reciprocal").fit(X, rankings).weights_)
+    with pytest.raises(ValueError, match=r"a number for each of the 3 ranks of the longest ranking, got 2"):
+        AMMRank(rank_weight=(1.0, 0.5)).fit(X, rankings)
+
+
+def test_fit__clones_grow_planes_and_are_repeatable():
+    X, rankings = draw_rows(15)
+    plain = AMMRank().fit(X, rankings)
+    cloned = [AMMRank(clone_probability=0.2).fit(X, rankings) for _ in range(2)]
+    assert cloned[0].n_planes_.sum() > plain.n_planes_.sum()
+    np.testing.assert_array_equal(cloned[0].weights_, cloned[1].weights_)
+
+
+def test_fit__pruning_leaves_fewer_planes():
+    X, rankings = draw_rows(16)
+    sizes = [
+        AMMRank(prune_every=every, prune_c=30.0, clone_probability=0.2).fit(X, rankings).n_planes_
+        for every in (None, 100)
+    ]
+    assert sizes[1].sum() < sizes[0].sum()
+    assert sizes[1].min() >= 1
+
+
+def test_amm__learns_the_top_category_only():
+    X, rankings = draw_rows(17)
+    unseen, truth = draw_rows(18)
+    model = AMM(epochs=20).fit(X, rankings)
+    assert np.mean(model.predict(unseen)[:, 0] == truth[:, 0]) > 0.9
+    top = AMM(epochs=20, n_categories=5).fit(X, rankings[:, :1])
+    np.testing.assert_array_equal(model.weights_, top.weights_)
+
+
+def test_amm__equals_twin():
+    X, rankings = draw_rows(19, n=50)
+    options = {"regularization": 0.05, "bias": 0.5, "max_planes": 3}
+    model = AMM(epochs=1, seed=4, average=False, **options).fit(X, rankings)
+    order = np.random.default_rng([4, 0, 0]).permutation(50)
+    planes, step = reference_ranking.train_in_sums(
+        X, rankings, order, np.ones(3), n_categories=5, top_only=True, **options
+    )
+    category = np.array([c for c, _ in planes])
+    weights = np.array([total for _, total in planes]).T / (0.05 * step)
+    expected = reference_ranking.score_rows(X, weights, category, 0.5, 5)
+    np.testing.assert_allclose(model.decision_function(X), expected, rtol=1e-3, atol=1e-3)
+
+
+def test_amm__has_its_own_store(tmp_path):
+    X, rankings = draw_rows(20)
+    model = AMM().fit(X, rankings)
+    model.save(tmp_path / "m")
+    np.testing.assert_array_equal(AMM.load(tmp_path / "m").predict(X), model.predict(X))
+    assert clone(model).get_params() == model.get_params()
+    with pytest.raises(BadInput, match="must be of amm-rank, got amm"):
+        AMMRank.load(tmp_path / "m")
+
+
+def test_explain__names_plane_and_features():
+    model = AMMRank(bias=2.0, n_categories=3)
+    # Category 0 has two planes, category 2 one, category 1 none.
+    weights = np.array([[1.0, 3.0, -1.0], [2.0, -4.0, 0.5], [9.0, 9.0, 9.0], [0.5, 0.25, 1.0]], np.float32)
+    model.set_planes(weights, np.array([0, 0, 2]), np.array([1, 0, 1]), n_steps=1)
+    for x in (np.array([2.0, 1.0, 0.0]), sp.csr_matrix([[2.0, 1.0, 0.0]])):
+        found = model.explain(x)
+        assert [(c.category, c.score, c.plane, c.bias) for c in found] == [
+            (0, 5.0, 0, 1.0),
+            (2, 0.5, 0, 2.0),
+            (1, -np.inf, None, 0.0),
+        ]
+        np.testing.assert_array_equal(found[0].features, [0, 1])
+        np.testing.assert_array_equal(found[0].contributions, [2.0, 2.0])
+        np.testing.assert_array_equal(found[1].features, [1, 0])
+        np.testing.assert_array_equal(found[1].contributions, [0.5, -2.0])
+    with pytest.raises(ValueError, match="x must be one row, got 2"):
+        model.explain(np.ones((2, 3)))
+
+
+def test_explain__adds_up_to_the_scores():
+    X, rankings = draw_rows(21)
+    model = AMMRank().fit(X, rankings)
+    for c in model.explain(X[0]):
+        assert c.score == pytest.approx(c.bias + c.contributions.sum())
+        assert c.score == pytest.approx(float(model.decision_function(X[:1])[0, c.category]), rel=1e-4, abs=1e-5)
+
+
 def test_predict__equal_scores_by_popularity_then_code():
     # Only categories 1 and 3 are ever clicked; 0, 2 and 4 have no planes and no clicks.
     X, rankings = np.eye(3), np.array([[3], [3], [1]])
@@ -124,7 +291,7 @@ def test_predict__equal_scores_by_popularity_then_code():
 
 
 def test_predict_top_k__is_the_head_of_predict(monkeypatch):
-    monkeypatch.setattr("ammrank_dask.ranker._SCORE_ROWS", 7)
+    monkeypatch.setattr("ammrank_dask.plane_model._SCORE_ROWS", 7)
     X, rankings = draw_rows(8, n=60)
     model = AMMRank(n_categories=7).fit(X, rankings)
     codes, scores = model.predict_top_k(X, k=6)
@@ -136,7 +303,7 @@ def test_predict_top_k__is_the_head_of_predict(monkeypatch):
 
 def test_fit_blocks__logs_one_line_per_epoch(caplog):
     X, rankings = draw_rows(9, n=20)
-    with caplog.at_level(logging.INFO, logger="ammrank_dask.ranker"):
+    with caplog.at_level(logging.INFO, logger="ammrank_dask.plane_model"):
         AMMRank(epochs=2).fit(X, rankings)
     assert [record.getMessage()[:23] for record in caplog.records] == [
         "epoch 1 of 2: 20 rows, ",
@@ -168,7 +335,15 @@ def test_unfitted__is_refused(method):
         ({"regularization": float("nan")}, "regularization must be above 0, got nan"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"max_planes": 0}, "max_planes must be at least 1, got 0"),
-        ({"rank_weight": "log"}, "rank_weight must be one of uniform, reciprocal, got log"),
+        ({"rank_weight": "log"}, "rank_weight must be one of uniform, reciprocal, or numbers, got log"),
+        (
+            {"rank_weight": [1.0, -1.0]},
+            r"rank_weight must be finite numbers from 0 up, one per rank, got \[1.0, -1.0\]",
+        ),
+        ({"prune_every": 0}, "prune_every must be at least 1, got 0"),
+        ({"prune_c": -1.0}, "prune_c must be 0 or above, got -1.0"),
+        ({"clone_probability": 1.5}, "clone_probability must be between 0 and 1, got 1.5"),
+        ({"clone_decay": float("nan")}, "clone_decay must be between 0 and 1, got nan"),
         ({"bias": float("inf")}, "bias must be finite, got inf"),
         ({"n_categories": 0}, "n_categories must be at least 1, got 0"),
         ({"seed": -1}, "seed must be 0 or above, got -1"),
@@ -199,6 +374,29 @@ def test_fit__refuses_bad_rows(X, rankings, message):
         AMMRank(n_categories=3).fit(np.array(X), np.array(rankings))
 
 
+@pytest.mark.parametrize(
+    ("ranks", "message"),
+    [
+        ([[1, -1, 0]], "ranks must be 1 or more, or 0 for unranked, got -1"),
+        ([[1.0, 2.0, 0.0]], r"ranks must be whole numbers of shape \(n, n_categories\), got float64 of \(1, 3\)"),
+        ([1, 2, 3], "ranks must be whole numbers of shape"),
+        ([[1, 2]], r"ranks must have n_categories \(3\) columns, got 2"),
+        ([[0, 0, 0]], "rankings must hold at least one category, found only -1"),
+        ([[1, 2, 3], [1, 2, 3]], r"whole numbers of shape \(1, m\)"),
+    ],
+)
+def test_fit__refuses_bad_ranks(ranks, message):
+    with pytest.raises(ValueError, match=message):
+        AMMRank(n_categories=3).fit(np.ones((1, 1)), ranks=np.array(ranks))
+
+
+def test_fit__refuses_rankings_and_ranks_together_or_none():
+    with pytest.raises(ValueError, match="fit must be given rankings or ranks, got neither"):
+        AMMRank().fit(np.ones((1, 1)))
+    with pytest.raises(ValueError, match="fit must be given rankings or ranks, got both"):
+        AMMRank().fit(np.ones((1, 1)), np.array([[0]]), ranks=np.array([[1]]))
+
+
 def test_fit__refuses_rankings_of_nothing_when_categories_are_counted():
     with pytest.raises(ValueError, match="found only -1; give labelled rows"):
         AMMRank().fit(np.ones((1, 1)), np.array([[-1]]))
@@ -214,7 +412,7 @@ def test_width__must_stay_the_same():
 
 def test_save__keeps_everything(tmp_path):
     X, rankings = draw_rows(11)
-    model = AMMRank(regularization=0.01, seed=7, n_categories=6).fit(X, rankings)
+    model = AMMRank(regularization=0.01, seed=7, n_categories=6, rank_weight=[1, 1, 0.5]).fit(X, rankings)
     model.categories_, model.columns_digest_, model.variant_ = list("abcdef"), "5e", "adv"
     for _ in range(2):  # the second save replaces the first
         model.save(tmp_path / "models" / "m")

@@ -10,11 +10,10 @@ import reference_ranking
 from distributed import Client
 
 from ammrank_dask.features import Features, write_features
-from ammrank_dask.hashing import split_of
 from ammrank_dask.ranker import AMMRank, NotFittedError
 from ammrank_dask.report import entropy, exposure_report, exposure_table, gini, summarise
 from ammrank_dask.scoring import score
-from ammrank_dask.training import TrainingBlocks, train
+from ammrank_dask.training import train
 from storage.errors import BadInput
 from storage.reports import render_page, write_report
 
@@ -50,21 +49,6 @@ def client():
 @pytest.fixture
 def features(tmp_path):
     return make_features(tmp_path / "features", np.arange(100, 400))
-
-
-def test_train__learns_only_from_labelled_training_users(client, features):
-    seen = []
-    model = train(client, features, epochs=3, seed=5, progress=lambda *call: seen.append(call))
-    n_expected = 0
-    for i in range(3):
-        part = features.partition(i)
-        n_expected += int(((part.rankings[:, 0] >= 0) & (split_of(part.user_ids) == 0)).sum())
-    assert 100 < n_expected < 240
-    assert model.n_steps_ == 3 * n_expected
-    assert model.categories_ == CATEGORIES
-    assert seen == [("train", 0, 1), ("train", 1, 1)]
-    alone = AMMRank(epochs=3, max_planes=5, seed=5, n_categories=4).fit_blocks(TrainingBlocks(features, None))
-    np.testing.assert_array_equal(model.weights_, alone.weights_)
 
 
 def test_train__refuses_features_without_rankings(client, tmp_path):

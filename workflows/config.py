@@ -98,6 +98,9 @@ class FeaturesConfig(Section):
 
 class Train(Section):
     variant: str = Field("adv", description="adv: all columns; no-adv: without ad views")
+    shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
+    rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
+    block_rows: int = Field(1024, ge=1, description="training users that are dealt to a shard together")
     epochs: int = Field(5, ge=1, description="passes over the training users")
     regularization: float = Field(1e-3, gt=0, description="lambda")
     max_planes: int = Field(5, ge=1, description="limit of planes a category")

@@ -74,7 +74,7 @@ def train_model(client: Any, site: Site, config: Config, known: Ingested, *, pro
     if is_finished(path):
         return open_run(path, MODEL_KIND)
     shutil.rmtree(path, ignore_errors=True)
-    model = train(client, open_features(features.path), progress=progress, **parameters)
+    model = train(client, open_features(features.path), scratch=site.scratch, progress=progress, **parameters)
     model.save(path / MODEL_NAME)
     return finish_run(
         path,

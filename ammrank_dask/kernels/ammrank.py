@@ -114,7 +114,7 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
         _add_products(block.data, block.indices, start, stop, sums, rule.bias, n_total, plane_score)
 
         for category in range(n_categories):
-            full = 0 < n_planes[category] and n_planes[category] >= rule.max_planes
+            full = n_planes[category] > 0 and n_planes[category] >= rule.max_planes
             best_score[category] = np.float32(-np.inf) if full else nothing
             best_plane[category] = -1
             push[category] = nothing

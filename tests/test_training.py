@@ -1,0 +1,181 @@
+"""Distributed training: one shard is the plain loop, any cluster gives the same bits, a rerun goes on."""
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import ammrank_dask.training as training
+from ammrank_dask.features import open_features, write_features
+from ammrank_dask.hashing import SPLITS, split_of
+from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.ranker import AMMRank
+from ammrank_dask.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
+from ammrank_dask.training import train
+from storage.errors import BadInput
+
+CATEGORIES = [f"c{i}" for i in range(6)]
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    """Users who click what they look at most, with noise; some have no ranking."""
+    rng = np.random.default_rng(4)
+    X = np.where(rng.random((1500, 12)) < 0.5, rng.random((1500, 12)), 0)
+    liked = X[:, :6] + 0.5 * X[:, 6:] ** 2 + 0.1 * rng.random((1500, 6))
+    rankings = np.argsort(-liked, axis=1)[:, :3]
+    rankings[rng.random(1500) < 0.1] = -1
+    path = tmp_path_factory.mktemp("store") / "features"
+    names = [f"f{i}" for i in range(12)]
+    return write_features(path, X, np.arange(1500) * 7, names, rankings, categories=CATEGORIES, n_partitions=3)
+
+
+def labelled(features, split):
+    """The labelled rows of a split, partition by partition."""
+    for index in range(features.n_partitions):
+        part = features.partition(index)
+        chosen = (part.rankings >= 0).any(axis=1) & (split_of(part.user_ids) == SPLITS.index(split))
+        yield part.X[chosen], part.rankings[chosen]
+
+
+def blocks_of(features, block_rows):
+    return [
+        (X[start : start + block_rows], rankings[start : start + block_rows])
+        for X, rankings in labelled(features, "train")
+        for start in range(0, X.shape[0], block_rows)
+    ]
+
+
+def validation_error(model, features):
+    X, rankings = zip(*labelled(features, "validation"), strict=True)
+    scores = np.concatenate([model.decision_function(part) for part in X])
+    return disagreement_error(scores, np.concatenate(rankings))
+
+
+@pytest.mark.parametrize("average", [False, True])
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_train__one_shard_equals_the_estimator_bit_for_bit(client, features, average, rounds):
+    options = {"epochs": 3, "max_planes": 4, "seed": 5, "average": average}
+    model = train(client, features, shards=1, rounds_per_epoch=rounds, block_rows=100, **options)
+    alone = AMMRank(n_categories=6, **options).fit_blocks(blocks_of(features, 100))
+    np.testing.assert_array_equal(model.weights_, alone.weights_)
+    np.testing.assert_array_equal(model.plane_category_, alone.plane_category_)
+    np.testing.assert_array_equal(model.popularity_, alone.popularity_)
+    assert model.n_steps_ == alone.n_steps_
+    assert model.categories_ == CATEGORIES
+
+
+@pytest.mark.parametrize("n_workers", [1, 3])
+def test_train__any_number_of_workers_gives_the_same_bits(client, features, n_workers):
+    options = {"shards": 9, "epochs": 2, "block_rows": 50, "seed": 1}
+    here = train(client, features, **options)
+    with (
+        LocalCluster(n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as elsewhere,
+    ):
+        there = train(elsewhere, features, **options)
+    np.testing.assert_array_equal(here.weights_, there.weights_)
+
+
+def test_train__shards_learn_nearly_what_one_learns(client, features):
+    options = {"epochs": 6, "block_rows": 25, "regularization": 1e-2}
+    errors = {
+        shards: validation_error(train(client, features, shards=shards, **options), features) for shards in (1, 8)
+    }
+    untrained = 0.5
+    assert errors[1] < 0.25 < untrained
+    assert errors[8] < errors[1] + 0.05
+
+
+def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, monkeypatch, tmp_path):
+    options = {"shards": 4, "epochs": 3, "block_rows": 60, "seed": 2}
+    expected = train(client, features, **options)
+    real, n_rounds = training.run_tasks, []
+
+    def fail_later(client, stage, *arguments, **keywords):
+        if stage.startswith("train-e") and not stage.endswith("-merge"):
+            n_rounds.append(stage)
+            if stage == "train-e001-r01":
+                raise RuntimeError("the scheduler is gone")
+        return real(client, stage, *arguments, **keywords)
+
+    monkeypatch.setattr(training, "run_tasks", fail_later)
+    with pytest.raises(RuntimeError, match="the scheduler is gone"):
+        train(client, features, scratch=tmp_path, **options)
+    monkeypatch.setattr(training, "run_tasks", real)
+    stages = []
+    resumed = train(
+        client, features, scratch=tmp_path, progress=lambda stage, done, total: stages.append(stage), **options
+    )
+    assert "train-e000-r00" in n_rounds
+    assert "train-e000-r00" not in stages
+    assert "train-prepare" not in stages
+    np.testing.assert_array_equal(resumed.weights_, expected.weights_)
+    assert not list(tmp_path.iterdir())
+
+
+def test_train__leaves_the_client_and_the_features_as_they_were(client, features):
+    before = sorted(path.name for path in features.path.parent.iterdir())
+    train(client, features, epochs=1, block_rows=100)
+    assert sorted(path.name for path in features.path.parent.iterdir()) == before
+    assert client.status == "running"
+    assert open_features(features.path).n_users == 1500
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shards": 0}, "shards must be at least 1, got 0"),
+        ({"block_rows": 0}, "block_rows must be at least 1, got 0"),
+        ({"shards": 5000}, r"shards must be at most the number of training users \(\d+\), got 5000"),
+    ],
+)
+def test_train__refuses_plans_that_cannot_be(client, features, options, message):
+    with pytest.raises(BadInput, match=message):
+        train(client, features, **options)
+
+
+def test_deal_blocks__deals_every_block_once_and_one_shard_in_order():
+    dealt = deal_blocks(11, 3, 2, seed=4, epoch=1)
+    flat = [int(block) for round_ in dealt for shard in round_ for block in shard]
+    assert sorted(flat) == list(range(11))
+    assert flat == np.random.default_rng([4, 1]).permutation(11).tolist()
+    assert [len(round_) for round_ in dealt] == [3, 3]
+    assert flat != [int(b) for round_ in deal_blocks(11, 3, 2, seed=4, epoch=2) for s in round_ for b in s]
+
+
+def test_cut_blocks__covers_every_row_once():
+    blocks = cut_blocks([5, 0, 3], 2)
+    assert [(b.partition, b.start, b.stop) for b in blocks] == [(0, 0, 2), (0, 2, 4), (0, 4, 5), (2, 0, 2), (2, 2, 3)]
+    assert [b.number for b in blocks] == list(range(5))
+
+
+def test_choose_sample__has_enough_clickers_of_rare_categories():
+    clickers = np.zeros((40, 3), np.int64)
+    clickers[:, 0] = 10
+    clickers[7, 1] = 3  # a category with three clickers, all in one block
+    sample = choose_sample(clickers, np.full(40, 10), wanted=50, min_rows=100, seed=0)
+    assert 7 in sample
+    assert clickers[sample].sum(axis=0)[0] >= 50
+    assert len(sample) < 15
+
+
+def test_advance_step__is_the_mean_of_the_shards_that_had_rows_rounded_up():
+    assert advance_step(10, [3, 4]) == 14
+    assert advance_step(10, [3, 0]) == 13
+    assert advance_step(10, [0, 0]) == 10
+
+
+def test_merge_sums__is_the_weighted_sum_and_keeps_the_bits_of_one():
+    rng = np.random.default_rng(0)
+    one, two = rng.random((2, 4, 3)).astype(np.float32)
+    assert merge_sums([one], [1.0]).astype(np.float32).tobytes() == one.tobytes()
+    np.testing.assert_allclose(merge_sums([one, two], [0.25, 0.75]), 0.25 * one + 0.75 * two, rtol=1e-6)
