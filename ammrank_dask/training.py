@@ -259,11 +259,10 @@ class _Training:
 
     def _validate(self, weights: np.ndarray) -> float:
         """Return the disagreement error of a model on the validation users, NaN without any."""
-        place = self.folder / f"candidate-{digest_of(float(np.abs(weights).sum()))}"
-        planes = _load_planes(self._latest())
-        if not is_saved(place):
-            arrays = {"weights": weights, "plane_category": planes.plane_category[: weights.shape[1]]}
-            save_arrays(place, arrays, {})
+        place = self.folder / "candidate"
+        shutil.rmtree(place, ignore_errors=True)
+        category = _load_planes(self._latest()).plane_category[: weights.shape[1]]
+        save_arrays(place, {"weights": weights, "plane_category": category}, {})
         tasks = [(place, self._rows(partition), self.model) for partition in range(self.features.n_partitions)]
         errors = run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent)
         shutil.rmtree(place, ignore_errors=True)

@@ -7,28 +7,39 @@ from pathlib import Path
 
 import click
 
-from benchmarks import ingest, scale, store
+from benchmarks import ingest, label_ranking, scale, store, training
 
 BENCHMARKS = {
     "day": ingest.compare_day,
+    "label-ranking": label_ranking.run_label_ranking,
     "night": ingest.compare_night,
     "read": store.compare_read,
     "scale": scale.run_scale,
+    "epoch": training.compare_epoch,
+    "shards": training.compare_shards,
 }
-QUICK = ("day", "night", "read")
+QUICK = ("day", "night", "read", "epoch")
 
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS)))
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Folder of lakes, kept.")
 @click.option("--users", type=click.IntRange(min=1_000), help="Simulated users, where the benchmark has them.")
-def main(names: tuple[str, ...], work: Path | None, users: int | None) -> None:
+@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Tables of label-ranking.")
+@click.option("--sets", help="Tables of label-ranking to take, by name, with commas between; by default all.")
+@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds of label-ranking.")
+def main(
+    names: tuple[str, ...], work: Path | None, users: int | None, data: Path | None, sets: str | None, folds: int
+) -> None:
     """Measure this package on this machine."""
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as temporary:
         folder = (work or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         for name in names or QUICK:
-            BENCHMARKS[name](folder, **({} if users is None else {"users": users}))
+            if name == "label-ranking":
+                BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds)
+            else:
+                BENCHMARKS[name](folder, **({} if users is None else {"users": users}))
 
 
 if __name__ == "__main__":

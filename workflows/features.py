@@ -15,18 +15,18 @@ from storage.files import digest_of
 from storage.runs import Run
 from storage.site import Site
 from storage.vocabulary import CLICK_GROUP
-from workflows.config import Config, load_config
+from workflows.config import Config
 from workflows.ingest import Ingested, ingest
 from workflows.mapping import feature_settings
 from workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
-    progress_for,
     show,
     site_argument,
 )
 from workflows.retention import INPUT_FOLDERS, prune
+from workflows.session import open_session
 
 
 def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
@@ -102,24 +102,18 @@ def command(
     site: Path, date: dt.date, labels: bool, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool
 ) -> None:
     """Build the features of every user at the end of a date."""
-    from workflows.cluster import open_cluster
-
-    place = Site(site)
-    config = load_config(place.config_path)
-    with (
-        place.exclusive(),
-        open_cluster(cluster, site, quiet) as client,
-        progress_for(quiet, as_json) as progress,
-    ):
+    with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
         # A day before the published one needs no lag state: nobody trains on it.
-        current = None if rebuild else place.current()
+        current = None if rebuild else job.site.current()
         with_lag = labels or current is None or date >= current.date
-        known = ingest(client, place, config, date, rebuild=rebuild, with_lag=with_lag, progress=progress)
+        known = ingest(
+            job.client, job.site, job.config, date, rebuild=rebuild, with_lag=with_lag, progress=job.progress
+        )
         build = training_features if labels else score_features
-        run = build(client, place, config, known, progress=progress)
+        run = build(job.client, job.site, job.config, known, progress=job.progress)
         roles = {**known.roles, "features": run.path}
-        published = not labels and place.publish(date, roles)
-        prune(place, config, date, roles.values(), (*INPUT_FOLDERS, "features"))
+        published = not labels and job.site.publish(date, roles)
+        prune(job.site, job.config, date, roles.values(), (*INPUT_FOLDERS, "features"))
     facts = {"users": run.n_rows, "values": run.nnz, "partitions": run.n_parts, "features": str(run.path)}
     show({"date": str(date), **facts, "published": published}, as_json)
 

@@ -24,7 +24,7 @@ from storage.registry import DAY, STATE
 from storage.runs import Run, is_finished, open_run
 from storage.site import Site
 from storage.taxonomy import Taxonomy
-from workflows.config import Config, load_config
+from workflows.config import Config
 from workflows.mapping import (
     event_mapping,
     first_change,
@@ -37,11 +37,11 @@ from workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
-    progress_for,
     show,
     site_argument,
 )
 from workflows.retention import INPUT_FOLDERS, prune
+from workflows.session import open_session
 
 ONE_DAY = dt.timedelta(days=1)
 
@@ -311,18 +311,10 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
 
     The days that are new or changed are ingested and folded; nothing else of the history is read.
     """
-    from workflows.cluster import open_cluster
-
-    place = Site(site)
-    config = load_config(place.config_path)
-    with (
-        place.exclusive(),
-        open_cluster(cluster, site, quiet) as client,
-        progress_for(quiet, as_json) as progress,
-    ):
-        result = ingest(client, place, config, date, rebuild=rebuild, progress=progress)
-        published = place.publish(date, result.roles)
-        prune(place, config, date, result.roles.values(), INPUT_FOLDERS)
+    with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
+        result = ingest(job.client, job.site, job.config, date, rebuild=rebuild, progress=job.progress)
+        published = job.site.publish(date, result.roles)
+        prune(job.site, job.config, date, result.roles.values(), INPUT_FOLDERS)
     show({**describe(result), "published": published}, as_json)
 
 

@@ -11,20 +11,20 @@ import click
 from ammrank_dask.tasks import Progress, silent
 from storage.reports import PAGE
 from storage.site import Site
-from workflows.config import Config, load_config
+from workflows.config import Config
 from workflows.features import score_features
 from workflows.ingest import ingest
 from workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
-    progress_for,
     show,
     site_argument,
 )
 from workflows.report import write_night_report
 from workflows.retention import INPUT_FOLDERS, prune
 from workflows.score import check_k, models_in_use, score_users
+from workflows.session import open_session
 from workflows.train import find_model, is_due, too_little_history, train_model
 
 
@@ -72,16 +72,8 @@ def nightly(
 @computing_options
 def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Run one night: ingest, features, training when due, scoring, report, publish."""
-    from workflows.cluster import open_cluster
-
-    place = Site(site)
-    config = load_config(place.config_path)
-    with (
-        place.exclusive(),
-        open_cluster(cluster, site, quiet) as client,
-        progress_for(quiet, as_json) as progress,
-    ):
-        facts = nightly(client, place, config, date, rebuild=rebuild, progress=progress)
+    with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
+        facts = nightly(job.client, job.site, job.config, date, rebuild=rebuild, progress=job.progress)
     show(facts, as_json)
 
 

@@ -16,17 +16,17 @@ from storage.files import digest_of, swap_folder
 from storage.parts import list_checksums
 from storage.runs import MANIFEST, Run, finish_run, is_finished, open_run, remove_run, verify_run
 from storage.site import Site
-from workflows.config import Config, load_config
+from workflows.config import Config
 from workflows.features import score_features
 from workflows.ingest import Ingested, ingest
 from workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
-    progress_for,
     show,
     site_argument,
 )
+from workflows.session import open_session
 from workflows.train import MODEL_NAME, find_model
 
 QUALIFICATIONS_KIND = "qualifications"
@@ -135,21 +135,15 @@ def _count_label_window(config: Config, known: Ingested) -> dict[str, Any]:
 @computing_options
 def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Write for every user the categories they qualify for at the end of a date."""
-    from workflows.cluster import open_cluster
-
-    place = Site(site)
-    config = load_config(place.config_path)
-    with (
-        place.exclusive(),
-        open_cluster(cluster, site, quiet) as client,
-        progress_for(quiet, as_json) as progress,
-    ):
-        model = find_model(place, date)
+    with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
+        model = find_model(job.site, date)
         if model is None:
             raise BadInput(f"{site} has no model up to {date}; run `ammrank train {site} --date {date}` first")
-        known = ingest(client, place, config, date, progress=progress)
-        features = score_features(client, place, config, known, progress=progress)
-        run = score_users(client, place, config, known, features, model, rebuild=rebuild, progress=progress)
+        known = ingest(job.client, job.site, job.config, date, progress=job.progress)
+        features = score_features(job.client, job.site, job.config, known, progress=job.progress)
+        run = score_users(
+            job.client, job.site, job.config, known, features, model, rebuild=rebuild, progress=job.progress
+        )
     facts = run.manifest["facts"]
     shown = {"users": facts["users"], "cold users": facts["cold_users"], "qualifications": str(run.path)}
     show({"date": str(date), **shown}, as_json)

@@ -16,7 +16,7 @@ from storage.files import digest_of
 from storage.parts import list_checksums
 from storage.runs import Run, finish_run, is_finished, open_run
 from storage.site import Site
-from workflows.config import Config, load_config
+from workflows.config import Config
 from workflows.features import training_features
 from workflows.ingest import Ingested, ingest
 from workflows.mapping import feature_settings
@@ -24,10 +24,10 @@ from workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
-    progress_for,
     show,
     site_argument,
 )
+from workflows.session import open_session
 
 MODEL_KIND, MODEL_NAME = "model", "model.zarr"
 
@@ -98,17 +98,9 @@ def train_model(client: Any, site: Site, config: Config, known: Ingested, *, pro
 @computing_options
 def command(site: Path, date: dt.date, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Train a model on the users who clicked in the label window that ends with a date."""
-    from workflows.cluster import open_cluster
-
-    place = Site(site)
-    config = load_config(place.config_path)
-    with (
-        place.exclusive(),
-        open_cluster(cluster, site, quiet) as client,
-        progress_for(quiet, as_json) as progress,
-    ):
-        known = ingest(client, place, config, date, progress=progress)
-        run = train_model(client, place, config, known, progress=progress)
+    with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
+        known = ingest(job.client, job.site, job.config, date, progress=job.progress)
+        run = train_model(job.client, job.site, job.config, known, progress=job.progress)
     show({"date": str(date), **run.manifest["facts"], "model": str(run.path)}, as_json)
 
 
