@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse as sp
 
 from ammrank_dask.feature_maps import FeatureMap
 from ammrank_dask.plane_model import NotFittedError
 from ammrank_dask.ranker import AMMRank
+from ammrank_dask.rows import Rows
 
 
 class AMMRankEnsemble:
@@ -56,18 +58,20 @@ class AMMRankEnsemble:
             setattr(self, name, value)
         return self
 
-    def fit(self, X: np.ndarray, rankings: np.ndarray | None = None, *, ranks: np.ndarray | None = None) -> Self:
-        """Fit all members; arguments as in `AMMRank.fit`, X dense."""
+    def fit(self, X: Rows, rankings: np.ndarray | None = None, *, ranks: np.ndarray | None = None) -> Self:
+        """Fit all members; arguments as in `AMMRank.fit`. Feature maps take dense rows only."""
         if not len(self.members):
             raise ValueError("members must hold at least one pair of feature map and ranker, got none")
         if not 0 < self.sample <= 1:
             raise ValueError(f"sample must be above 0 and at most 1, got {self.sample}")
-        X = np.asarray(X)
+        if not sp.issparse(X):
+            X = np.asarray(X)
         self.members_: list[tuple[FeatureMap | None, AMMRank, float]] = []
         for i, (feature_map, ranker) in enumerate(self.members):
             rng = np.random.default_rng([self.seed, i])
-            rows = np.sort(rng.permutation(len(X))[: max(1, round(self.sample * len(X)))])
             seeds = [int(seed) for seed in rng.integers(0, 2**31, 2)]
+            n_rows = X.shape[0]
+            rows = np.sort(rng.permutation(n_rows)[: max(1, round(self.sample * n_rows))])
             fitted_map = None
             mapped: Any = X[rows]
             if feature_map is not None:
@@ -82,7 +86,7 @@ class AMMRankEnsemble:
             self.members_.append((fitted_map, fitted, spread or 1.0))
         return self
 
-    def member_scores(self, X: np.ndarray) -> np.ndarray:
+    def member_scores(self, X: Rows) -> np.ndarray:
         """Return the scaled scores of each member, (n_members, n, n_categories) float32."""
         if "members_" not in vars(self):
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
@@ -92,11 +96,11 @@ class AMMRankEnsemble:
             found.append(center_scores(ranker.decision_function(mapped)) / np.float32(spread))
         return np.stack(found)
 
-    def decision_function(self, X: np.ndarray) -> np.ndarray:
+    def decision_function(self, X: Rows) -> np.ndarray:
         """Return the sums of the members' scaled scores, (n, n_categories) float32."""
         return self.member_scores(X).sum(axis=0)
 
-    def predict(self, X: np.ndarray) -> np.ndarray:
+    def predict(self, X: Rows) -> np.ndarray:
         """Return all codes per row, best first; equal scores by code."""
         return np.argsort(-self.decision_function(X), axis=1, kind="stable")
 

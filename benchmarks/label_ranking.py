@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,6 +14,7 @@ import pandas as pd
 from ammrank_dask import AMMRank
 from ammrank_dask.ensemble import AMMRankEnsemble
 from ammrank_dask.feature_maps import FeatureMap, RandomBins, RandomFourier
+from ammrank_dask.rows import Rows
 from benchmarks.measure import describe_machine
 
 # The best published forest of METHOD.md's 13 sets; the other sets have none there.
@@ -24,11 +26,11 @@ FORESTS = {
 OTHERS = ("bodyfat", "cpu", "wisconsin")
 METHODS = ("plain", "maps")
 
-# Stages of the search: settings that go on, steps of a fit, splits of five that are scored.
-STAGES = ((10, 8_000, 1), (5, 30_000, 2))
-MIX_STEPS = 40_000
-FINAL_STEPS = 200_000
-SEARCH_ROWS = 4_000
+# Stages of the search: settings with the table's own features and with maps that go on, steps and least epochs of a fit.
+STAGES = ((4, 8, 8_000, 8), (2, 3, 30_000, 15))
+MIX_STEPS = 80_000
+FINAL_STEPS = 300_000
+SEARCH_ROWS = 6_000
 N_MEMBERS = 8
 
 
@@ -42,9 +44,9 @@ class Candidate(NamedTuple):
     clone_probability: float = 0.0
     average: bool = True
 
-    def member(self, n_steps: int, n_rows: int) -> tuple[FeatureMap | None, AMMRank]:
-        """Return what the ensemble takes, with as many epochs as make `n_steps` steps, 5 to 100."""
-        epochs = int(np.clip(n_steps // n_rows, 5, 100))
+    def member(self, n_steps: int, n_rows: int, least_epochs: int = 15) -> tuple[FeatureMap | None, AMMRank]:
+        """Return what the ensemble takes, with as many epochs as make `n_steps` steps, at most 100."""
+        epochs = int(np.clip(n_steps // n_rows, least_epochs, 100))
         ranker = AMMRank(
             regularization=self.regularization, max_planes=self.max_planes, epochs=epochs,
             clone_probability=self.clone_probability, average=self.average,
@@ -58,15 +60,23 @@ class Candidate(NamedTuple):
         return f"{self.name}, λ {self.regularization:g}, {self.max_planes} planes{cloning}{last}"
 
 
-def run_label_ranking(data: Path, *, sets: list[str], n_folds: int, methods: list[str]) -> None:
-    """Print the mean Kendall τ of each set over its folds, and what was chosen."""
+def run_label_ranking(
+    data: Path | None, *, sets: Sequence[str] | None = None, n_folds: int = 5, methods: Sequence[str] = METHODS
+) -> None:
+    """Print the mean Kendall τ of each set over its folds, and what was chosen.
+
+    `plain` plants planes in the table's own features, standardised and divided by √d; `maps` may also choose
+    random maps of them.
+    """
+    if data is None:
+        raise SystemExit("label-ranking needs --data, the folder of the tables")
     logging.getLogger("ammrank_dask").setLevel(logging.WARNING)
     print(f"\nKendall τ, {n_folds} folds, parameters chosen inside the training folds; {describe_machine()}")
     print(
         f"  {'set':11} {'rows':>6} {'forest':>7} " + " ".join(f"{m:>7}" for m in methods) + "  seconds  chosen, fold 1"
     )
     found: dict[str, list[float]] = {}
-    for name in sets:
+    for name in sets or (*FORESTS, *OTHERS):
         X, ranks = read_table(data / f"{name}.csv")
         started = time.perf_counter()
         results = [cross_validate(X, ranks, n_folds, method) for method in methods]
@@ -75,7 +85,7 @@ def run_label_ranking(data: Path, *, sets: list[str], n_folds: int, methods: lis
         columns = " ".join(f"{tau:7.3f}" for tau in found[name])
         seconds = time.perf_counter() - started
         print(f"  {name:11} {len(X):6} {forest} {columns} {seconds:8.1f}  {results[-1][1]}", flush=True)
-    known = [name for name in sets if name in FORESTS]
+    known = [name for name in found if name in FORESTS]
     if known:
         forest_mean = np.mean([FORESTS[name] for name in known])
         columns = " ".join(f"{tau:7.3f}" for tau in np.mean([found[name] for name in known], axis=0))
@@ -116,7 +126,7 @@ def candidates(method: str) -> list[Candidate]:
         return plain
     maps: list[tuple[str, FeatureMap]] = [
         (f"bins {depth}×{n_bins}", RandomBins(depth=depth, n_bins=n_bins))
-        for depth, n_bins in ((1, 4), (1, 16), (2, 4), (2, 16), (3, 4))
+        for depth, n_bins in ((1, 4), (1, 16), (1, 32), (2, 4), (2, 16), (3, 4))
     ]
     maps += [(f"fourier {scale:g}", RandomFourier(scale=scale)) for scale in (1.0, 2.0)]
     mapped = [
@@ -125,8 +135,7 @@ def candidates(method: str) -> list[Candidate]:
         for regularization in (1e-4, 1e-3)
         for max_planes in (1, 5)
     ]
-    few = [c for c in plain if c.average and c.clone_probability == 0 and c.regularization in (1e-4, 1e-3)]
-    return few + mapped
+    return [c for c in plain if c.average] + mapped
 
 
 def choose(X: np.ndarray, ranks: np.ndarray, settings: list[Candidate]) -> dict[Candidate, int]:
@@ -136,11 +145,16 @@ def choose(X: np.ndarray, ranks: np.ndarray, settings: list[Candidate]) -> dict[
     mix: members are added one by one, each time the one that raises τ of the sum most.
     """
     rows = np.random.default_rng(1).permutation(len(X))[:SEARCH_ROWS]
-    X, ranks = X[rows], ranks[rows]
-    for n_kept, n_steps, n_splits in STAGES:
-        scored = [(kendall_tau(*out_of_fold(X, ranks, c, n_steps, n_splits)), -i) for i, c in enumerate(settings)]
-        settings = [settings[-i] for _, i in sorted(scored, reverse=True)[:n_kept]]
-    outcome = [out_of_fold(X, ranks, c, MIX_STEPS, 5 if len(X) <= 1000 else 2) for c in settings]
+    splits = Splits(X[rows], ranks[rows])
+    # A split of a small table says little, and costs little.
+    n_splits = int(np.clip(1000 // len(rows), 1, 4))
+    for n_plain, n_mapped, n_steps, least_epochs in STAGES:
+        taus = {c: kendall_tau(*splits.score(c, n_steps, n_splits, least_epochs)) for c in settings}
+        ordered = sorted(settings, key=lambda c: -taus[c])
+        # Both kinds go on: planes over few features need more steps than a first stage has to show what they can.
+        settings = [c for c in ordered if c.feature_map is None][:n_plain]
+        settings += [c for c in ordered if c.feature_map is not None][:n_mapped]
+    outcome = [splits.score(c, MIX_STEPS, 5 if len(rows) <= 1000 else 2) for c in settings]
     truth = outcome[0][1]
     total, counts = np.zeros(truth.shape), dict.fromkeys(settings, 0)
     for _ in range(N_MEMBERS):
@@ -151,18 +165,36 @@ def choose(X: np.ndarray, ranks: np.ndarray, settings: list[Candidate]) -> dict[
     return {c: n for c, n in counts.items() if n}
 
 
-def out_of_fold(
-    X: np.ndarray, ranks: np.ndarray, candidate: Candidate, n_steps: int, n_splits: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return scaled scores and ranks of the rows held out in the first `n_splits` of 5 splits."""
-    scores, truth = [], []
-    for i, held_out in enumerate(split_rows(len(X), 5, seed=2)[:n_splits]):
-        train = np.setdiff1d(np.arange(len(X)), held_out)
-        member = candidate.member(n_steps, len(train))
-        ensemble = AMMRankEnsemble([member], seed=100 + i).fit(X[train], ranks=ranks[train])
-        scores.append(ensemble.decision_function(X[held_out]))
-        truth.append(ranks[held_out])
-    return np.concatenate(scores), np.concatenate(truth)
+class Splits:
+    """Five inner splits of training rows, with the maps of each made once."""
+
+    def __init__(self, X: np.ndarray, ranks: np.ndarray) -> None:
+        self.X, self.ranks = X, ranks
+        self.held_out = split_rows(len(X), 5, seed=2)
+        self.mapped: dict[tuple[str, int], tuple[Rows, Rows]] = {}
+
+    def score(
+        self, candidate: Candidate, n_steps: int, n_splits: int, least_epochs: int = 15
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Return scaled scores and ranks of the rows held out in the first `n_splits` splits."""
+        scores, truth = [], []
+        for i, held_out in enumerate(self.held_out[:n_splits]):
+            train = np.setdiff1d(np.arange(len(self.X)), held_out)
+            X_train, X_test = self._map(candidate, i, train, held_out)
+            member = (None, candidate.member(n_steps, len(train), least_epochs)[1])
+            ensemble = AMMRankEnsemble([member], seed=100 + i).fit(X_train, ranks=self.ranks[train])
+            scores.append(ensemble.decision_function(X_test))
+            truth.append(self.ranks[held_out])
+        return np.concatenate(scores), np.concatenate(truth)
+
+    def _map(self, candidate: Candidate, split: int, train: np.ndarray, held_out: np.ndarray) -> tuple[Rows, Rows]:
+        if candidate.feature_map is None:
+            return self.X[train], self.X[held_out]
+        key = (candidate.name, split)
+        if key not in self.mapped:
+            fitted = candidate.feature_map.fit(self.X[train])
+            self.mapped[key] = fitted.transform(self.X[train]), fitted.transform(self.X[held_out])
+        return self.mapped[key]
 
 
 def standardize(train: np.ndarray, test: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,0 +1,144 @@
+"""Feature maps, the sum of several models, and the search of the label-ranking benchmark."""
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+
+from ammrank_dask import AMMRank
+from ammrank_dask.ensemble import AMMRankEnsemble, center_scores
+from ammrank_dask.feature_maps import RandomBins, RandomFourier
+from ammrank_dask.plane_model import NotFittedError
+from benchmarks import label_ranking
+
+
+def draw_steps(seed, n=300):
+    """Points of a square; which of three categories is best changes in stripes, which planes say badly."""
+    rng = np.random.default_rng([7, seed])
+    X = rng.random((n, 2))
+    liking = np.stack([np.sin(12 * X[:, 0]), np.cos(12 * X[:, 0]), np.zeros(n)], axis=1)
+    return X, 1 + np.argsort(np.argsort(-liking, axis=1), axis=1)
+
+
+def test_random_bins__one_cell_per_grid_and_none_for_a_new_one():
+    X, _ = draw_steps(0, n=40)
+    bins = RandomBins(n_grids=16, depth=2, n_bins=8, seed=3).fit(X)
+    mapped = bins.transform(X)
+    assert mapped.dtype == np.float32
+    np.testing.assert_array_equal(mapped.getnnz(axis=1), 16)
+    np.testing.assert_array_equal(mapped.data, np.float32(0.25))
+    assert (mapped.getnnz(axis=0) > 0).all()
+    # Rows are told apart by cells: those in one cell of a grid are close in the quantiles of its features.
+    unseen = bins.transform(np.array([[0.9, -5.0], [-5.0, 0.9]]))
+    assert unseen.shape[1] == mapped.shape[1]
+    assert (unseen.getnnz(axis=1) < 16).any()
+
+
+def test_random_bins__only_the_order_of_values_counts():
+    X, _ = draw_steps(1, n=50)
+    plain = RandomBins(n_grids=8).fit(X).transform(X)
+    bent = RandomBins(n_grids=8).fit(np.exp(3 * X)).transform(np.exp(3 * X))
+    np.testing.assert_array_equal(plain.toarray(), bent.toarray())
+    other = RandomBins(n_grids=8, seed=1).fit(X).transform(X)
+    assert plain.shape != other.shape or (plain != other).nnz
+
+
+def test_random_fourier__inner_products_are_the_gaussian_kernel():
+    X = np.random.default_rng(8).standard_normal((20, 3)) / 2
+    mapped = RandomFourier(n_features=20_000, scale=1.5).fit(X).transform(X)
+    squared = ((X[:, None] - X[None]) ** 2).sum(axis=2)
+    np.testing.assert_allclose(mapped @ mapped.T, np.exp(-(1.5**2) * squared / 2), atol=0.04)
+
+
+def test_ensemble__maps_learn_what_planes_say_badly():
+    X, ranks = draw_steps(2)
+    unseen, truth = draw_steps(3)
+    ranker = AMMRank(epochs=30)
+    plain, mapped = (
+        AMMRankEnsemble([(feature_map, ranker)] * 3, sample=0.9).fit(X, ranks=ranks)
+        for feature_map in (None, RandomBins(depth=1, n_bins=16, n_grids=50))
+    )
+    taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, mapped)]
+    assert taus[1] > 0.8
+    assert taus[1] > taus[0]
+
+
+def test_ensemble__one_member_ranks_as_that_model():
+    X, ranks = draw_steps(4)
+    ensemble = AMMRankEnsemble([(None, AMMRank())]).fit(X, ranks=ranks)
+    alone = ensemble.members_[0][1]
+    np.testing.assert_array_equal(ensemble.predict(X), alone.predict(X))
+    scores = ensemble.decision_function(X)
+    assert np.std(scores) == pytest.approx(1, rel=1e-4)
+    rankings = np.argsort(ranks, axis=1)
+    again = AMMRankEnsemble([(None, AMMRank())]).fit(X, rankings)
+    np.testing.assert_array_equal(again.decision_function(X), scores)
+
+
+def test_ensemble__members_differ_and_are_repeatable():
+    X, ranks = draw_steps(5)
+    members = [(RandomBins(n_grids=10), AMMRank())] * 2
+    scores = [AMMRankEnsemble(members, sample=0.5).fit(X, ranks=ranks).member_scores(X) for _ in range(2)]
+    np.testing.assert_array_equal(scores[0], scores[1])
+    assert not np.array_equal(scores[0][0], scores[0][1])
+    np.testing.assert_allclose(
+        AMMRankEnsemble(members, sample=0.5).fit(X, ranks=ranks).decision_function(X), scores[0].sum(axis=0)
+    )
+
+
+def test_center_scores__category_without_planes_stands_last():
+    np.testing.assert_allclose(center_scores(np.array([[3.0, -np.inf, 1.0]])), [[5 / 3, -4 / 3, -1 / 3]])
+
+
+def test_ensemble__works_with_sklearn_clone_and_refuses_bad_parameters():
+    X, ranks = draw_steps(6, n=10)
+    ensemble = AMMRankEnsemble([(None, AMMRank())], sample=0.9)
+    assert clone(ensemble).set_params(seed=4).get_params()["seed"] == 4
+    with pytest.raises(ValueError, match="parameters of AMMRankEnsemble are members, sample, seed, got depth"):
+        ensemble.set_params(depth=1)
+    with pytest.raises(NotFittedError, match="this AMMRankEnsemble is not fitted yet; call fit first"):
+        ensemble.predict(X)
+    with pytest.raises(ValueError, match="members must hold at least one pair of feature map and ranker, got none"):
+        AMMRankEnsemble([]).fit(X, ranks=ranks)
+    with pytest.raises(ValueError, match="sample must be above 0 and at most 1, got 0"):
+        AMMRankEnsemble([(None, AMMRank())], sample=0).fit(X, ranks=ranks)
+
+
+@pytest.mark.parametrize(
+    ("feature_map", "message"),
+    [
+        (RandomBins(n_grids=0), "n_grids must be at least 1, got 0"),
+        (RandomBins(depth=0), "depth must be at least 1, got 0"),
+        (RandomBins(n_bins=0), "n_bins must be at least 1, got 0"),
+        (RandomFourier(n_features=0), "n_features must be at least 1, got 0"),
+        (RandomFourier(scale=0.0), "scale must be above 0, got 0.0"),
+    ],
+)
+def test_feature_maps__refuse_bad_parameters(feature_map, message):
+    with pytest.raises(ValueError, match=message):
+        feature_map.fit(np.ones((2, 2)))
+
+
+def test_kendall_tau__by_hand():
+    ranks = np.array([[1, 2, 3]])
+    assert label_ranking.kendall_tau(np.array([[3.0, 2.0, 1.0]]), ranks) == 1
+    assert label_ranking.kendall_tau(np.array([[1.0, 2.0, 3.0]]), ranks) == -1
+    assert label_ranking.kendall_tau(np.array([[2.0, 2.0, 1.0]]), ranks) == pytest.approx(2 / 3)
+    assert label_ranking.kendall_tau(np.array([[2.0, 3.0, 1.0]]), ranks) == pytest.approx(1 / 3)
+
+
+def test_label_ranking__prints_a_table(tmp_path, monkeypatch, capsys):
+    X, ranks = draw_steps(7, n=60)
+    lines = ["L2,A1,L10,A2,L1"]
+    lines += [f"{r[1]},{x[0]},{r[2]},{x[1]},{r[0]}" for x, r in zip(X, ranks, strict=True)]
+    (tmp_path / "iris.csv").write_text("\n".join(lines))
+    read_X, read_ranks = label_ranking.read_table(tmp_path / "iris.csv")
+    np.testing.assert_allclose(read_X, X)
+    np.testing.assert_array_equal(read_ranks, ranks)
+    monkeypatch.setattr(label_ranking, "STAGES", ((1, 1, 100, 2),))
+    monkeypatch.setattr(label_ranking, "MIX_STEPS", 100)
+    monkeypatch.setattr(label_ranking, "FINAL_STEPS", 100)
+    monkeypatch.setattr(label_ranking, "N_MEMBERS", 2)
+    label_ranking.run_label_ranking(tmp_path, sets=["iris"], n_folds=2)
+    out = capsys.readouterr().out
+    assert "iris            60   0.968" in out
+    assert "mean of   1" in out
