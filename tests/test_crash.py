@@ -123,10 +123,13 @@ def test_features__killed_again_and_again_end_with_the_same_bytes(lake, undistur
 def test_ingest__sigterm_ends_cleanly_with_143(lake, undisturbed):
     site = new_site(lake, "terminated")
     with subprocess.Popen(
-        ammrank("features", site, "--date", NIGHTS[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ammrank("features", site, "--date", NIGHTS[1]), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
-        time.sleep(3)
+        # The address of the dashboard is printed before the first task: from here on the command is at work.
+        while not process.stderr.readline().startswith("dashboard"):
+            assert process.poll() is None
         process.terminate()
-        assert process.wait(timeout=60) == 143
+        process.communicate(timeout=60)
+        assert process.returncode == 143
     assert run("features", site, "--date", NIGHTS[1]).returncode == 0
     assert digest(site) == undisturbed[1]
