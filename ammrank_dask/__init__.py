@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ammrank_dask.amm import AMM
+    from ammrank_dask.ensemble import AMMRankEnsemble
     from ammrank_dask.features import Features, open_features, write_features
     from ammrank_dask.metrics import disagreement_error, top_k_metrics
     from ammrank_dask.pandas_features import interest_features
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "AMM": "amm",
     "AMMRank": "ranker",
+    "AMMRankEnsemble": "ensemble",
     "Features": "features",
     "disagreement_error": "metrics",
     "exposure_report": "report",
@@ -35,6 +37,7 @@ _HOMES = {
 __all__ = [
     "AMM",
     "AMMRank",
+    "AMMRankEnsemble",
     "Features",
     "disagreement_error",
     "exposure_report",

@@ -26,11 +26,11 @@ FORESTS = {
 OTHERS = ("bodyfat", "cpu", "wisconsin")
 METHODS = ("plain", "maps")
 
-# Stages of the search: settings with the table's own features and with maps that go on, steps and least epochs of a fit.
+# Stages of the search: settings without and with a map that go on, steps and least epochs of a fit.
 STAGES = ((4, 8, 8_000, 8), (2, 3, 30_000, 15))
 MIX_STEPS = 80_000
 FINAL_STEPS = 300_000
-SEARCH_ROWS = 6_000
+SEARCH_ROWS = 3_000
 N_MEMBERS = 8
 
 
@@ -142,7 +142,8 @@ def choose(X: np.ndarray, ranks: np.ndarray, settings: list[Candidate]) -> dict[
     """Return how many members of each setting the ensemble shall have, from training rows alone.
 
     Successive halving on at most SEARCH_ROWS rows finds a few settings; their out-of-fold scores then decide the
-    mix: members are added one by one, each time the one that raises τ of the sum most.
+    mix: members are added one by one, each time the one that raises τ of the sum most. With more rows than the
+    search had, less regularization may be right: those settings join the mix, and all are fitted to all rows.
     """
     rows = np.random.default_rng(1).permutation(len(X))[:SEARCH_ROWS]
     splits = Splits(X[rows], ranks[rows])
@@ -154,7 +155,12 @@ def choose(X: np.ndarray, ranks: np.ndarray, settings: list[Candidate]) -> dict[
         # Both kinds go on: planes over few features need more steps than a first stage has to show what they can.
         settings = [c for c in ordered if c.feature_map is None][:n_plain]
         settings += [c for c in ordered if c.feature_map is not None][:n_mapped]
-    outcome = [splits.score(c, MIX_STEPS, 5 if len(rows) <= 1000 else 2) for c in settings]
+    if len(rows) < len(X):
+        splits = Splits(X, ranks)
+        settings = list(dict.fromkeys(settings + [c._replace(regularization=c.regularization / 10) for c in settings]))
+        outcome = [splits.score(c, FINAL_STEPS, 1) for c in settings]
+    else:
+        outcome = [splits.score(c, MIX_STEPS, 5 if len(rows) <= 1000 else 2) for c in settings]
     truth = outcome[0][1]
     total, counts = np.zeros(truth.shape), dict.fromkeys(settings, 0)
     for _ in range(N_MEMBERS):
