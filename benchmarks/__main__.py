@@ -28,8 +28,17 @@ QUICK = ("day", "night", "read", "epoch")
 @click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Tables of label-ranking.")
 @click.option("--sets", help="Tables of label-ranking to take, by name, with commas between; by default all.")
 @click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds of label-ranking.")
+@click.option(
+    "--fold-seed", type=click.IntRange(min=0), default=0, show_default=True, help="How rows are dealt to folds."
+)
 def main(
-    names: tuple[str, ...], work: Path | None, users: int | None, data: Path | None, sets: str | None, folds: int
+    names: tuple[str, ...],
+    work: Path | None,
+    users: int | None,
+    data: Path | None,
+    sets: str | None,
+    folds: int,
+    fold_seed: int,
 ) -> None:
     """Measure this package on this machine."""
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as temporary:
@@ -37,7 +46,7 @@ def main(
         folder.mkdir(parents=True, exist_ok=True)
         for name in names or QUICK:
             if name == "label-ranking":
-                BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds)
+                BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds, fold_seed=fold_seed)
             else:
                 BENCHMARKS[name](folder, **({} if users is None else {"users": users}))
 
