@@ -138,8 +138,8 @@ def train_block(
     clone_draws: np.ndarray | None = None,
     clone_probability: float = 0.0,
     clone_decay: float = 1.0,
-) -> None:
-    """Make one step per row of `order`; `planes` is changed in place.
+) -> float:
+    """Make one step per row of `order` and return the sum of their losses; `planes` is changed in place.
 
     Parameters
     ----------
@@ -169,10 +169,12 @@ def train_block(
     weights = rank_weights(rank_weight, rankings.shape[1])
     births = rankings.shape[1] if clone_draws is None else n_categories
     planes.reserve(_room_for(planes, 2 * n_categories, max_planes) + births)
+    total = 0.0
     while len(order):
         stop_step = _NEVER if prune_every is None else prune_every * ((planes.step - 1) // prune_every + 1) + 1
         state = Planes(planes.sums, planes.plane_category, planes.n_planes)
-        n_done, planes.step = train_rows(block, order, draws, weights, rule, planes.step, stop_step, state)
+        n_done, planes.step, loss = train_rows(block, order, draws, weights, rule, planes.step, stop_step, state)
+        total += loss
         order, draws = order[n_done:], draws[n_done:]
         n_total = int(planes.n_planes.sum())
         born = np.arange(planes.next_id, planes.next_id + n_total - len(planes.plane_id))
@@ -182,6 +184,7 @@ def train_block(
             planes.prune(prune_c)
         elif len(order):
             planes.reserve(_room_for(planes, n_total, max_planes) + births)
+    return total
 
 
 def rank_weights(rank_weight: str | Sequence[float], length: int) -> np.ndarray:

@@ -31,10 +31,11 @@ def train_in_sums(
     X, rankings, order, rank_weights, regularization, bias, max_planes, n_categories, tied=None, top_only=False,
     prune_every=None, prune_c=0.0, clone_draws=None, clone_probability=0.0, clone_decay=1.0,
 ):  # fmt: skip
-    """Train in the closed form, in float64; return ([(category, S), …] by birth, next step)."""
+    """Train in the closed form, in float64; return ([(category, S), …] by birth, next step, sum of losses)."""
     X = np.hstack([X, np.full((len(X), 1), bias)]).astype(np.float64)
     planes = []
     t = 1
+    loss = 0.0
     for position, row in enumerate(order):
         groups = tie_groups(rankings[row], None if tied is None else tied[row])
         if not groups:
@@ -43,6 +44,8 @@ def train_in_sums(
         best, winner = _winners(planes, x, max_planes, n_categories)
         pushes = top_pushes if top_only else pair_pushes
         push = pushes(groups, best, regularization * t, rank_weights)
+        losses = top_hinge if top_only else pair_hinge
+        loss += losses(groups, best / (regularization * t), rank_weights)
         for category in range(n_categories):
             count = _count(planes, category)
             if winner[category] is not None:
@@ -56,7 +59,7 @@ def train_in_sums(
         if prune_every is not None and t % prune_every == 0:
             planes = prune(planes, prune_c)
         t += 1
-    return planes, t
+    return planes, t, loss
 
 
 def prune(planes, c):
@@ -122,18 +125,28 @@ def top_pushes(groups, best, margin, rank_weights):
     return push
 
 
-def rank_loss(weights, plane_category, x, groups, rank_weights, n_categories):
-    """Return the paper's instantaneous loss Σ ν(rank of i) max(0, 1 + g(k, x) − g(i, x)) over pairs i ≻ k."""
-    scores = score_rows(x[None, :-1], weights, plane_category, x[-1], n_categories)[0]
-    pairs = pairs_of(groups, n_categories)
+def pair_hinge(groups, scores, rank_weights):
+    """Return Σ ν(rank of i) max(0, 1 + g(k) − g(i)) over pairs i ≻ k."""
+    pairs = pairs_of(groups, len(scores))
     return sum(rank_weights[rank - 1] * max(0.0, 1 + scores[k] - scores[i]) for i, k, rank in pairs)
 
 
-def top_loss(weights, plane_category, x, groups, rank_weights, n_categories):
-    """Return the loss of multi-class AMM, max(0, 1 + max_k g(k, x) − g(top, x))."""
-    scores = score_rows(x[None, :-1], weights, plane_category, x[-1], n_categories)[0]
-    others = [scores[k] for k in range(n_categories) if k not in groups[0]]
+def top_hinge(groups, scores, rank_weights):
+    """Return the loss of multi-class AMM, max(0, 1 + max_k g(k) − g(top))."""
+    others = [scores[k] for k in range(len(scores)) if k not in groups[0]]
     return rank_weights[0] * max(0.0, 1 + max(others) - scores[groups[0][0]]) if others else 0.0
+
+
+def rank_loss(weights, plane_category, x, groups, rank_weights, n_categories):
+    """Return the paper's instantaneous loss of one row."""
+    scores = score_rows(x[None, :-1], weights, plane_category, x[-1], n_categories)[0]
+    return pair_hinge(groups, scores, rank_weights)
+
+
+def top_loss(weights, plane_category, x, groups, rank_weights, n_categories):
+    """Return the loss of multi-class AMM of one row."""
+    scores = score_rows(x[None, :-1], weights, plane_category, x[-1], n_categories)[0]
+    return top_hinge(groups, scores, rank_weights)
 
 
 def _winners(planes, x, max_planes, n_categories):

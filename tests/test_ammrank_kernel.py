@@ -27,12 +27,12 @@ def run_training(
         np.zeros(capacity, np.int32),
         np.zeros(n_categories, np.int64),
     )
-    position, step = train_rows(
+    position, step, loss = train_rows(
         Block(rows.data, rows.indices, rows.indptr, rankings, tied), np.arange(rows.shape[0]), draws, rank_weights,
         Rule(regularization, bias, max_planes, top_only, clone_probability, clone_decay), 1, stop_step, planes,
     )  # fmt: skip
     n_total = planes.n_planes.sum()
-    return position, step, planes.sums[:, :n_total], planes.category[:n_total], planes.n_planes
+    return position, step, planes.sums[:, :n_total], planes.category[:n_total], planes.n_planes, loss
 
 
 def draw_rankings(rng, n, m, n_categories):
@@ -43,11 +43,11 @@ def draw_rankings(rng, n, m, n_categories):
 
 
 def test_train_rows__first_step_gives_birth_to_the_preferred_category():
-    _, step, sums, category, n_planes = run_training(
+    _, step, sums, category, n_planes, loss = run_training(
         [[3.0]], [[1]], regularization=0.5, bias=2.0, n_categories=3, capacity=8
     )
     # Category 1 beats two others by 0 < λt, so its push is 2; negative pushes on zero planes are lost.
-    assert step == 2
+    assert (step, loss) == (2, 2.0)
     np.testing.assert_array_equal(category, [1])
     np.testing.assert_array_equal(n_planes, [0, 1, 0])
     np.testing.assert_array_equal(sums, [[6.0], [4.0]])
@@ -62,7 +62,7 @@ def test_train_rows__second_step_pushes_only_inside_the_margin(regularization, e
 
 def test_train_rows__rank_weight_of_the_preferred_category_counts():
     weights = np.array([1.0, 0.5], np.float32)
-    _, _, sums, category, _ = run_training(
+    _, _, sums, category, *_ = run_training(
         [[1.0]], [[2, 0]], regularization=1.0, rank_weights=weights, n_categories=4, capacity=8
     )
     # 2 beats three others by 1 each; 0 loses 1 to 2 and wins ½ against each of 1 and 3: nothing is left.
@@ -81,7 +81,7 @@ def test_train_rows__category_at_its_limit_has_no_zero_plane():
 
 
 def test_train_rows__without_births_pushes_on_zero_planes_are_lost():
-    _, step, sums, _, n_planes = run_training(
+    _, step, sums, _, n_planes, _ = run_training(
         [[1.0]], [[0]], regularization=1.0, n_categories=2, capacity=8, max_planes=0
     )
     assert step == 2
@@ -91,7 +91,7 @@ def test_train_rows__without_births_pushes_on_zero_planes_are_lost():
 def test_train_rows__tied_pairs_are_not_pairs():
     tied = np.array([[False, True, False]])
     weights = np.array([1.0, 0.5, 0.25], np.float32)
-    _, _, sums, category, _ = run_training(
+    _, _, sums, category, *_ = run_training(
         [[1.0]], [[2, 0, 1]], regularization=1.0, rank_weights=weights, tied=tied, n_categories=4, capacity=8
     )
     # 2 and 0 share rank 1 and win 1 each against 1 and 3; 1 has rank 3, wins ¼ against 3 and loses twice.
@@ -101,7 +101,7 @@ def test_train_rows__tied_pairs_are_not_pairs():
 
 def test_train_rows__top_only_pushes_the_strongest_wrong_category():
     X, rankings = [[1.0], [1.0], [1.0]], [[1, 0, -1], [2, -1, -1], [0, 1, 2]]
-    _, _, sums, category, _ = run_training(X, rankings, regularization=1.0, top_only=True, n_categories=3, capacity=8)
+    _, _, sums, category, *_ = run_training(X, rankings, regularization=1.0, top_only=True, n_categories=3, capacity=8)
     # Step 1: 1 is born with 1, and 0 (first of equals) stays zero. Step 2: 2 is born with 1, the push on 1 takes it
     # to 0. Step 3: 0 is born against 2, the strongest.
     np.testing.assert_array_equal(category, [1, 2, 0])
@@ -111,7 +111,7 @@ def test_train_rows__top_only_pushes_the_strongest_wrong_category():
 def test_train_rows__clone_leaves_the_pushed_plane_beside_its_copy():
     draws = np.array([[0.9], [0.1]], np.float32) * np.ones((2, 2), np.float32)
     options = {"regularization": 2.0, "n_categories": 2, "capacity": 8, "clone_draws": draws}
-    _, _, sums, category, _ = run_training(
+    _, _, sums, category, *_ = run_training(
         [[1.0], [1.0]], [[0], [0]], clone_probability=0.4, clone_decay=0.5, **options
     )
     np.testing.assert_array_equal(category, [0, 0])
@@ -138,7 +138,9 @@ def test_train_rows__row_without_ranking_is_no_step():
 
 def test_train_rows__stops_before_a_row_whose_births_may_not_fit():
     X = np.eye(4)
-    position, step, *_, n_planes = run_training(X, [[0], [1], [2], [3]], regularization=1.0, n_categories=4, capacity=2)
+    position, step, _, _, n_planes, _ = run_training(
+        X, [[0], [1], [2], [3]], regularization=1.0, n_categories=4, capacity=2
+    )
     assert (position, step) == (2, 3)
     np.testing.assert_array_equal(n_planes, [1, 1, 0, 0])
 
@@ -177,13 +179,14 @@ def test_train_rows__equals_closed_form_twin_exactly(block):
     for row in range(n):
         groups = reference_ranking.tie_groups(rankings[row], tied[row])
         assert groups == reference_ranking.groups_of_ranks(ranks[row])
-    planes, next_step = reference_ranking.train_in_sums(
+    planes, next_step, expected_loss = reference_ranking.train_in_sums(
         X, rankings, range(n), n_categories=n_categories, tied=tied, **options
     )
-    position, step, sums, category, _ = run_training(
+    position, step, sums, category, _, loss = run_training(
         X, rankings, tied=tied, n_categories=n_categories, capacity=200, **options
     )
     assert (position, step) == (n, next_step)
+    assert loss == pytest.approx(expected_loss, rel=1e-6, abs=1e-6)
     np.testing.assert_array_equal(category, [c for c, _ in planes])
     np.testing.assert_array_equal(sums, np.array([total for _, total in planes]).reshape(len(planes), len(sums)).T)
 
@@ -230,7 +233,7 @@ def test_train_rows__equals_the_method_as_printed(seed):
     weights = (1 / np.arange(1, 4)).astype(np.float32)
     options = {"regularization": regularization, "bias": 1.0, "max_planes": 4, "n_categories": n_categories}
     planes = reference_ranking.train_as_printed(X.astype(float), rankings, range(n), weights, **options)
-    _, step, sums, category, _ = run_training(X, rankings, rank_weights=weights, capacity=64, **options)
+    _, step, sums, category, *_ = run_training(X, rankings, rank_weights=weights, capacity=64, **options)
     np.testing.assert_array_equal(category, [c for c, _ in planes])
     expected = np.array([w for _, w in planes]).T
     np.testing.assert_allclose(sums / (regularization * step), expected, rtol=1e-4, atol=1e-4)

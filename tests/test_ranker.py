@@ -120,8 +120,8 @@ def test_train_block__prunes_at_steps_whatever_the_blocks(block_rows):
     rankings = np.argsort(rng.random((60, 5)), axis=1)[:, :3]
     rankings[::7] = -1
     options = {"regularization": 0.25, "bias": 0.5, "max_planes": 4, "prune_every": 10, "prune_c": 3.0}
-    expected, step = reference_ranking.train_in_sums(X, rankings, range(60), np.ones(3), n_categories=5, **options)
-    unpruned, _ = reference_ranking.train_in_sums(
+    expected, step, _ = reference_ranking.train_in_sums(X, rankings, range(60), np.ones(3), n_categories=5, **options)
+    unpruned, *_ = reference_ranking.train_in_sums(
         X, rankings, range(60), np.ones(3), n_categories=5, **{**options, "prune_every": None}
     )
     planes = PlaneSums.empty(4, 5)
@@ -230,7 +230,7 @@ def test_amm__equals_twin():
     options = {"regularization": 0.05, "bias": 0.5, "max_planes": 3}
     model = AMM(epochs=1, seed=4, average=False, **options).fit(X, rankings)
     order = np.random.default_rng([4, 0, 0]).permutation(50)
-    planes, step = reference_ranking.train_in_sums(
+    planes, step, _ = reference_ranking.train_in_sums(
         X, rankings, order, np.ones(3), n_categories=5, top_only=True, **options
     )
     category = np.array([c for c, _ in planes])

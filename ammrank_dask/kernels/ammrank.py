@@ -87,9 +87,10 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
 
     Returns
     -------
-    (position, step)
-        How many rows of `order` were visited, and the next step's t. Fewer than all were visited at
-        `stop_step`, or when `planes` may have no room for the births of the next row.
+    (position, step, loss)
+        How many rows of `order` were visited, the next step's t, and Σ ν max(0, 1 + g(k) − g(i)) over the pairs
+        i ≻ k of these rows, each before its own step. Fewer than all were visited at `stop_step`, or when
+        `planes` may have no room for the births of the next row.
     """
     sums, plane_category, n_planes = planes.sums, planes.category, planes.n_planes
     n_categories = n_planes.shape[0]
@@ -104,6 +105,7 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
     rival = np.zeros(n_categories, np.float32)
     push = np.zeros(n_categories, np.float32)
     pushed = np.zeros(n_categories, np.uintp)
+    loss = 0.0
     clones = clone_draws.shape[0] > 0
     most_births = n_categories if clones else max_length
 
@@ -112,7 +114,7 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
         if max_length == 0 or block.rankings[row, 0] < 0:
             continue
         if step >= stop_step or n_total + np.uintp(most_births) > capacity:
-            return position, step
+            return position, step, loss
         start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
         _add_products(block.data, block.indices, start, stop, sums, rule.bias, n_total, plane_score)
 
@@ -131,14 +133,16 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
         for category in range(n_categories):
             rival[category] = best_score[category] + margin
         if rule.top_only:
-            _push_strongest(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
+            total = _push_strongest(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
         else:
-            _push_pairs(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
+            total = _push_pairs(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
 
         n_pushed = 0
+        lead = 0.0
         for category in range(n_categories):
             if push[category] == nothing:
                 continue
+            lead += push[category] * best_score[category]
             winner = best_plane[category]
             if winner < 0:
                 if push[category] < nothing or n_planes[category] >= rule.max_planes:
@@ -162,8 +166,10 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
             _add_pushes(block.data, block.indices, start, stop, plane_push, pushed[:n_pushed], rule.bias, n_total, sums)
             for place in range(n_pushed):
                 plane_push[pushed[place]] = nothing
+        # Over the pushed pairs Σ ν (1 + g(k) − g(i)) is their weight less the sum of pushes times scores.
+        loss += total - lead / margin
         step += 1
-    return order.shape[0], step
+    return order.shape[0], step, loss
 
 
 @kernel
@@ -197,8 +203,12 @@ def score_rows(data, indices, indptr, weights, plane_start, bias, out_score):
 
 @kernel
 def _push_pairs(ranking, tied, rank_weights, best_score, rival, push):
-    """Add the pushes of all pairs of one row to `push`. `rival` (score + margin) and `push` change in place."""
+    """Add the pushes of all pairs of one row to `push` and return the weight of the pushed pairs.
+
+    `rival` (score + margin) and `push` change in place.
+    """
     nothing = np.float32(0.0)
+    total = 0.0
     length = ranking.shape[0]
     first = 0
     # Groups of tied categories leave the rivals from the best on, so that each meets exactly those it is
@@ -217,14 +227,16 @@ def _push_pairs(ranking, tied, rank_weights, best_score, rival, push):
                 push[category] -= pair_push
                 won += pair_push
             push[preferred] += won
+            total += won
         first = end
+    return total
 
 
 @kernel
 def _push_strongest(ranking, tied, rank_weights, best_score, rival, push):
-    """Add the push of the top category and its strongest rival to `push`, both changed in place.
+    """Add the push of the top category and its strongest rival to `push`, and return its weight.
 
-    Of tied top categories the first is the one positive; the others are no rivals.
+    `rival` and `push` change in place. Of tied top categories the first is the one positive; the others are no rivals.
     """
     for place in range(0, _end_of_group(ranking, tied, 0)):
         rival[np.uintp(ranking[place])] = -np.inf
@@ -236,6 +248,8 @@ def _push_strongest(ranking, tied, rank_weights, best_score, rival, push):
     if rival[strongest] > best_score[top]:
         push[top] += rank_weights[0]
         push[strongest] -= rank_weights[0]
+        return np.float64(rank_weights[0])
+    return 0.0
 
 
 @kernel
