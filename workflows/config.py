@@ -114,8 +114,48 @@ class Score(Section):
     k: int = Field(10, ge=1, description="categories a user qualifies for")
 
 
+class Thresholds(Section):
+    starved_ratio: float = Field(
+        0.25, ge=0.0, description="a category is starved below this share of its click share, or without a user"
+    )
+    overexposed_factor: float = Field(2.0, gt=0.0, description="a user is over-exposed with more than this times k")
+    starved_users: float = Field(0.01, ge=0.0, le=1.0, description="share of users without a category that warns")
+    overexposed_users: float = Field(0.01, ge=0.0, le=1.0, description="share of over-exposed users that warns")
+    starved_categories: float = Field(0.2, ge=0.0, le=1.0, description="share of starved categories that warns")
+    changed_users: float = Field(0.9, ge=0.0, le=1.0, description="share of users with another top K that warns")
+    jaccard: float = Field(0.5, ge=0.0, le=1.0, description="mean overlap with the night before, warns when lower")
+    score_shift: float = Field(0.5, ge=0.0, description="mean change of a score, up or down, that warns")
+    psi: float = Field(0.25, ge=0.0, description="population stability index of a category that warns")
+
+
+class ReportConfig(Section):
+    policies: list[Literal["user_top_k", "category_top_n"]] = Field(
+        ["user_top_k", "category_top_n"], description="shown side by side with the policy in force"
+    )
+    thresholds: Thresholds = Thresholds()
+
+
 class Quarantine(Section):
     max_share: float = Field(0.01, ge=0.0, le=1.0, description="a larger share of bad rows stops the run")
+
+
+class Gate(Section):
+    tolerance: float = Field(
+        0.01, ge=0.0, le=1.0, description="a new model scores unless it is worse by more than this share"
+    )
+    min_users: int = Field(100, ge=0, description="fewer held-out users than this decide nothing: the new model scores")
+
+
+class Retention(Section):
+    qualifications: int = Field(40, ge=1, description="nights whose qualifications are kept")
+    reports: int = Field(400, ge=1, description="nights whose reports are kept")
+    runs: int = Field(400, ge=1, description="nights whose run.json and log.jsonl are kept")
+    models: int = Field(40, ge=1, description="nights for which a model that scores no kept night is kept")
+
+
+class Notify(Section):
+    on_success: str | None = Field(None, description="command to run after a night; it reads a JSON object from stdin")
+    on_failure: str | None = Field(None, description="command to run after a night that failed")
 
 
 class Config(Section):
@@ -143,7 +183,11 @@ class Config(Section):
     )
     train: Train = Train()
     score: Score = Score()
+    report: ReportConfig = ReportConfig()
     quarantine: Quarantine = Quarantine()
+    gate: Gate = Gate()
+    retention: Retention = Retention()
+    notify: Notify = Notify()
 
     @field_validator("timezone")
     @classmethod
