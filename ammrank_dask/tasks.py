@@ -5,11 +5,12 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from distributed import Client, KilledWorker, as_completed
 
+from ammrank_dask.monitor.events import publish
 from storage.errors import AmmrankError
 
 logger = logging.getLogger(__name__)
@@ -32,6 +33,9 @@ def run_tasks(
     *,
     progress: Progress = silent,
     in_flight_per_thread: int = 2,
+    units: Sequence[int] | None = None,
+    unit: str = "users",
+    on_result: Callable[[int, Any], None] | None = None,
 ) -> list[Any]:
     """Run `function(*args)` on the cluster for every item of `arguments` and return the results in order.
 
@@ -39,12 +43,45 @@ def run_tasks(
     nor a worker's memory grows with the length of the list. The first exception cancels what is left and is
     raised here. A task may run twice (a worker can die after its work is done), so `function` must write whole
     files under temporary names and rename them.
+
+    Parameters
+    ----------
+    units, unit
+        How many users, or rows of another kind, each task stands for, where that is known before: the dashboard
+        then shows rates in them.
+    on_result
+        Called on the client with the index and the result of each task as it finishes, in any order, once for each.
     """
     items = list(arguments)
+    if units is not None and len(units) != len(items):
+        raise ValueError(f"units must have one number per task ({len(items)}), got {len(units)}")
     results: list[Any] = [None] * len(items)
     if not items:
         return results
     token = f"{os.getpid():x}-{next(_run_numbers):x}"
+    publish(client, "tasks", state="begin", name=stage, token=token, total=len(items), unit=unit, units=units)
+    try:
+        for index, result in _run(client, stage, token, function, items, progress, in_flight_per_thread):
+            results[index] = result
+            if on_result is not None:
+                on_result(index, result)
+    except Exception:
+        publish(client, "tasks", state="failed", name=stage, token=token)
+        raise
+    publish(client, "tasks", state="end", name=stage, token=token)
+    return results
+
+
+def _run(
+    client: Client,
+    stage: str,
+    token: str,
+    function: Callable[..., Any],
+    items: list[Sequence[Any]],
+    progress: Progress,
+    in_flight_per_thread: int,
+) -> Iterator[tuple[int, Any]]:
+    """Yield the index and the result of every task as it finishes."""
     waiting = iter(enumerate(items))
 
     def submit_next() -> Any:
@@ -71,13 +108,12 @@ def run_tasks(
                     " give them more, or use more partitions"
                 ) from None
             raise exception.with_traceback(traceback)
-        results[future.key[2]] = result
+        yield future.key[2], result
         progress(stage, done, len(items))
         future.release()
         while n_submitted < min(done + width.now(), len(items)):
             finished.add(submit_next())
             n_submitted += 1
-    return results
 
 
 class _Width:

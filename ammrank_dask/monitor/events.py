@@ -1,0 +1,109 @@
+"""Tell the scheduler what a night is doing: one topic, a few kinds of events.
+
+Every event is a dictionary with a `kind`, sent by the client, a few a second at most. Whoever watches the topic
+(`ammrank_dask.monitor.plugin`, or a script with `client.subscribe_topic`) can rely on these:
+
+========  =====================================================================================================
+kind      facts
+========  =====================================================================================================
+night     `state` (begin, end, failed); at the beginning `date`, `stages` (names in order) and `history`, the
+          summaries of earlier nights; at the end `error`, the class of what went wrong
+stage     `name`, `state` (begin, end, failed, skipped): a stage of the night
+tasks     `name`, `token`, `state` (begin, end, failed); at the beginning `total`, `unit` and, where it is known,
+          `units`: how many users or rows each task stands for
+train     `epoch`, `round`, `planes`, `users_per_second`; where known `epochs`, `loss`, `validation_error`,
+          `planes_per_category`, `categories`
+exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
+          label window by category, or none
+========  =====================================================================================================
+
+No event holds a user id, and none comes once per task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from distributed import Client
+from distributed.spans import span
+
+logger = logging.getLogger(__name__)
+
+TOPIC = "ammrank"
+
+
+def publish(client: Client, kind: str, **facts: Any) -> None:
+    """Send one event; a scheduler that cannot be reached is left to the next task to notice.
+
+    Parameters
+    ----------
+    client
+        The cluster.
+    kind
+        One of the kinds in the table of this module.
+    facts
+        Plain values, lists of them, or numpy scalars and arrays.
+    """
+    event = {"kind": kind, **{name: _plain(value) for name, value in facts.items() if value is not None}}
+    try:
+        client.log_event(TOPIC, event)
+    except OSError as error:
+        logger.warning("could not publish a %s event: %s", kind, error)
+
+
+@contextlib.contextmanager
+def watch_night(
+    client: Client, date: object, stages: Sequence[str], history: Sequence[dict[str, Any]] = ()
+) -> Iterator[None]:
+    """Publish the beginning and the end of a night around its stages."""
+    publish(client, "night", state="begin", date=str(date), stages=list(stages), history=list(history))
+    try:
+        yield
+    except Exception as error:
+        publish(client, "night", state="failed", error=type(error).__name__)
+        raise
+    publish(client, "night", state="end")
+
+
+@contextlib.contextmanager
+def watch_stage(client: Client, name: str) -> Iterator[None]:
+    """Publish the beginning and the end of a stage, and put its tasks into a span of their own."""
+    publish(client, "stage", name=name, state="begin")
+    try:
+        with span("nightly", name):
+            yield
+    except Exception:
+        publish(client, "stage", name=name, state="failed")
+        raise
+    publish(client, "stage", name=name, state="end")
+
+
+class Throttle:
+    """Let a few calls a second through."""
+
+    def __init__(self, seconds: float = 0.5) -> None:
+        self.seconds = seconds
+        self._last = -seconds
+
+    def is_open(self) -> bool:
+        """Tell whether enough time has passed since the last time it was."""
+        now = time.monotonic()
+        if now - self._last < self.seconds:
+            return False
+        self._last = now
+        return True
+
+
+def _plain(value: Any) -> Any:
+    """Return numpy values as Python's own."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
