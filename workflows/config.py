@@ -132,7 +132,7 @@ class ReportConfig(Section):
     policies: list[Literal["user_top_k", "category_top_n"]] = Field(
         ["user_top_k", "category_top_n"], description="shown side by side with the policy in force"
     )
-    thresholds: Thresholds = Thresholds()
+    thresholds: Thresholds = Field(Thresholds(), description="what counts as starved, and what warns")
 
 
 class Quarantine(Section):
@@ -283,7 +283,7 @@ def _write_section(section: BaseModel, depth: int, lines: list[str]) -> None:
         value = getattr(section, name)
         comment = f"  # {field.description}" if field.description else ""
         if isinstance(value, Section):
-            lines.append(f"{pad}{name}:")
+            lines.append(f"{pad}{name}:{comment}")
             _write_section(value, depth + 1, lines)
         elif isinstance(value, dict):
             lines.append(f"{pad}{name}:{comment}")
