@@ -20,16 +20,18 @@ from workflows.score import QUALIFICATIONS_KIND
 def write_night_report(site: Site, date: dt.date, qualifications: Run) -> Path:
     """Write the report of a night from what its qualifications keep: nothing else of the site is read."""
     facts, config = qualifications.manifest["facts"], qualifications.manifest["config"]
-    exposure = np.array(facts["exposure"], np.int64)
+    counts = facts["policies"][config["policy"]]
+    exposure = np.array(counts["exposure"], np.int64)
     clicks = np.array(facts["clicks"], np.int64)
     summary = summarise(
         exposure,
         clicks,
         config["categories"],
-        np.array(facts["categories_per_user"], np.int64),
+        np.array(counts["categories_per_user"], np.int64),
         date=str(date),
         cold_users=facts["cold_users"],
         k=config["k"],
+        policy=config["policy"],
     )
     summary["events_of_label_window"] = facts["events_of_label_window"]
     folder = site.report_folder(date)

@@ -68,13 +68,23 @@ def score_users(
         QUALIFICATIONS_KIND,
         digest,
         0,
-        config={"date": str(known.date), "k": config.score.k, "categories": list(known.taxonomy.categories)},
+        config={
+            "date": str(known.date),
+            "k": config.score.k,
+            "policy": "user_top_k",
+            "categories": list(known.taxonomy.categories),
+        },
         inputs={"features": features.digest, "model": model.digest},
         facts={
             "users": counts.n_users,
             "cold_users": counts.cold_users,
-            "exposure": counts.exposure.tolist(),
-            "categories_per_user": counts.categories_per_user.tolist(),
+            "policies": {
+                "user_top_k": {
+                    "exposure": counts.exposure.tolist(),
+                    "categories_per_user": counts.categories_per_user.tolist(),
+                    "slots": int(counts.exposure.sum()),
+                }
+            },
             **_count_label_window(config, known),
         },
         files=list_checksums(building, leave_out=[MANIFEST]),
