@@ -16,7 +16,7 @@ from storage.registry import FORMAT
 from storage.runs import MANIFEST, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
-RUN_FOLDERS = ("days", "users", "state", "features", "models")
+RUN_FOLDERS = ("days", "users", "state", "features", "models", "gates")
 PROMISED = ("state", "users", "features", "models", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
 OPTIONAL_ROLES = frozenset({"users", "lag"})
@@ -58,6 +58,10 @@ class Site:
     def qualifications_folder(self, date: dt.date) -> Path:
         """Return the folder of a night's qualifications."""
         return self.path / "qualifications" / f"date={date}"
+
+    def verdict_folder(self, date: dt.date) -> Path:
+        """Return the folder of what the gate decided at a date."""
+        return self.path / "gates" / f"date={date}"
 
     def finished_runs(self, folder: str) -> list[Path]:
         """Return the finished runs of one folder, oldest date first."""

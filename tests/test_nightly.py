@@ -108,7 +108,7 @@ def test_nightly__trains_when_due_and_scores_with_the_last_model_before(client, 
 def test_nightly__a_back_fill_uses_no_model_of_its_future(client, place):
     nightly(client, place, config_of(), day(7))
     facts = nightly(client, place, config_of(), day(5))
-    assert "trained" in facts["model"]
+    assert facts["training"].endswith("users")
     assert not facts["published"]
     assert place.current().date == day(7)
 
@@ -124,7 +124,7 @@ def test_nightly__an_earlier_published_night_can_be_run_again(client, place):
 
 def test_nightly__too_little_history_publishes_features_and_says_so(client, place):
     facts = nightly(client, place, config_of(), day(1))
-    assert facts["model"].startswith("none: 2 days of events are too few to train")
+    assert facts["training"].startswith("none: 2 days of events are too few to train")
     assert set(place.current().runs) == {"head", "users", "features"}
 
 
@@ -133,7 +133,7 @@ def test_nightly__a_site_may_lose_its_users_table(client, place):
     without = config_of(lake={**CONFIG["lake"], "users": None})
     facts = nightly(client, place, without, day(6))
     assert facts["published"]
-    assert "trained" in facts["model"]  # other columns need another model
+    assert facts["training"].endswith("users")  # other columns need another model
     assert "users" not in place.current().runs
 
 

@@ -13,6 +13,7 @@ from storage.reports import PAGE
 from storage.site import Site
 from workflows.config import Config
 from workflows.features import score_features
+from workflows.gate import choose_model
 from workflows.ingest import ingest
 from workflows.options import (
     AmmrankCommand,
@@ -22,7 +23,7 @@ from workflows.options import (
     site_argument,
 )
 from workflows.report import write_night_report
-from workflows.retention import INPUT_FOLDERS, prune
+from workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from workflows.score import check_k, models_in_use, score_users
 from workflows.session import open_session
 from workflows.train import find_model, is_due, too_little_history, train_model
@@ -45,15 +46,17 @@ def nightly(
     facts: dict[str, Any] = {"date": str(date), "users": features.n_rows}
 
     # Only what was known before this night decides whether to train, so that a rerun decides alike.
+    before = date - dt.timedelta(days=1)
     reason = too_little_history(config, known)
-    model = find_model(site, date - dt.timedelta(days=1))
-    if reason is None and is_due(model, config, known):
-        model = train_model(client, site, config, known, progress=progress)
-        facts["model"] = f"trained on {model.manifest['facts']['users']:,} users"
-    elif model is not None:
+    model = find_model(site, before)
+    if reason is None and is_due(find_model(site, before, with_rejected=True), config, known):
+        trained = train_model(client, site, config, known, progress=progress)
+        facts["training"] = f"{trained.manifest['facts']['users']:,} users"
+        model, facts["gate"] = choose_model(client, site, config, known, model, trained, progress=progress)
+    elif model is None:
+        facts["training"] = f"none: {reason}"
+    if model is not None:
         facts["model"] = f"of {model.manifest['config']['date']}"
-    else:
-        facts["model"] = f"none: {reason}"
 
     if model is not None:
         scored = score_users(client, site, config, known, features, model, rebuild=rebuild, progress=progress)
@@ -61,7 +64,9 @@ def nightly(
         roles |= {"model": model.path, "qualifications": scored.path, "report": report}
         facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
     facts["published"] = site.publish(date, roles)
-    prune(site, config, date, [*roles.values(), *models_in_use(site)], (*INPUT_FOLDERS, "features", "models"))
+    prune_nights(site, config, date)
+    keep = [*roles.values(), *models_in_use(site), *rejected_to_keep(site, config, date)]
+    prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models"))
     return facts
 
 

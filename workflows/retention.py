@@ -8,8 +8,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage.runs import remove_run
+from storage.files import sweep_temporary
+from storage.runs import open_run, remove_run
 from storage.site import Site
+from storage.verdicts import rejected_models
 from workflows.config import Config
 
 INPUT_FOLDERS = ("state", "users")
@@ -28,14 +30,55 @@ def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folde
         return
     oldest = date - dt.timedelta(config.keep_days - 1)
     for path in sorted([*(site.path / "days").glob("date=*"), *(site.path / "quarantine").glob("date=*")]):
-        if dt.date.fromisoformat(path.name.removeprefix("date=").removesuffix(".parquet")) < oldest:
+        if _date_of(path) < oldest:
             _remove_day(path)
-    kept = set(keep)
-    if current is not None:
-        kept |= {site.path / name for name in current.runs.values()}
+    kept = set(keep) | _published(site)
     for name in folders:
         for run in sorted(path for path in (site.path / name).glob("*") if path.is_dir() and path not in kept):
             remove_run(run)
+
+
+def prune_nights(site: Site, config: Config, date: dt.date) -> None:
+    """Remove the results of nights that are older than the last ones to keep, and what a crash left of unfinished ones.
+
+    Verdicts stay as long as a report or a model may need them. A back-fill removes nothing.
+    """
+    current = site.current()
+    if current is not None and date < current.date:
+        return
+    keep = config.retention
+    published = _published(site)
+    counts = {
+        "qualifications": keep.qualifications,
+        "reports": keep.reports,
+        "runs": keep.runs,
+        "gates": max(keep.reports, keep.models),
+    }
+    for folder, n_kept in counts.items():
+        sweep_temporary(site.path / folder)
+        nights = sorted((site.path / folder).glob("date=*"), key=_date_of)
+        for night in nights[:-n_kept]:
+            if night not in published:
+                remove_run(night)
+    for unfinished in (site.path / "qualifications").glob(".building-*"):
+        remove_run(unfinished)
+
+
+def rejected_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
+    """Return the models that the gate turned down lately: a person may want to look at them."""
+    rejected = rejected_models(site)
+    oldest = str(date - dt.timedelta(config.retention.models - 1))
+    models = [open_run(path) for path in site.finished_runs("models")]
+    return [run.path for run in models if run.digest in rejected and run.manifest["config"]["date"] >= oldest]
+
+
+def _published(site: Site) -> set[Path]:
+    current = site.current()
+    return {site.path / name for name in current.runs.values()} if current is not None else set()
+
+
+def _date_of(path: Path) -> dt.date:
+    return dt.date.fromisoformat(path.name.removeprefix("date=").removesuffix(".parquet"))
 
 
 def _remove_day(path: Path) -> None:

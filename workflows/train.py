@@ -16,6 +16,7 @@ from storage.files import digest_of
 from storage.parts import list_checksums
 from storage.runs import Run, finish_run, is_finished, open_run
 from storage.site import Site
+from storage.verdicts import rejected_models
 from workflows.config import Config
 from workflows.features import training_features
 from workflows.ingest import Ingested, ingest
@@ -43,10 +44,11 @@ def too_little_history(config: Config, known: Ingested) -> str | None:
     return None
 
 
-def find_model(site: Site, date: dt.date) -> Run | None:
-    """Return the newest model that is not younger than a date."""
+def find_model(site: Site, date: dt.date, *, with_rejected: bool = False) -> Run | None:
+    """Return the newest model that is not younger than a date, and that the gate did not turn down."""
     models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
-    usable = [run for run in models if run.manifest["config"]["date"] <= str(date)]
+    left_out = set() if with_rejected else rejected_models(site)
+    usable = [run for run in models if run.manifest["config"]["date"] <= str(date) and run.digest not in left_out]
     return max(usable, key=lambda run: run.manifest["config"]["date"], default=None)
 
 

@@ -1,0 +1,59 @@
+"""Keep what the gate decided: one verdict a date, which says which of two models scores from that night on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from storage.files import digest_of, swap_folder, temporary_beside
+from storage.runs import finish_run, is_finished, open_run, remove_run
+from storage.site import Site
+
+VERDICT_KIND = "verdict"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether the model trained at a date may replace the one before it, and the figures that decided."""
+
+    challenger: str
+    champion: str
+    accepted: bool
+    facts: Mapping[str, Any]
+
+
+def read_verdict(site: Site, date: dt.date) -> Verdict | None:
+    """Return what the gate decided at a date, None when nothing was compared."""
+    path = site.verdict_folder(date)
+    if not is_finished(path):
+        return None
+    manifest = open_run(path, VERDICT_KIND).manifest
+    inputs = manifest["inputs"]
+    return Verdict(inputs["challenger"], inputs["champion"], manifest["facts"]["accepted"], manifest["facts"])
+
+
+def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[str, Any]) -> None:
+    """Write the verdict of a date in place of an older one."""
+    final = site.verdict_folder(date)
+    building = temporary_beside(final)
+    building.mkdir(parents=True)
+    finish_run(
+        building,
+        VERDICT_KIND,
+        digest_of([verdict.champion, verdict.challenger, dict(config)]),
+        0,
+        config={"date": str(date), **config},
+        inputs={"champion": verdict.champion, "challenger": verdict.challenger},
+        facts=verdict.facts,
+    )
+    swap_folder(building, final)
+    if building.is_dir():
+        remove_run(building)
+
+
+def rejected_models(site: Site) -> set[str]:
+    """Return the digests of the models that the gate turned down."""
+    verdicts = [open_run(path, VERDICT_KIND).manifest for path in site.finished_runs("gates")]
+    return {verdict["inputs"]["challenger"] for verdict in verdicts if not verdict["facts"]["accepted"]}

@@ -1,0 +1,200 @@
+"""The gate: a new model scores only when the held-out users rank no worse with it."""
+
+import datetime as dt
+import shutil
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+
+from ammrank_dask import AMMRank
+from ammrank_dask.features import open_features, write_features
+from ammrank_dask.gate import NOBODY, Measures, compare_models, is_no_worse, measure_block
+from ammrank_dask.hashing import split_of
+from ammrank_dask.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.simulation import simulate
+from storage.ids import ids_from_values
+from storage.runs import open_run, verify_run
+from storage.site import Site
+from storage.verdicts import Verdict, read_verdict, rejected_models, write_verdict
+from workflows.config import check_config
+from workflows.nightly import nightly
+from workflows.train import find_model
+
+FIRST = dt.date(2026, 1, 5)
+CONFIG = {
+    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
+    "label": {"days": 3, "min_categories": 1},
+    "features": {"min_days": 1},
+    "train": {"epochs": 1, "every_nights": 2},
+    "gate": {"min_users": 1},
+    "partitions": 2,
+}
+TERRIBLE = {"epochs": 1, "every_nights": 2, "regularization": 1e6}
+
+
+def day(number):
+    return FIRST + dt.timedelta(number)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as c,
+    ):
+        yield c
+
+
+@pytest.fixture(scope="module")
+def lake(client, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("world") / "lake"
+    simulate(client, folder, truth=folder.with_name("truth"), users=800, days=9, seed=3, start=FIRST)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def begun(client, lake):
+    """A site whose night 5 trained the first model."""
+    site = Site(lake.parent / "begun")
+    site.path.mkdir()
+    nightly(client, site, check_config(CONFIG, "test"), day(5))
+    return site.path
+
+
+@pytest.fixture
+def place(begun, lake, tmp_path):
+    (tmp_path / "lake").symlink_to(lake)
+    shutil.copytree(begun, tmp_path / "site")
+    return Site(tmp_path / "site")
+
+
+def one_plane_model(weights):
+    """Return a model with one plane per category and no bias."""
+    model = AMMRank(bias=0.0, n_categories=len(weights))
+    n = len(weights)
+    with_bias = np.vstack([np.array(weights, np.float32).T, np.zeros((1, n), np.float32)])
+    model.set_planes(with_bias, np.arange(n), np.ones(n, np.int64), n_steps=1)
+    return model
+
+
+def test_measure_block__by_hand():
+    # Scores are the features themselves: (3, 2, 1) and (1, 2, 3).
+    model = one_plane_model(np.eye(3))
+    X = sp.csr_matrix(np.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0], [1.0, 1.0, 1.0]], np.float32))
+    rankings = np.array([[0, 2], [0, -1], [-1, -1]])
+    # Row 0: pairs 0≻1, 0≻2, 2≻1, of which the last is wrong: 1/3. Row 1: 0≻1, 0≻2, both wrong. Row 2: no ranking.
+    # At 2: row 0 has {0, 1}, one of two relevant; row 1 has {2, 1}, none.
+    found = measure_block(model, X, rankings, k=2)
+    assert found.n_users == 2
+    assert found.error == pytest.approx((1 / 3 + 1) / 2)
+    assert found.precision == pytest.approx((0.5 + 0.0) / 2)
+
+
+def test_measure_block__nobody_to_measure():
+    model = one_plane_model(np.eye(2))
+    assert measure_block(model, sp.csr_matrix((1, 2), dtype=np.float32), np.array([[-1]]), k=1) == NOBODY
+    assert measure_block(model, sp.csr_matrix((0, 2), dtype=np.float32), np.empty((0, 0), np.int32), k=1) == NOBODY
+
+
+def test_measures__add_up_by_users():
+    total = NOBODY + Measures(1, 0.1, 0.4) + Measures(3, 0.5, 0.8) + NOBODY
+    assert total.n_users == 4
+    assert total.error == pytest.approx(0.4)
+    assert total.precision == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize(
+    ("error", "precision", "expected"),
+    [(0.2, 0.5, True), (0.22, 0.45, True), (0.221, 0.5, False), (0.2, 0.449, False), (0.1, 0.4, False)],
+)
+def test_is_no_worse__up_to_the_tolerance_in_both_measures(error, precision, expected):
+    champion = Measures(50, 0.2, 0.5)
+    assert is_no_worse(Measures(50, error, precision), champion, tolerance=0.1) is expected
+
+
+@pytest.mark.parametrize("n_partitions", [1, 3])
+def test_compare_models__only_gate_users_count(client, tmp_path, n_partitions):
+    rng = np.random.default_rng(5)
+    n, n_categories = 600, 4
+    X = rng.normal(size=(n, n_categories)).astype(np.float32)
+    rankings = np.argsort(-(X + rng.normal(size=X.shape)), axis=1)[:, :2]
+    ids = np.arange(1000, 1000 + n)
+    write_features(tmp_path / "features", X, ids, list("abcd"), rankings, n_partitions=n_partitions, normalize=False)
+    models = {"champion": np.eye(4), "challenger": np.eye(4)[[1, 0, 3, 2]]}
+    for name, weights in models.items():
+        one_plane_model(weights).save(tmp_path / name)
+    found = compare_models(
+        client,
+        open_features(tmp_path / "features"),
+        champion=tmp_path / "champion",
+        challenger=tmp_path / "challenger",
+        k=2,
+    )
+    held_out = split_of(ids_from_values(ids)) == 2
+    assert 20 < held_out.sum() < 120
+    for measures, weights in zip(found, models.values(), strict=True):
+        scores = (X @ weights.T)[held_out]
+        assert measures.n_users == held_out.sum()
+        assert measures.error == pytest.approx(disagreement_error(scores, rankings[held_out]), rel=1e-9)
+        expected = top_k_metrics(scores, rankings[held_out], k=2)["precision"][1]
+        assert measures.precision == pytest.approx(expected, rel=1e-9)
+
+
+def test_write_verdict__replaces_the_one_of_its_date(tmp_path):
+    site = Site(tmp_path)
+    write_verdict(site, day(0), Verdict("new", "old", False, {"accepted": False}), {"k": 1})
+    assert rejected_models(site) == {"new"}
+    write_verdict(site, day(0), Verdict("newer", "old", True, {"accepted": True}), {"k": 1})
+    assert rejected_models(site) == set()
+    assert read_verdict(site, day(0)).challenger == "newer"
+    assert read_verdict(site, day(1)) is None
+    assert [path.name for path in (tmp_path / "gates").iterdir()] == [f"date={day(0)}"]
+
+
+def model_of_night(place):
+    return open_run(place.path / place.current().runs["model"]).manifest["config"]["date"]
+
+
+def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
+    worse = check_config({**CONFIG, "train": TERRIBLE}, "test")
+    facts = nightly(client, place, worse, day(7))
+    assert facts["gate"].startswith(f"the model of {day(5)} stays: disagreement error 0.")
+    assert facts["model"] == f"of {day(5)}"
+    assert model_of_night(place) == str(day(5))
+    verdict = read_verdict(place, day(7))
+    assert not verdict.accepted
+    assert verdict.facts["challenger"]["disagreement_error"] > verdict.facts["champion"]["disagreement_error"]
+    assert verify_run(place.verdict_folder(day(7))) == 0
+    # A night that died between training and the verdict decides alike.
+    digest, written = place.digest(), (place.verdict_folder(day(7)) / "manifest.json").read_bytes()
+    shutil.rmtree(place.path / "gates")
+    nightly(client, place, worse, day(7))
+    assert place.digest() == digest
+    assert (place.verdict_folder(day(7)) / "manifest.json").read_bytes() == written
+    # The challenger is kept, and the next night neither trains again nor scores with it.
+    assert find_model(place, day(7), with_rejected=True).digest == verdict.challenger
+    facts = nightly(client, place, worse, day(8))
+    assert "training" not in facts
+    assert model_of_night(place) == str(day(5))
+
+
+@pytest.mark.parametrize(
+    ("gate", "said"),
+    [
+        ({"min_users": 1, "tolerance": 1.0}, "passed: disagreement error"),
+        ({"min_users": 10_000}, "gate users are fewer than gate.min_users 10000; not compared"),
+    ],
+)
+def test_nightly__a_model_that_is_not_found_worse_takes_over(client, place, gate, said):
+    facts = nightly(client, place, check_config({**CONFIG, "gate": gate}, "test"), day(7))
+    assert said in facts["gate"]
+    assert model_of_night(place) == str(day(7))
+
+
+def test_nightly__a_model_of_other_columns_is_not_compared(client, place):
+    without = check_config({**CONFIG, "lake": {**CONFIG["lake"], "users": None}}, "test")
+    facts = nightly(client, place, without, day(6))
+    assert facts["gate"] == f"the model of {day(5)} has other categories or columns and was not compared"
+    assert model_of_night(place) == str(day(6))

@@ -1,0 +1,82 @@
+"""Let a new model score only when it is no worse than the one in use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ammrank_dask.features import open_features
+from ammrank_dask.gate import Measures, compare_models, is_no_worse
+from ammrank_dask.tasks import Progress, silent
+from storage.runs import Run
+from storage.site import Site
+from storage.verdicts import Verdict, read_verdict, write_verdict
+from workflows.config import Config
+from workflows.features import training_features
+from workflows.ingest import Ingested
+from workflows.train import MODEL_NAME
+
+
+def choose_model(
+    client: Any,
+    site: Site,
+    config: Config,
+    known: Ingested,
+    champion: Run | None,
+    challenger: Run,
+    *,
+    progress: Progress = silent,
+) -> tuple[Run, str]:
+    """Return the model that scores, and why as a sentence; a comparison is kept as the verdict of the date.
+
+    Without a champion, or with one of other categories or columns, there is nothing to compare.
+    """
+    if champion is None:
+        return challenger, "no model before it"
+    if champion.manifest["config"]["columns"] != challenger.manifest["config"]["columns"]:
+        return challenger, f"the model of {_date(champion)} has other categories or columns and was not compared"
+    settings = {"k": config.score.k, **config.gate.model_dump()}
+    verdict = read_verdict(site, known.date)
+    if verdict is None or (verdict.champion, verdict.challenger, verdict.facts["settings"]) != (
+        champion.digest,
+        challenger.digest,
+        settings,
+    ):
+        features = training_features(client, site, config, known, progress=progress)
+        old, new = compare_models(
+            client,
+            open_features(features.path),
+            champion=champion.path / MODEL_NAME,
+            challenger=challenger.path / MODEL_NAME,
+            k=config.score.k,
+            progress=progress,
+        )
+        verdict = _judge(config, champion, challenger, old, new, settings)
+        write_verdict(site, known.date, verdict, settings)
+    return challenger if verdict.accepted else champion, verdict.facts["reason"]
+
+
+def _judge(
+    config: Config, champion: Run, challenger: Run, old: Measures, new: Measures, settings: dict[str, Any]
+) -> Verdict:
+    if new.n_users < config.gate.min_users:
+        accepted = True
+        reason = f"{new.n_users} gate users are fewer than gate.min_users {config.gate.min_users}; not compared"
+    else:
+        accepted = is_no_worse(new, old, config.gate.tolerance)
+        reason = (
+            f"{'passed' if accepted else f'the model of {_date(champion)} stays'}: disagreement error {new.error:.4f}"
+            f" against {old.error:.4f}, precision at {config.score.k} {new.precision:.4f} against"
+            f" {old.precision:.4f}, {new.n_users:,} gate users, tolerance {config.gate.tolerance:.1%}"
+        )
+    facts = {
+        "accepted": accepted,
+        "reason": reason,
+        "settings": settings,
+        "champion": {"date": _date(champion), **old.to_json()},
+        "challenger": {"date": _date(challenger), **new.to_json()},
+    }
+    return Verdict(challenger.digest, champion.digest, accepted, facts)
+
+
+def _date(model: Run) -> str:
+    return str(model.manifest["config"]["date"])
