@@ -1,6 +1,8 @@
 """Fit, score and keep models whose score of a category is the maximum over its planes."""
 
+import hashlib
 import inspect
+import json
 import logging
 import time
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from ammrank_dask.planes import PlaneSums, WeightMean, check_rank_weight, train_
 from ammrank_dask.rankings import check_rankings, rankings_from_ranks
 from ammrank_dask.rows import Blocks, Rows, as_csr, check_n_features
 from storage.errors import BadInput
+from storage.files import digest_of
 from storage.models import load_model, save_model
 
 logger = logging.getLogger(__name__)
@@ -50,8 +53,9 @@ class PlaneModel:
     popularity_: np.ndarray
     n_steps_: int
     categories_: list[str] | None
-    columns_digest_: str | None
+    columns_: list[str] | None
     variant_: str | None
+    training_: dict[str, Any] | None
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; `deep` changes nothing, as no parameter is an estimator."""
@@ -109,7 +113,7 @@ class PlaneModel:
         return self._fit_blocks(blocks, self.n_categories)
 
     def _fit_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
-        self._check_parameters()
+        self.check_parameters()
         if n_categories is None:
             n_categories = _count_categories(blocks)
         planes: PlaneSums | None = None
@@ -184,7 +188,7 @@ class PlaneModel:
         self.plane_category_ = plane_category[by_category]
         self.popularity_ = popularity
         self.n_steps_ = n_steps
-        self.categories_, self.columns_digest_, self.variant_ = None, None, None
+        self.categories_, self.columns_, self.variant_, self.training_ = None, None, None, None
 
     def decision_function(self, X: Rows) -> np.ndarray:
         """Return the scores, (n, n_categories) float32; a category without planes is -inf."""
@@ -267,9 +271,11 @@ class PlaneModel:
             "parameters": {name: _plain(value) for name, value in self.get_params().items()},
             "n_steps": self.n_steps_,
             "categories": self.categories_,
-            "columns_digest": self.columns_digest_,
             "variant": self.variant_,
+            "training": self.training_,
         }
+        if self.columns_ is not None:
+            arrays["columns"] = np.frombuffer(json.dumps(self.columns_).encode(), np.uint8)
         save_model(path, arrays, attributes)
 
     @classmethod
@@ -283,9 +289,17 @@ class PlaneModel:
             arrays["weights"], arrays["plane_category"], arrays["popularity"], n_steps=attributes["n_steps"]
         )
         model.categories_ = attributes["categories"]
-        model.columns_digest_ = attributes["columns_digest"]
+        model.columns_ = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
         model.variant_ = attributes["variant"]
+        model.training_ = attributes["training"]
         return model
+
+    def digest(self) -> str:
+        """Return a hash of the planes and of what they are of."""
+        self._check_fitted()
+        contents = [self.weights_, self.plane_category_, self.popularity_]
+        names = [self.method, self.get_params(), self.categories_, self.columns_, self.variant_]
+        return digest_of([*names, *(hashlib.sha256(array.tobytes()).hexdigest() for array in contents)])
 
     @property
     def _plane_start(self) -> np.ndarray:
@@ -298,7 +312,8 @@ class PlaneModel:
         if not self.__sklearn_is_fitted__():
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
 
-    def _check_parameters(self) -> None:
+    def check_parameters(self) -> None:
+        """Refuse parameters that no training can have."""
         if not (np.isfinite(self.regularization) and self.regularization > 0):
             raise ValueError(f"regularization must be above 0, got {self.regularization}")
         for name in ("epochs", "max_planes", "n_categories", "prune_every"):

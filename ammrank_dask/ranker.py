@@ -52,8 +52,10 @@ class AMMRank(PlaneModel):
         (n_categories,) training rows that rank the category.
     n_features_in_, n_categories_, n_steps_
         Sizes, and the number of training steps made.
-    categories_, columns_digest_, variant_
+    categories_, columns_, variant_
         What codes and columns mean, when `ammrank_dask.training` knew it; otherwise None.
+    training_
+        Loss and validation error by epoch, and which model was chosen, when `ammrank_dask.training` made it.
 
     Examples
     --------

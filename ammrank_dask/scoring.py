@@ -19,7 +19,6 @@ from distributed import Client
 from ammrank_dask.features import Features, open_features
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from ammrank_dask.training import digest_columns
 from storage.errors import BadInput
 from storage.files import write_atomic
 from storage.ids import ids_from_values
@@ -195,7 +194,7 @@ def check_match(model: AMMRank, features: Features, variant: str | None) -> None
             f"the model must rank the categories of the features at {features.path}, found other ones "
             f"({model.n_categories_} in the model, {len(features.categories)} in the features); train again"
         )
-    if model.columns_digest_ is not None and model.columns_digest_ != digest_columns(features, variant):
+    if model.columns_ is not None and model.columns_ != features.columns_of(variant):
         raise BadInput(
             f"the model must be trained on the columns of the features at {features.path}, found other ones "
             f"(variant {model.variant_} in the model, {variant} asked for); train again or take that variant"

@@ -17,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from distributed import Client
 
-from ammrank_dask.features import Features, open_features
-from ammrank_dask.hashing import SPLITS, split_of
+from ammrank_dask.features import Features
 from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.monitor.events import publish
 from ammrank_dask.planes import PlaneSums, WeightMean, train_block
 from ammrank_dask.ranker import AMMRank
-from ammrank_dask.rankings import check_rankings
 from ammrank_dask.shards import (
     MERGE_WIDTH,
     RowBlock,
@@ -36,29 +34,32 @@ from ammrank_dask.shards import (
     merge_sums,
 )
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.training_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
+from ammrank_dask.warm_start import planes_of_model
 from storage.checkpoints import is_saved, load_array, load_facts, save_arrays
 from storage.errors import BadInput
-from storage.files import digest_of
+from storage.files import digest_of, read_json, write_json
 
 logger = logging.getLogger(__name__)
 
 CLICKERS_WANTED = 50
 """Clickers of every category in the first pass over a sample, which gives all shards a common set of planes."""
 SAMPLE_ROWS = 10_000
-TRAIN, VALIDATION = "train", "validation"
+LAST, AVERAGE, BEST = "last", "average", "best"
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """How training is cut: none of it depends on the cluster."""
+    """How training is cut and when it ends: none of it depends on the cluster."""
 
     shards: int = 8
     rounds_per_epoch: int = 2
     block_rows: int = 1024
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value < 1:
+            if value is not None and value < 1:
                 raise BadInput(f"{name} must be at least 1, got {value}")
 
 
@@ -70,10 +71,12 @@ def train(
     rounds_per_epoch: int = 2,
     block_rows: int = 1024,
     epochs: int = 5,
+    patience: int | None = None,
     regularization: float = 1e-3,
     max_planes: int = 5,
     rank_weight: str = "uniform",
     average: bool | None = None,
+    start: AMMRank | None = None,
     seed: int = 0,
     variant: str | None = None,
     scratch: str | Path | None = None,
@@ -82,7 +85,7 @@ def train(
     """Train on the labelled training users of all partitions and return the fitted model.
 
     Users whom `split_of` puts into validation or gate are left out; the error on validation users is measured after
-    every epoch.
+    every epoch and kept in `training_` of the model.
 
     Parameters
     ----------
@@ -94,9 +97,14 @@ def train(
         Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
     epochs, regularization, max_planes, rank_weight, seed
         As in `AMMRank`.
+    patience
+        End after so many epochs in a row without a new best error of the validation users, and publish the best
+        epoch's model instead of the last one; None makes all epochs.
     average
         Publish the mean of the epoch-end models of the last half of the epochs; None lets the validation users
         choose between it and the last model.
+    start
+        A fitted model to begin with, columns and categories matched by name; None begins without planes.
     variant
         The columns to learn from; all when None.
     scratch
@@ -105,7 +113,7 @@ def train(
     """
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to train on, found none")
-    plan = TrainingPlan(shards, rounds_per_epoch, block_rows)
+    plan = TrainingPlan(shards, rounds_per_epoch, block_rows, patience)
     model = AMMRank(
         epochs=epochs,
         regularization=regularization,
@@ -115,10 +123,19 @@ def train(
         n_categories=len(features.categories),
         seed=seed,
     )
-    digest = digest_of([features.run.digest, features.run.checksums, variant, asdict(plan), model.get_params()])
+    model.check_parameters()
+    subject = {
+        "features": features.run.digest,
+        "parts": features.run.checksums,
+        "variant": variant,
+        "plan": asdict(plan),
+        "model": model.get_params(),
+        "start": None if start is None else start.digest(),
+    }
+    digest = digest_of(subject)
     folder = Path(scratch) if scratch is not None else features.path.parent
     job = _Training(client, features, model, plan, variant, folder / f".training-{digest}", progress)
-    fitted = job.run(average)
+    fitted = job.run(average, start, digest)
     shutil.rmtree(job.folder, ignore_errors=True)
     return fitted
 
@@ -144,29 +161,40 @@ class _Training:
         self.folder = folder
         self.progress = progress
 
-    def run(self, average: bool | None) -> AMMRank:
+    def run(self, average: bool | None, start: AMMRank | None, digest: str) -> AMMRank:
         """Train to the end and return the model."""
+        self._claim(digest)
         rows, clickers = self._prepare()
         blocks = cut_blocks(rows, self.plan.block_rows)
-        popularity = clickers.sum(axis=0)
         if not blocks:
             raise BadInput(f"features at {self.features.path} have no training user with a ranking; ingest more days")
         if sum(rows) < self.plan.shards:
             raise BadInput(f"shards must be at most the number of training users ({sum(rows)}), got {self.plan.shards}")
-        n_rounds = self.plan.rounds_per_epoch
+        popularity = clickers.sum(axis=0)
+        self._tell_unclicked(popularity)
+        if not self._checkpoints():
+            self._begin(start, blocks, clickers)
         epoch, round_ = self._resume()
-        if epoch == 0 and round_ == 0 and not is_saved(self._checkpoint(0, 0)):
-            self._begin(blocks, clickers if self.plan.shards > 1 else None)
-        while epoch < self.model.epochs:
-            dealt = deal_blocks(len(blocks), self.plan.shards, n_rounds, seed=self.model.seed, epoch=epoch)
+        while True:
+            history = self._close_epoch(epoch) if round_ == 0 and epoch > 0 else self._history()
+            if epoch == self.model.epochs or self._is_enough(history):
+                break
+            dealt = deal_blocks(
+                len(blocks), self.plan.shards, self.plan.rounds_per_epoch, seed=self.model.seed, epoch=epoch
+            )
             self._round(epoch, round_, [[blocks[i] for i in shard] for shard in dealt[round_]])
-            epoch, round_ = (epoch, round_ + 1) if round_ + 1 < n_rounds else (epoch + 1, 0)
-        last = self._candidate(self._checkpoint(epoch, 0), "sums")
-        mean = self._candidate(self._checkpoint(epoch, 0), "mean")
-        chosen = last
-        if average or (average is None and self._validate(mean) < self._validate(last)):
-            chosen = mean
-        return self._fitted(chosen, popularity, self._checkpoint(epoch, 0))
+            epoch, round_ = self._resume()
+        return self._choose(average, history, popularity)
+
+    def _claim(self, digest: str) -> None:
+        """Make the scratch folder, or check that what is in it is of this training."""
+        place = self.folder / "job.json"
+        if not place.is_file():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            write_json(place, {"digest": digest}, durable=False)
+        elif read_json(place) != {"digest": digest}:
+            raise BadInput(f"{self.folder} must hold checkpoints of this training, found others; remove the folder")
 
     def _prepare(self) -> tuple[list[int], np.ndarray]:
         """Decode the rows of every partition once; return its training rows, and (n_blocks, L) clickers by block."""
@@ -183,22 +211,42 @@ class _Training:
             clickers.append(load_array(folder, "clickers"))
         return rows, np.concatenate(clickers)
 
-    def _begin(self, blocks: list[RowBlock], clickers: np.ndarray | None) -> None:
-        """Write the model before the first round: empty, or for several shards that of a pass over a sample."""
-        n_features = self.features.n_columns(self.variant)
-        empty = PlaneSums.empty(n_features, self.model.n_categories or 0)
-        start = self.folder / "start"
-        if not is_saved(start):
-            save_arrays(start, _arrays_of(empty), {"step": empty.step, "next_id": empty.next_id})
-        if clickers is None:
-            shutil.copytree(start, self._checkpoint(0, 0), dirs_exist_ok=False)
-            return
+    def _tell_unclicked(self, popularity: np.ndarray) -> None:
+        unclicked = [name for name, clicks in zip(self.features.categories, popularity, strict=True) if not clicks]
+        if unclicked:
+            logger.warning(
+                "%d of %d categories have no clicks of training users and rank last: %s",
+                len(unclicked), len(popularity), ", ".join(unclicked[:5]) + (", …" if len(unclicked) > 5 else ""),
+            )  # fmt: skip
+
+    def _begin(self, start: AMMRank | None, blocks: list[RowBlock], clickers: np.ndarray) -> None:
+        """Write the model before the first round: empty or the one to start from.
+
+        With several shards planes are born only here, in a pass over a sample: born apart they would not match, and
+        their mean is nothing. A model to start from needs the pass only for categories that have clicks and no planes.
+        """
         n_rows = np.array([block.n_rows for block in blocks])
-        sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
-        arguments = (start, self.folder, [blocks[i] for i in sample], self.model, -1, self.model.max_planes)
-        run_tasks(
-            self.client, "train-first", train_shard, [(*arguments, self._checkpoint(0, 0))], progress=self.progress
-        )
+        if start is None:
+            planes = PlaneSums.empty(self.features.n_columns(self.variant), len(self.features.categories))
+        else:
+            planes = planes_of_model(
+                start,
+                self.features.columns_of(self.variant),
+                self.features.categories,
+                regularization=self.model.regularization,
+                max_planes=self.model.max_planes,
+                step=math.ceil(n_rows.sum() / self.plan.shards),
+            )
+        needs_pass = self.plan.shards > 1 and ((planes.n_planes == 0) & (clickers.sum(axis=0) > 0)).any()
+        first = self.folder / "start" if needs_pass else self._checkpoint(0, 0)
+        if not is_saved(first):
+            _save_planes(first, planes, WeightMean())
+        if needs_pass:
+            sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
+            task = (first, self.folder, [blocks[i] for i in sample], self.model, -1, self.model.max_planes)
+            run_tasks(
+                self.client, "train-first", train_shard, [(*task, self._checkpoint(0, 0))], progress=self.progress
+            )
 
     def _round(self, epoch: int, round_: int, dealt: list[list[RowBlock]]) -> None:
         """Let every shard train a copy of the model on its blocks, merge, and write the checkpoint."""
@@ -206,43 +254,55 @@ class _Training:
         name = f"train-e{epoch:03d}-r{round_:02d}"
         now = self._checkpoint(epoch, round_)
         outputs = [self.folder / f"{name}-s{shard:04d}" for shard in range(len(dealt))]
-        # Planes are born freely only by a single shard: born apart they would not match, and their mean is nothing.
+        # After the first pass planes are born only by a single shard.
         limit = self.model.max_planes if self.plan.shards == 1 else 0
-        tasks = [
-            (now, self.folder, shard, self.model, epoch, limit, output)
-            for shard, output in zip(dealt, outputs, strict=True)
-            if not is_saved(output)
-        ]
-        run_tasks(self.client, name, train_shard, tasks, progress=self.progress)
         rows = [sum(block.n_rows for block in shard) for shard in dealt]
-        merged = self._merge(name, outputs, [n / sum(rows) for n in rows])
-        steps = [load_facts(output)["step"] - load_facts(now)["step"] for output in outputs]
+        todo = [shard for shard, output in enumerate(outputs) if not is_saved(output)]
+        run_tasks(
+            self.client,
+            name,
+            train_shard,
+            [(now, self.folder, dealt[shard], self.model, epoch, limit, outputs[shard]) for shard in todo],
+            progress=self.progress,
+            units=[rows[shard] for shard in todo],
+        )
+        trained = time.perf_counter()
         is_epoch_end = round_ + 1 == self.plan.rounds_per_epoch
         following = self._checkpoint(epoch + 1, 0) if is_epoch_end else self._checkpoint(epoch, round_ + 1)
-        planes = _load_planes(outputs[0])
-        planes.sums = load_array(merged, "sums").astype(np.float32)
-        planes.step = advance_step(load_facts(now)["step"], steps)
-        mean = _load_mean(now)
-        if is_epoch_end and epoch >= self.model.epochs // 2:
-            mean.add(planes.weights(self.model.regularization), planes.plane_id)
-        save_arrays(
-            following,
-            {**_arrays_of(planes), **mean.to_arrays()},
-            {"step": planes.step, "next_id": planes.next_id, "n_models": mean.n_models},
-        )
-        for old in [now, *outputs, merged]:
-            shutil.rmtree(old, ignore_errors=True)
-        facts: dict[str, Any] = {"epoch": epoch + 1, "round": round_ + 1, "planes": int(planes.n_planes.sum())}
-        facts["users_per_second"] = round(sum(rows) / (time.perf_counter() - started))
-        if is_epoch_end:
-            facts["validation_error"] = self._validate(self._candidate(following, "sums"))
-        self.client.log_event("ammrank-train", facts)
-        logger.info("trained %s", ", ".join(f"{key} {value}" for key, value in facts.items()))
+        average_with = self.model.regularization if is_epoch_end and epoch >= self.model.epochs // 2 else None
+        merged = self._merge(name, outputs, [n / sum(rows) for n in rows])
+        task = (now, outputs, merged, sum(rows), round_ > 0, following, average_with)
+        (facts,) = run_tasks(self.client, f"{name}-merge", close_round, [task], progress=silent)
+        self._sweep(name)
+        ended = time.perf_counter()
+        told = {
+            "epoch": epoch + 1,
+            "round": round_ + 1,
+            "loss": facts["loss"] / sum(rows),
+            "planes": sum(facts["n_planes"]),
+            "users_per_second": round(sum(rows) / (ended - started)),
+        }
+        publish(
+            self.client, "train", **told, epochs=self.model.epochs, planes_per_category=facts["n_planes"],
+            categories=self.features.categories,
+        )  # fmt: skip
+        logger.info(
+            "trained %s, merge and checkpoint %.1f %%", ", ".join(f"{key} {value}" for key, value in told.items()),
+            100 * (ended - trained) / (ended - started),
+        )  # fmt: skip
 
-    def _merge(self, name: str, parts: list[Path], weights: list[float]) -> Path:
-        """Merge models on the workers, a few at a time, in a tree whose shape depends on their number only."""
+    def _sweep(self, name: str) -> None:
+        """Remove what a closed round does not need any more."""
+        checkpoints = self._checkpoints()
+        kept = {checkpoints[-1], self._best_checkpoint()}
+        for old in [*self.folder.glob(f"{name}-*"), *checkpoints]:
+            if old not in kept:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _merge(self, name: str, parts: list[Path], weights: list[float]) -> list[tuple[Path, float]]:
+        """Merge models on the workers until a few are left, in a tree whose shape depends on their number only."""
         level = 0
-        while len(parts) > 1 or level == 0:
+        while len(parts) > MERGE_WIDTH:
             groups = [slice(i, i + MERGE_WIDTH) for i in range(0, len(parts), MERGE_WIDTH)]
             outputs = [self.folder / f"{name}-m{level}-{i:04d}" for i in range(len(groups))]
             tasks = [
@@ -251,37 +311,73 @@ class _Training:
                 if not is_saved(output)
             ]
             run_tasks(self.client, f"{name}-merge", merge_shards, tasks, progress=silent)
-            if level:
-                for part in parts:
-                    shutil.rmtree(part, ignore_errors=True)
             parts, weights, level = outputs, [1.0] * len(outputs), level + 1
-        return parts[0]
+        return list(zip(parts, weights, strict=True))
 
-    def _validate(self, weights: np.ndarray) -> float:
-        """Return the disagreement error of a model on the validation users, NaN without any."""
-        place = self.folder / "candidate"
-        shutil.rmtree(place, ignore_errors=True)
-        category = _load_planes(self._latest()).plane_category[: weights.shape[1]]
-        save_arrays(place, {"weights": weights, "plane_category": category}, {})
-        tasks = [(place, self._rows(partition), self.model) for partition in range(self.features.n_partitions)]
+    def _close_epoch(self, epoch: int) -> list[dict[str, Any]]:
+        """Measure the model of a finished epoch on the validation users, once, and return the history."""
+        history = self._history()
+        if len(history) < epoch:
+            checkpoint = self._checkpoint(epoch, 0)
+            facts = load_facts(checkpoint)
+            error = self._validate(checkpoint, LAST)
+            closed = {"epoch": epoch, "loss": facts["loss"] / facts["rows"], "validation_error": error}
+            history.append(closed)
+            write_json(self.folder / "history.json", history, durable=False)
+            publish(
+                self.client, "train", **closed, round=self.plan.rounds_per_epoch, epochs=self.model.epochs,
+            )  # fmt: skip
+            logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
+        return history
+
+    def _history(self) -> list[dict[str, Any]]:
+        place = self.folder / "history.json"
+        history: list[dict[str, Any]] = read_json(place) if place.is_file() else []
+        return history
+
+    def _is_enough(self, history: list[dict[str, Any]]) -> bool:
+        best = _best_epoch(history)
+        return self.plan.patience is not None and best is not None and len(history) - best >= self.plan.patience
+
+    def _best_checkpoint(self) -> Path | None:
+        best = _best_epoch(self._history()) if self.plan.patience is not None else None
+        return None if best is None else self._checkpoint(best, 0)
+
+    def _validate(self, checkpoint: Path, kind: str) -> float | None:
+        """Return the disagreement error of a model on the validation users, None without any."""
+        tasks = [
+            (checkpoint, kind, self._rows(partition), self.model) for partition in range(self.features.n_partitions)
+        ]
         errors = run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent)
-        shutil.rmtree(place, ignore_errors=True)
         n_rows = sum(count for _, count in errors)
-        return sum(total for total, _ in errors) / n_rows if n_rows else math.nan
+        return sum(total for total, _ in errors) / n_rows if n_rows else None
 
-    def _candidate(self, checkpoint: Path, name: str) -> np.ndarray:
-        planes = _load_planes(checkpoint)
-        if name == "mean":
-            return _load_mean(checkpoint).weights()
-        return planes.weights(self.model.regularization)
-
-    def _fitted(self, weights: np.ndarray, popularity: np.ndarray, checkpoint: Path) -> AMMRank:
-        planes = _load_planes(checkpoint)
+    def _choose(self, average: bool | None, history: list[dict[str, Any]], popularity: np.ndarray) -> AMMRank:
+        """Return the model that the validation users prefer, or the one that was asked for."""
+        latest = self._checkpoints()[-1]
+        chosen, kind, checkpoint = LAST, LAST, latest
+        error = history[-1]["validation_error"]
+        best = self._best_checkpoint()
+        if best is not None:
+            chosen, checkpoint = BEST, best
+            error = min(closed["validation_error"] for closed in history)
+        average_error = None
+        if load_facts(latest)["n_models"] and average is not False:
+            average_error = self._validate(latest, AVERAGE)
+            if average or (average_error is not None and average_error < error):
+                chosen, kind, checkpoint, error = AVERAGE, AVERAGE, latest, average_error
+        planes, weights = load_candidate(checkpoint, kind, self.model.regularization)
         model = self.model
         model.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
         model.categories_ = list(self.features.categories)
-        model.columns_digest_ = digest_columns(self.features, self.variant)
+        model.columns_ = self.features.columns_of(self.variant)
         model.variant_ = self.variant
+        model.training_ = {
+            "published": chosen,
+            "validation_error": error,
+            "average_error": average_error,
+            "epochs": history,
+        }
         return model
 
     def _rows(self, partition: int) -> Path:
@@ -290,50 +386,13 @@ class _Training:
     def _checkpoint(self, epoch: int, round_: int) -> Path:
         return self.folder / f"checkpoint-{epoch:04d}-{round_:04d}"
 
-    def _latest(self) -> Path:
-        return max(path for path in self.folder.glob("checkpoint-*") if is_saved(path))
+    def _checkpoints(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("checkpoint-*") if is_saved(path))
 
     def _resume(self) -> tuple[int, int]:
         """Return the epoch and round to go on with: that of the last checkpoint."""
-        found = [path for path in self.folder.glob("checkpoint-*") if is_saved(path)]
-        if not found:
-            return 0, 0
-        _, epoch, round_ = max(found).name.split("-")
+        _, epoch, round_ = self._checkpoints()[-1].name.split("-")
         return int(epoch), int(round_)
-
-
-def prepare_rows(features_path: str, partition: int, variant: str | None, block_rows: int, folder: Path) -> None:
-    """Decode the labelled rows of one partition, training and validation apart, and count clickers by block."""
-    features = open_features(features_path)
-    part = features.partition(partition, variant=variant)
-    if part.rankings is None:
-        raise BadInput(f"partition {partition} of {features_path} must have rankings, found none")
-    n_categories = len(features.categories)
-    check_rankings(part.rankings, n_rows=part.X.shape[0], n_categories=n_categories)
-    has_ranking = (part.rankings >= 0).any(axis=1)
-    split = split_of(part.user_ids)
-    arrays: dict[str, np.ndarray] = {}
-    facts = {}
-    for name in (TRAIN, VALIDATION):
-        chosen = has_ranking & (split == SPLITS.index(name))
-        X, rankings = part.X[chosen], part.rankings[chosen]
-        arrays |= {
-            f"{name}-data": X.data,
-            f"{name}-indices": X.indices,
-            f"{name}-indptr": X.indptr,
-            f"{name}-rankings": rankings,
-        }
-        facts[name] = int(chosen.sum())
-    facts["columns"] = part.X.shape[1]
-    rankings = arrays[f"{TRAIN}-rankings"]
-    starts = range(0, len(rankings), block_rows)
-    counts = [_count_clickers(rankings[start : start + block_rows], n_categories) for start in starts]
-    arrays["clickers"] = np.array(counts, np.int64).reshape(len(counts), n_categories)
-    save_arrays(folder, arrays, facts)
-
-
-def _count_clickers(rankings: np.ndarray, n_categories: int) -> np.ndarray:
-    return np.bincount(rankings[rankings >= 0], minlength=n_categories)
 
 
 def train_shard(
@@ -348,23 +407,15 @@ def train_shard(
     options = {**model.block_options(), "max_planes": max_planes}
     if not max_planes:
         options |= {"prune_every": None, "clone_probability": 0.0}
+    rows: dict[int, PreparedRows] = {}
+    loss = 0.0
     for block in blocks:
-        X, rankings = read_rows(folder / f"rows-{block.partition:05d}", TRAIN, block.start, block.stop)
+        if block.partition not in rows:
+            rows[block.partition] = PreparedRows(folder / f"rows-{block.partition:05d}", TRAIN)
+        X, rankings = rows[block.partition].read(block.start, block.stop)
         key = [model.seed, epoch, block.number] if epoch >= 0 else [model.seed, 2**31, block.number, 1]
-        train_block(planes, X, rankings, np.random.default_rng(key).permutation(len(rankings)), **options)
-    save_arrays(output, _arrays_of(planes), {"step": planes.step, "next_id": planes.next_id})
-
-
-def read_rows(folder: Path, name: str, start: int = 0, stop: int | None = None) -> tuple[sp.csr_matrix, np.ndarray]:
-    """Return rows of a prepared partition; only the pages that they lie on are read."""
-    indptr = load_array(folder, f"{name}-indptr", mapped=True)
-    stop = len(indptr) - 1 if stop is None else stop
-    begin, end = int(indptr[start]), int(indptr[stop])
-    data = np.array(load_array(folder, f"{name}-data", mapped=True)[begin:end])
-    indices = np.array(load_array(folder, f"{name}-indices", mapped=True)[begin:end])
-    shape = (stop - start, load_facts(folder)["columns"])
-    X = sp.csr_matrix((data, indices, np.array(indptr[start : stop + 1]) - begin), shape=shape)
-    return X, np.array(load_array(folder, f"{name}-rankings", mapped=True)[start:stop])
+        loss += train_block(planes, X, rankings, np.random.default_rng(key).permutation(len(rankings)), **options)
+    _save_planes(output, planes, WeightMean(), loss=loss)
 
 
 def merge_shards(parts: list[Path], weights: list[float], output: Path) -> None:
@@ -373,30 +424,74 @@ def merge_shards(parts: list[Path], weights: list[float], output: Path) -> None:
     save_arrays(output, {"sums": sums}, {})
 
 
-def validate_rows(candidate: Path, rows: Path, model: AMMRank) -> tuple[float, int]:
+def close_round(
+    now: Path, shards: list[Path], merged: list[tuple[Path, float]], rows: int, sums_up: bool, following: Path,
+    average_with: float | None,
+) -> dict[str, Any]:  # fmt: skip
+    """Merge what is left to merge, write the checkpoint after a round, and return its facts.
+
+    Parameters
+    ----------
+    now, following
+        The checkpoints before and after the round.
+    shards
+        What the shards learned, in their order.
+    merged
+        The models to merge, with their weights.
+    rows, sums_up
+        Rows of the round, and whether earlier rounds of the epoch count with it.
+    average_with
+        λ when the model belongs to the average, else None.
+    """
+    before, learned = load_facts(now), [load_facts(shard) for shard in shards]
+    planes = _load_planes(shards[0])
+    parts, weights = zip(*merged, strict=True)
+    planes.sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights).astype(np.float32)
+    planes.step = advance_step(before["step"], [facts["step"] - before["step"] for facts in learned])
+    mean = _load_mean(now)
+    if average_with is not None:
+        mean.add(planes.weights(average_with), planes.plane_id)
+    loss = sum(facts["loss"] for facts in learned)
+    earlier = (before["loss"], before["rows"]) if sums_up else (0.0, 0)
+    _save_planes(following, planes, mean, loss=loss + earlier[0], rows=rows + earlier[1])
+    return {"loss": loss, "n_planes": planes.n_planes.tolist()}
+
+
+def validate_rows(checkpoint: Path, kind: str, rows: Path, model: AMMRank) -> tuple[float, int]:
     """Return the sum of the disagreement errors of the validation users of a partition, and their number."""
-    X, rankings = read_rows(rows, VALIDATION)
+    X, rankings = PreparedRows(rows, VALIDATION).read()
     if not len(rankings):
         return 0.0, 0
     scorer = AMMRank(**model.get_params())
-    popularity = np.zeros(model.n_categories or 0, np.int64)
-    weights, category = load_array(candidate, "weights"), load_array(candidate, "plane_category")
-    scorer.set_planes(weights, category, popularity, n_steps=0)
+    planes, weights = load_candidate(checkpoint, kind, model.regularization)
+    popularity = np.zeros(len(planes.n_planes), np.int64)
+    scorer.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=0)
     return disagreement_error(scorer.decision_function(X), rankings) * len(rankings), len(rankings)
 
 
-def digest_columns(features: Features, variant: str | None) -> str:
-    """Return a hash of the names of a variant's columns, in their order."""
-    return digest_of(features.columns_of(variant))
+def load_candidate(checkpoint: Path, kind: str, regularization: float) -> tuple[PlaneSums, np.ndarray]:
+    """Return the planes of a checkpoint and their weights: those of the model itself, or of the average."""
+    planes = _load_planes(checkpoint)
+    weights = _load_mean(checkpoint).weights() if kind == AVERAGE else planes.weights(regularization)
+    return planes, weights
 
 
-def _arrays_of(planes: PlaneSums) -> dict[str, np.ndarray]:
-    return {
+def _best_epoch(history: list[dict[str, Any]]) -> int | None:
+    """Return the epoch, from 1, with the least error; None before there is one."""
+    known = [(closed["validation_error"], closed["epoch"]) for closed in history]
+    return min(((error, epoch) for error, epoch in known if error is not None), default=(0.0, None))[1]
+
+
+def _save_planes(folder: Path, planes: PlaneSums, mean: WeightMean, *, loss: float = 0.0, rows: int = 0) -> None:
+    arrays = {
         "sums": planes.sums,
         "plane_category": planes.plane_category,
         "n_planes": planes.n_planes,
         "plane_id": planes.plane_id,
+        **mean.to_arrays(),
     }
+    facts = {"step": planes.step, "next_id": planes.next_id, "n_models": mean.n_models, "loss": loss, "rows": rows}
+    save_arrays(folder, arrays, facts)
 
 
 def _load_planes(folder: Path) -> PlaneSums:
@@ -406,7 +501,7 @@ def _load_planes(folder: Path) -> PlaneSums:
 
 
 def _load_mean(folder: Path) -> WeightMean:
-    facts = load_facts(folder)
-    if not facts.get("n_models"):
+    n_models = load_facts(folder)["n_models"]
+    if not n_models:
         return WeightMean()
-    return WeightMean.from_arrays(load_array(folder, "mean_total"), load_array(folder, "mean_id"), facts["n_models"])
+    return WeightMean.from_arrays(load_array(folder, "mean_total"), load_array(folder, "mean_id"), n_models)

@@ -413,13 +413,13 @@ def test_width__must_stay_the_same():
 def test_save__keeps_everything(tmp_path):
     X, rankings = draw_rows(11)
     model = AMMRank(regularization=0.01, seed=7, n_categories=6, rank_weight=[1, 1, 0.5]).fit(X, rankings)
-    model.categories_, model.columns_digest_, model.variant_ = list("abcdef"), "5e", "adv"
+    model.categories_, model.columns_, model.variant_ = list("abcdef"), ["ü", "x"], "adv"
     for _ in range(2):  # the second save replaces the first
         model.save(tmp_path / "models" / "m")
     loaded = AMMRank.load(tmp_path / "models" / "m")
     assert [p.name for p in (tmp_path / "models").iterdir()] == ["m"]
     assert loaded.get_params() == model.get_params()
-    assert (loaded.categories_, loaded.columns_digest_, loaded.variant_) == (list("abcdef"), "5e", "adv")
+    assert (loaded.categories_, loaded.columns_, loaded.variant_) == (list("abcdef"), ["ü", "x"], "adv")
     assert loaded.n_steps_ == model.n_steps_
     np.testing.assert_array_equal(loaded.decision_function(X), model.decision_function(X))
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))

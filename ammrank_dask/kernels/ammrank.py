@@ -227,7 +227,7 @@ def _push_pairs(ranking, tied, rank_weights, best_score, rival, push):
                 push[category] -= pair_push
                 won += pair_push
             push[preferred] += won
-            total += won
+            total += float(won)
         first = end
     return total
 
