@@ -1,5 +1,9 @@
 """Distributed training: one shard is the plain loop, any cluster gives the same bits, a rerun goes on."""
 
+import asyncio
+import os
+import signal
+
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
@@ -11,6 +15,7 @@ from ammrank_dask.metrics import disagreement_error
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
 from ammrank_dask.training import train
+from ammrank_dask.warm_start import planes_of_model
 from storage.errors import BadInput
 
 CATEGORIES = [f"c{i}" for i in range(6)]
@@ -179,3 +184,185 @@ def test_merge_sums__is_the_weighted_sum_and_keeps_the_bits_of_one():
     one, two = rng.random((2, 4, 3)).astype(np.float32)
     assert merge_sums([one], [1.0]).astype(np.float32).tobytes() == one.tobytes()
     np.testing.assert_allclose(merge_sums([one, two], [0.25, 0.75]), 0.25 * one + 0.75 * two, rtol=1e-6)
+
+
+def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
+    options = {"shards": 6, "epochs": 3, "block_rows": 40, "seed": 3}
+    expected = train(client, features, **options)
+    killed = []
+
+    with (
+        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as elsewhere,
+    ):
+
+        def kill_in_mid_round(stage, done, total):
+            if stage == "train-e001-r00" and done == 2 and not killed:
+                victim = next(iter(cluster.workers.values()))
+                killed.append(victim.pid)
+                os.kill(victim.pid, signal.SIGKILL)
+
+        model = train(elsewhere, features, scratch=tmp_path, progress=kill_in_mid_round, **options)
+    assert len(killed) == 1
+    np.testing.assert_array_equal(model.weights_, expected.weights_)
+    assert model.training_ == expected.training_
+
+
+def test_train__keeps_loss_and_validation_error_by_epoch(client, features):
+    model = train(client, features, shards=4, epochs=4, block_rows=60, average=False)
+    epochs = model.training_["epochs"]
+    assert [closed["epoch"] for closed in epochs] == [1, 2, 3, 4]
+    assert epochs[-1]["loss"] < epochs[0]["loss"]
+    assert model.training_["published"] == "last"
+    assert epochs[-1]["validation_error"] == pytest.approx(validation_error(model, features))
+
+
+def test_train__the_validation_users_choose_between_last_and_average(client, features):
+    options = {"shards": 4, "epochs": 4, "block_rows": 60}
+    candidates = {
+        kind: validation_error(train(client, features, average=kind == "average", **options), features)
+        for kind in ("last", "average")
+    }
+    assert candidates["last"] != candidates["average"]
+    model = train(client, features, **options)
+    assert model.training_["published"] == min(candidates, key=candidates.get)
+    assert validation_error(model, features) == pytest.approx(min(candidates.values()))
+
+
+def test_train__stops_early_and_keeps_the_best_epoch(client, features):
+    # So strong a λ that later epochs swing around the best one.
+    options = {"shards": 2, "block_rows": 60, "regularization": 0.3, "average": False, "seed": 1}
+    full = train(client, features, epochs=12, **options).training_["epochs"]
+    errors = [closed["validation_error"] for closed in full]
+    stop = next(e for e in range(2, 13) if e - (1 + int(np.argmin(errors[:e]))) >= 2)
+    assert stop < 12
+    stopped = train(client, features, epochs=12, patience=2, **options)
+    assert [closed["validation_error"] for closed in stopped.training_["epochs"]] == errors[:stop]
+    assert stopped.training_["published"] == "best"
+    assert validation_error(stopped, features) == pytest.approx(min(errors[:stop]))
+
+
+def test_train__warm_start_goes_on_where_the_model_was(client, features):
+    options = {"block_rows": 60, "regularization": 1e-2}
+    first = train(client, features, shards=1, epochs=4, **options)
+    cold = train(client, features, shards=1, epochs=1, **options)
+    warm = train(client, features, shards=1, epochs=1, start=first, **options)
+    assert validation_error(warm, features) < validation_error(cold, features)
+    # Several shards plant no planes when every category has some.
+    sharded = train(client, features, shards=4, epochs=1, start=first, **options)
+    np.testing.assert_array_equal(sharded.n_planes_, first.n_planes_)
+
+
+def test_train__warm_start_plants_planes_for_a_new_category(client, features):
+    first = train(client, features, shards=4, epochs=2, block_rows=60)
+    planted = first.plane_category_ != 5
+    start = AMMRank(n_categories=5)
+    start.set_planes(first.weights_[:, planted], first.plane_category_[planted], first.popularity_[:5], n_steps=9)
+    start.categories_, start.columns_ = CATEGORIES[:5], first.columns_
+    warm = train(client, features, shards=4, epochs=2, block_rows=60, start=start)
+    assert (warm.n_planes_ > 0).all()
+    assert validation_error(warm, features) < 0.2
+
+
+def test_planes_of_model__matches_columns_and_categories_by_name():
+    model = AMMRank(n_categories=3)
+    weights = np.array([[1.0, 2.0, 3.0, 4.0], [5.0, 6.0, 7.0, 8.0], [0.5, 0.5, 0.5, 0.5]], np.float32)
+    model.set_planes(weights, np.array([0, 1, 1, 2]), np.array([1, 1, 1]), n_steps=100)
+    model.columns_, model.categories_ = ["x", "y"], ["a", "b", "c"]
+    planes = planes_of_model(model, ["y", "new", "x"], ["b", "d", "a"], regularization=0.5, max_planes=1, step=4)
+    # c is gone; of the two planes of b the longer, (3, 7), stays; S = λ · step · w = 2w.
+    np.testing.assert_array_equal(planes.plane_category, [0, 2])
+    np.testing.assert_array_equal(planes.n_planes, [1, 0, 1])
+    np.testing.assert_array_equal(planes.sums, [[14.0, 10.0], [0.0, 0.0], [6.0, 2.0], [1.0, 1.0]])
+    np.testing.assert_array_equal(planes.weights(0.5), planes.sums / 2)
+    assert (planes.step, planes.next_id, planes.plane_id.tolist()) == (4, 2, [0, 1])
+
+
+@pytest.mark.parametrize(
+    ("columns", "categories", "message"),
+    [
+        (["p", "q"], ["a"], "must share columns with the features, found none in common; train without it"),
+        (["x"], ["z"], "must share categories with the features, found none in common"),
+    ],
+)
+def test_planes_of_model__refuses_a_model_of_something_else(columns, categories, message):
+    model = AMMRank(n_categories=1)
+    model.set_planes(np.ones((2, 1), np.float32), np.array([0]), np.array([1]), n_steps=1)
+    model.columns_, model.categories_ = ["x"], ["a"]
+    with pytest.raises(BadInput, match=message):
+        planes_of_model(model, columns, categories, regularization=1.0, max_planes=5, step=1)
+
+
+def test_planes_of_model__refuses_another_width_without_names():
+    model = AMMRank(n_categories=1)
+    model.set_planes(np.ones((3, 1), np.float32), np.array([0]), np.array([1]), n_steps=1)
+    with pytest.raises(BadInput, match="must have 1 columns, found 2 without names"):
+        planes_of_model(model, ["x"], ["a"], regularization=1.0, max_planes=5, step=1)
+
+
+def test_train__a_category_nobody_clicked_is_told_and_ranks_last(client, tmp_path, caplog):
+    rng = np.random.default_rng(0)
+    X = rng.random((300, 4))
+    rankings = np.argsort(-X[:, :3], axis=1)[:, :2]
+    categories = ["a", "b", "c", "never"]
+    store = write_features(tmp_path / "f", X, np.arange(300), list("wxyz"), rankings, categories=categories)
+    with caplog.at_level("WARNING", logger="ammrank_dask"):
+        model = train(client, store, shards=2, epochs=1, block_rows=50)
+    assert "1 of 4 categories have no clicks of training users and rank last: never" in caplog.text
+    assert (model.predict(X)[:, -1] == 3).all()
+
+
+def test_train__a_checkpoint_of_other_parameters_is_not_taken(client, features, tmp_path, monkeypatch):
+    options = {"shards": 2, "epochs": 2, "block_rows": 60}
+    expected = train(client, features, regularization=0.01, **options)
+    real = training.run_tasks
+
+    def fail_at_merge(client, stage, *arguments, **keywords):
+        if stage == "train-e001-r00-merge":
+            raise RuntimeError("gone")
+        return real(client, stage, *arguments, **keywords)
+
+    monkeypatch.setattr(training, "run_tasks", fail_at_merge)
+    with pytest.raises(RuntimeError, match="gone"):
+        train(client, features, regularization=0.001, scratch=tmp_path, **options)
+    monkeypatch.setattr(training, "run_tasks", real)
+    (left,) = tmp_path.iterdir()
+    other = train(client, features, regularization=0.01, scratch=tmp_path, **options)
+    np.testing.assert_array_equal(other.weights_, expected.weights_)
+    # Nor when somebody gave it the name of this one.
+    monkeypatch.setattr(training, "digest_of", lambda subject: "5")
+    left.rename(tmp_path / ".training-5")
+    with pytest.raises(BadInput, match="must hold checkpoints of this training, found others; remove the folder"):
+        train(client, features, regularization=0.01, scratch=tmp_path, **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regularization": 0.0}, "regularization must be above 0, got 0.0"),
+        ({"max_planes": 0}, "max_planes must be at least 1, got 0"),
+        ({"rank_weight": "best"}, "rank_weight must be one of uniform, reciprocal, or numbers, got best"),
+        ({"patience": 0}, "patience must be at least 1, got 0"),
+    ],
+)
+def test_train__refuses_bad_parameters_before_the_first_task(client, features, options, message):
+    stages = []
+    with pytest.raises(ValueError, match=message):
+        train(client, features, progress=lambda stage, done, total: stages.append(stage), **options)
+    assert stages == []
+
+
+def test_train__inside_a_running_event_loop_as_in_a_notebook(features):
+    """A notebook calls the library from a thread whose event loop is running, with a client of its own."""
+
+    async def cell():
+        with (
+            LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+            Client(cluster, set_as_default=False) as own,
+        ):
+            model = train(own, features, shards=2, epochs=1, block_rows=100)
+            return model, own.status, own.submit(sum, [1, 2]).result()
+
+    model, status, three = asyncio.run(cell())
+    assert (status, three) == ("running", 3)
+    assert model.n_categories_ == 6
