@@ -1,0 +1,168 @@
+"""The AMM-rank page: what night, which stage, how far, how fast, whether it converges, who is starved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from bokeh.core.properties import without_property_validation
+from bokeh.document import Document
+from bokeh.models import InlineStyleSheet
+from bokeh.models.widgets import Div
+
+from ammrank_dask.monitor.panels import make_panels
+from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
+
+REFRESH_MILLISECONDS = 1_000
+MAX_NIGHTS_SHOWN, MAX_TROUBLES = 10, 8
+
+STYLE = """
+:host > div { width: 100%; }
+:host { font-family: Helvetica, Arial, sans-serif; color: #333c47; font-size: 13px; }
+h2 { font-size: 13px; margin: 2px 0 8px; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th { text-align: left; font-weight: normal; color: #707a87; border-bottom: 1px solid #e3e6ea; padding: 3px 6px; }
+td { padding: 3px 6px; border-bottom: 1px solid #f1f3f5; white-space: nowrap; }
+.none { color: #707a87; }
+.facts { display: flex; gap: 34px; align-items: baseline; flex-wrap: wrap; }
+.facts b { display: block; font-size: 23px; font-weight: 600; }
+.facts span { color: #707a87; }
+.bar { height: 9px; border-radius: 5px; background: #e3e6ea; margin-top: 9px; overflow: hidden; }
+.bar i { display: block; height: 100%; background: #e8912d; }
+.bad b { color: #c8372d; }
+.done b.state { color: #3f76b0; }
+"""
+
+
+def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> None:
+    """Fill the document of one visitor and keep it up to date.
+
+    Parameters
+    ----------
+    document
+        An empty document.
+    read
+        Returns the snapshot of the night.
+    """
+    style = InlineStyleSheet(css=STYLE)
+    texts = {
+        name: Div(name=name, sizing_mode="stretch_both", stylesheets=[style])
+        for name in ("head", "troubles", "history")
+    }
+    panels = make_panels()
+    write = {"head": head_html, "troubles": troubles_html, "history": history_html}
+
+    @without_property_validation
+    def update() -> None:
+        facts = read()
+        for panel in panels:
+            panel.update(facts)
+        for name, div in texts.items():
+            text = write[name](facts)
+            if div.text != text:
+                div.text = text
+
+    update()
+    for root in [*texts.values(), *(panel.figure for panel in panels)]:
+        document.add_root(root)
+    document.title = "AMM-rank"
+    document.add_periodic_callback(update, REFRESH_MILLISECONDS)
+
+
+def head_html(facts: dict[str, Any]) -> str:
+    """Return the line that is read first."""
+    night = facts["night"]
+    stage = next((found for found in facts["stages"] if found["name"] == night["stage"]), None)
+    step = stage["step"] if stage is not None else None
+    words = {"none": "no night yet", "begin": "running", "end": "published", "failed": "failed"}
+    state = words.get(night["state"], "")
+    if night["state"] == "none" and stage is not None:
+        state = "running"
+    if night["error"]:
+        state = f"failed: {night['error']}"
+    cells = [_cell("night", night["date"] or "–"), _cell("state", state, "state")]
+    if stage is not None:
+        cells.append(_cell("stage", label_of(stage["name"])))
+    if step is not None:
+        cells.append(_cell(f"{label_of(step['unit'])} a second", number_text(step["rate"])))
+    cells.append(_cell("so far", seconds_text(night["seconds"])))
+    if night["left"] is not None:
+        cells.append(_cell("left, as in earlier nights", seconds_text(night["left"])))
+    elif stage is not None and stage["left"] is not None:
+        cells.append(_cell("left in this stage", seconds_text(stage["left"])))
+    exposure = facts["exposure"]
+    if exposure is not None:
+        n_starved = exposure["starved_categories"]
+        cells.append(_cell("starved categories", f"{n_starved:,}", bad=n_starved > 0))
+    cells.append(_cell("failed tasks", f"{facts['tasks_failed']:,}", bad=facts["tasks_failed"] > 0))
+    if facts["workers_lost"]:
+        cells.append(_cell("lost workers", f"{facts['workers_lost']:,}", bad=True))
+    kind = {"failed": " bad", "end": " done"}.get(night["state"], "")
+    bar = f'<div class="bar"><i style="width: {_share(facts):.1%}"></i></div>'
+    return f'<div class="facts{kind}">{"".join(cells)}</div>{bar}'
+
+
+def _share(facts: dict[str, Any]) -> float:
+    """Return how much of the night is done: by time where earlier nights tell it, else by stages and tasks."""
+    night = facts["night"]
+    if night["state"] == "end":
+        return 1.0
+    if night["left"] is not None and night["seconds"] is not None:
+        return float(night["seconds"] / max(1e-9, night["seconds"] + night["left"]))
+    stages = facts["stages"]
+    done = sum(stage["state"] in ("end", "skipped") for stage in stages)
+    running = [stage["step"] for stage in stages if stage["state"] == "running" and stage["step"]]
+    return (done + sum(step["done"] / max(1, step["total"]) for step in running)) / max(1, len(stages))
+
+
+def troubles_html(facts: dict[str, Any]) -> str:
+    """Return failing and slow partitions."""
+    rows = [
+        (label_of(row["stage"], 28), row["part"], label_of(row["worker"]), label_of(row["error"], 28), "")
+        for row in facts["failures"][:MAX_TROUBLES]
+    ]
+    rows += [
+        (
+            label_of(row["stage"], 28),
+            row["part"],
+            label_of(row["worker"]),
+            "slow, in hand" if row["state"] == "running" else "slowest",
+            f"{seconds_text(row['seconds'])}, mean {seconds_text(row['mean_seconds'])}",
+        )
+        for row in facts["slow"][: MAX_TROUBLES - len(rows)]
+    ]
+    found = table(("step", "partition", "worker", "what", "time"), rows, empty="No slow and no failed partition.")
+    return f"<h2>Failing and slow partitions</h2>{found}"
+
+
+def history_html(facts: dict[str, Any]) -> str:
+    """Return the last nights, the newest first."""
+    rows = [
+        (
+            night.get("date"),
+            seconds_text(night.get("seconds")),
+            number_text(night.get("users")),
+            _decimal(night.get("validation_error")),
+            number_text(night.get("starved_categories")),
+            _percent(night.get("coverage")),
+            _decimal(night.get("gini")),
+        )
+        for night in facts["history"][::-1][:MAX_NIGHTS_SHOWN]
+    ]
+    head = ("night", "took", "users", "ε_dis", "starved categories", "coverage", "Gini")
+    return f"<h2>Last nights</h2>{table(head, rows, empty='This is the first night the scheduler knows of.')}"
+
+
+def _cell(name: str, value: object, kind: str = "", *, bad: bool = False) -> str:
+    outer = ' class="bad"' if bad else ""
+    inner = f' class="{kind}"' if kind else ""
+    return f"<div{outer}><b{inner}>{escape(str(value))}</b><span>{escape(name)}</span></div>"
+
+
+def _decimal(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4f}"
+
+
+def _percent(value: float | None) -> str:
+    return "–" if value is None else f"{value:.0%}"
