@@ -3,7 +3,7 @@
 import numpy as np
 
 from ammrank_dask.kernels.topk import top_k_rows
-from ammrank_dask.ranker import check_rankings
+from ammrank_dask.rankings import check_rankings
 
 _CHUNK_ROWS = 16_384
 

@@ -12,8 +12,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ammrank_dask.explain import CategoryScore, explain_row
+from ammrank_dask.halving import PLANE_LIMITS, REGULARIZATIONS, Tuning, halve, make_grid
 from ammrank_dask.kernels.ammrank import score_rows
 from ammrank_dask.kernels.topk import top_k_rows
+from ammrank_dask.metrics import disagreement_error
 from ammrank_dask.planes import PlaneSums, WeightMean, check_rank_weight, train_block
 from ammrank_dask.rankings import check_rankings, rankings_from_ranks
 from ammrank_dask.rows import Blocks, Rows, as_csr, check_n_features
@@ -24,6 +26,7 @@ from storage.models import load_model, save_model
 logger = logging.getLogger(__name__)
 
 _SCORE_ROWS = 8192
+_TUNING = 2**30
 
 
 class NotFittedError(ValueError, AttributeError):
@@ -56,6 +59,7 @@ class PlaneModel:
     columns_: list[str] | None
     variant_: str | None
     training_: dict[str, Any] | None
+    tuning_: Tuning
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """Return the parameters by name; `deep` changes nothing, as no parameter is an estimator."""
@@ -152,6 +156,51 @@ class PlaneModel:
         weights = mean.weights() if self.average else planes.weights(self.regularization)
         self.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
         return self
+
+    def tune(
+        self,
+        X: Rows,
+        rankings: np.ndarray,
+        *,
+        regularizations: Sequence[float] = REGULARIZATIONS,
+        plane_limits: Sequence[int] = PLANE_LIMITS,
+        held_out: float = 0.2,
+    ) -> Self:
+        """Set `regularization` and `max_planes` to the best of some values; `tuning_` has the table. Fit comes after.
+
+        Successive halving on the disagreement error of a share of the rows that is drawn by the seed.
+
+        Parameters
+        ----------
+        X, rankings
+            As in `fit`.
+        regularizations, plane_limits
+            The values to try, each with each.
+        held_out
+            Share of the rows to measure on.
+        """
+        X, rankings = as_csr(X), np.asarray(rankings)
+        if not 0 < held_out < 1:
+            raise ValueError(f"held_out must be between 0 and 1, got {held_out}")
+        n_categories = self.n_categories or _count_categories([(X, rankings)])
+        check_rankings(rankings, n_rows=X.shape[0], n_categories=n_categories)
+        labelled = np.random.default_rng([self.seed, _TUNING]).permutation(np.flatnonzero(rankings[:, 0] >= 0))
+        n_held = round(len(labelled) * held_out)
+        if not 0 < n_held < len(labelled):
+            raise ValueError(f"there must be labelled rows on both sides of held_out {held_out}, got {len(labelled)}")
+        test, train = labelled[:n_held], labelled[n_held:]
+
+        def measure(settings: Sequence[dict[str, Any]], rows: int) -> list[float]:
+            errors = []
+            for setting in settings:
+                model = type(self)(**{**self.get_params(), **setting, "n_categories": n_categories})
+                model.fit(X[train[:rows]], rankings[train[:rows]])
+                errors.append(disagreement_error(model.decision_function(X[test]), rankings[test]))
+            return errors
+
+        settings = make_grid(regularization=list(regularizations), max_planes=list(plane_limits))
+        self.tuning_ = halve(settings, len(train), measure)
+        return self.set_params(**self.tuning_.best)
 
     def block_options(self) -> dict[str, Any]:
         """Return the keywords of `train_block` that follow from the parameters."""

@@ -1,0 +1,116 @@
+"""Successive halving: by hand, in memory, on a cluster and through the command."""
+
+import json
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from ammrank_dask.features import write_features
+from ammrank_dask.halving import halve, make_grid
+from ammrank_dask.ranker import AMMRank
+from ammrank_dask.tuning import tune
+from storage.errors import BadInput
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Users who like a at both ends of a line and b in the middle: one plane a category cannot say that."""
+    rng = np.random.default_rng(1)
+    place = rng.uniform(-1, 1, 900)
+    ends = np.abs(place) > 0.5
+    return np.column_stack([place, np.ones(900)]), np.where(ends[:, None], [0, 1], [1, 2])
+
+
+def test_halve__keeps_a_third_and_gives_three_times_the_rows():
+    asked = []
+
+    def measure(settings, n_rows):
+        asked.append(([setting["x"] for setting in settings], n_rows))
+        # With few rows 5 looks best, with all of them 2.
+        wanted = 5 if n_rows < 900 else 2
+        return [abs(setting["x"] - wanted) for setting in settings]
+
+    tuning = halve(make_grid(x=[0, 1, 2, 3, 4, 5, 6]), 900, measure)
+    assert asked == [([0, 1, 2, 3, 4, 5, 6], 100), ([4, 5, 6], 300), ([5], 900)]
+    assert tuning.best == {"x": 5}
+    assert [(t.rung, t.rows, t.parameters["x"], t.error, t.kept) for t in tuning.trials if t.rung] == [
+        (1, 300, 4, 1, False), (1, 300, 5, 0, True), (1, 300, 6, 1, False), (2, 900, 5, 3, True),
+    ]  # fmt: skip
+    lines = tuning.to_text().splitlines()
+    assert lines[0].split() == ["rung", "rows", "x", "error"]
+    assert lines[1].split() == ["1", "100", "5", "0.0000", "*"]
+    assert lines[-1].split() == ["3", "900", "5", "3.0000", "*"]
+
+
+def test_halve__of_equal_errors_the_earlier_setting_stays():
+    assert halve(make_grid(x=[3, 1, 2]), 10, lambda settings, rows: [0.5] * len(settings)).best == {"x": 3}
+
+
+def test_make_grid__refuses_nothing_to_try():
+    with pytest.raises(ValueError, match="there must be a value of max_planes to try, got none"):
+        make_grid(regularization=[1.0], max_planes=[])
+
+
+def test_tune__estimator_finds_a_setting_that_works(rows):
+    X, rankings = rows
+    ranker = AMMRank(epochs=10, n_categories=3, max_planes=1)
+    assert (ranker.fit(X, rankings).predict(X)[:, 0] == rankings[:, 0]).mean() < 0.9
+    ranker.tune(X, rankings, regularizations=[1e-4, 1e3], plane_limits=[1, 5])
+    assert ranker.tuning_.best == {"regularization": 1e-4, "max_planes": 5}
+    assert (ranker.regularization, ranker.max_planes) == (1e-4, 5)
+    assert (ranker.fit(X, rankings).predict(X)[:, 0] == rankings[:, 0]).mean() > 0.95
+    again = AMMRank(epochs=10, n_categories=3).tune(X, rankings, regularizations=[1e-4, 1e3], plane_limits=[1, 5])
+    assert again.tuning_ == ranker.tuning_
+
+
+@pytest.mark.parametrize(
+    ("rankings", "held_out", "message"),
+    [
+        ([[0], [1]], 1.5, "held_out must be between 0 and 1, got 1.5"),
+        ([[0], [-1]], 0.2, r"there must be labelled rows on both sides of held_out 0.2, got 1"),
+    ],
+)
+def test_tune__estimator_refuses(rankings, held_out, message):
+    with pytest.raises(ValueError, match=message):
+        AMMRank().tune(np.ones((2, 1)), np.array(rankings), held_out=held_out)
+
+
+def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, rows, tmp_path):
+    X, rankings = rows
+    features = write_features(
+        tmp_path / "f", X, np.arange(900), ["place", "one"], rankings, categories=list("abc"), n_partitions=3
+    )
+    options = {"regularizations": [1e-4, 1e3], "plane_limits": [1, 5], "epochs": 10, "shards": 1, "block_rows": 64}
+    tuning = tune(client, features, **options)
+    assert tuning.best == {"regularization": 1e-4, "max_planes": 5}
+    assert len([trial for trial in tuning.trials if trial.rung == 0]) == 4
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
+    with (
+        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as elsewhere,
+    ):
+        assert tune(elsewhere, features, **options) == tuning
+    json.dumps(tuning.to_json(), allow_nan=False)
+
+
+def test_tune__refuses_features_without_rankings(client, tmp_path):
+    features = write_features(tmp_path / "f", np.ones((20, 2)), np.arange(20), ["a", "b"])
+    with pytest.raises(BadInput, match="must have rankings to tune on, found none"):
+        tune(client, features)
+
+
+def test_tune__refuses_a_bad_value_before_the_first_task(client, rows, tmp_path):
+    X, rankings = rows
+    features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings, categories=list("abc"))
+    with pytest.raises(ValueError, match="regularization must be above 0, got -1"):
+        tune(client, features, regularizations=[-1.0])
