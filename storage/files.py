@@ -1,12 +1,13 @@
 """Write files so that a reader sees the old one or the new one, never half of one."""
 
+import contextlib
 import ctypes
 import hashlib
 import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,21 @@ from storage.errors import BadInput, DamagedStore
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
 
+OTHERS = 0o007
+"""The permissions of everybody who is neither the owner nor in the group of a file."""
+
 _SYNCS_AT_ONCE = 16
+
+
+@contextlib.contextmanager
+def private_files() -> Iterator[None]:
+    """Let this process make files that others than the owner and, as the umask before says, the group cannot read."""
+    before = os.umask(0o077)
+    os.umask(before | OTHERS)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def temporary_beside(path: Path) -> Path:

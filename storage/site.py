@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import BadInput, DamagedStore, SiteBusy
-from storage.files import digest_tree, read_json, write_json
+from storage.files import OTHERS, digest_tree, read_json, write_json
 from storage.registry import FORMAT
 from storage.runs import MANIFEST, remove_run, verify_run
 
@@ -58,6 +58,10 @@ class Site:
     def qualifications_folder(self, date: dt.date) -> Path:
         """Return the folder of a night's qualifications."""
         return self.path / "qualifications" / f"date={date}"
+
+    def run_folder(self, date: dt.date) -> Path:
+        """Return the folder of the log and the record of a night."""
+        return self.path / "runs" / f"date={date}"
 
     def verdict_folder(self, date: dt.date) -> Path:
         """Return the folder of what the gate decided at a date."""
@@ -131,10 +135,30 @@ class Site:
         }
         return digest_tree(self.path, names)
 
+    def is_held(self) -> bool:
+        """Tell whether a run is going on."""
+        try:
+            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the site against other runs; the lock goes with the process, whatever ends it."""
+        """Hold the site against other runs; the lock goes with the process, whatever ends it.
+
+        The folder is closed to everybody who is neither its owner nor in its group.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
+        mode = self.path.stat().st_mode
+        if mode & OTHERS:
+            self.path.chmod(mode & 0o7777 & ~OTHERS)
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:

@@ -19,6 +19,7 @@ COMMANDS = {
     "report": "Write the exposure report of a night that was scored.",
     "score": "Write for every user the categories they qualify for at the end of a date.",
     "simulate": "Write a lake of simulated events with a known world.",
+    "status": "Say what is published, how old it is, and what is missing.",
     "train": "Train a model on the users who clicked in the label window that ends with a date.",
     "verify": "Check every manifest and every checksum of a site.",
 }

@@ -17,6 +17,7 @@ from distributed import Client, Security
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.errors import AmmrankError, BadInput
+from workflows.cluster_checks import check_workers, private_workers
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -104,7 +105,7 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
         security = _security(config.security)
         target: Any
         if config.class_ is not None:
-            kwargs = dict(config.kwargs)
+            kwargs = _close_to_others(config.class_, config.kwargs)
             if kwargs.get("dashboard_address") is not None:
                 kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
             if security is not None:
@@ -125,6 +126,9 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
             client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
         except (TimeoutError, OSError) as error:
             raise AmmrankError(f"the cluster did not come up within {config.timeout:g} s: {error}") from None
+        stack.enter_context(private_workers(client))
+        if site is not None and site.is_dir():
+            check_workers(client, site, timeout=config.timeout)
         if not quiet:
             click.echo(f"dashboard {client.dashboard_link}", err=True)
         yield client
@@ -154,6 +158,13 @@ def _start(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
     except (TypeError, ValueError, RuntimeError) as error:
         cause = error.__cause__ or error
         raise BadInput(f"{path}: the cluster did not start ({cause}); check its kwargs") from None
+
+
+def _close_to_others(class_: str, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of the cluster; one on this machine listens to this machine only unless told otherwise."""
+    if class_.rpartition(".")[2] != "LocalCluster":
+        return dict(kwargs)
+    return {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:8787", **kwargs}
 
 
 def _security(found: Tls | Literal["temporary"] | None) -> Security | None:

@@ -66,6 +66,12 @@ class Ingested:
         runs = {"head": self.head, "lag": self.lag, "users": self.users}
         return {role: run.path for role, run in runs.items() if run is not None}
 
+    @property
+    def bridged(self) -> dict[str, str]:
+        """The days without events, as a fact to tell; empty when there is none."""
+        days = [str(day) for day, digest in self.history if digest is None]
+        return {"bridged days": ", ".join(days)} if days else {}
+
 
 def ingest(
     client: Any,
@@ -323,7 +329,6 @@ def describe(result: Ingested) -> dict[str, Any]:
     fresh = [run.manifest["facts"] for run in result.days.values() if run is not None]
     last = result.days.get(result.date)
     counts = last.manifest["facts"]["counts"] if last is not None else {}
-    bridged = [str(day) for day, digest in result.history if digest is None]
     facts: dict[str, Any] = {
         "date": str(result.date),
         "days": len(result.history),
@@ -334,9 +339,7 @@ def describe(result: Ingested) -> dict[str, Any]:
         "cells": result.head.nnz,
         "state": str(result.head.path),
     }
-    if bridged:
-        facts["bridged days"] = ", ".join(bridged)
-    return facts
+    return {**facts, **result.bridged}
 
 
 if __name__ == "__main__":

@@ -15,13 +15,15 @@ from workflows.config import Config
 from workflows.features import score_features
 from workflows.gate import choose_model
 from workflows.ingest import ingest
+from workflows.notify import announce
 from workflows.options import (
     AmmrankCommand,
     computing_options,
-    date_option,
+    nights_options,
     show,
     site_argument,
 )
+from workflows.record import record_night
 from workflows.report import write_night_report
 from workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from workflows.score import check_k, models_in_use, score_users
@@ -39,47 +41,60 @@ def nightly(
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Run one night and return where its results are; CURRENT moves last, with one rename."""
-    known = ingest(client, site, config, date, rebuild=rebuild, progress=progress)
-    check_k(config, known)
-    features = score_features(client, site, config, known, progress=progress)
-    roles = {**known.roles, "features": features.path}
-    facts: dict[str, Any] = {"date": str(date), "users": features.n_rows}
+    with record_night(client, site, date) as night:
+        with night.stage("ingest"):
+            known = ingest(client, site, config, date, rebuild=rebuild, progress=progress)
+            check_k(config, known)
+        with night.stage("features"):
+            features = score_features(client, site, config, known, progress=progress)
+        roles = {**known.roles, "features": features.path}
+        facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **known.bridged}
 
-    # Only what was known before this night decides whether to train, so that a rerun decides alike.
-    before = date - dt.timedelta(days=1)
-    reason = too_little_history(config, known)
-    model = find_model(site, before)
-    if reason is None and is_due(find_model(site, before, with_rejected=True), config, known):
-        trained = train_model(client, site, config, known, progress=progress)
-        facts["training"] = f"{trained.manifest['facts']['users']:,} users"
-        model, facts["gate"] = choose_model(client, site, config, known, model, trained, progress=progress)
-    elif model is None:
-        facts["training"] = f"none: {reason}"
-    if model is not None:
-        facts["model"] = f"of {model.manifest['config']['date']}"
+        # Only what was known before this night decides whether to train, so that a rerun decides alike.
+        before = date - dt.timedelta(days=1)
+        reason = too_little_history(config, known)
+        model = find_model(site, before)
+        if reason is None and is_due(find_model(site, before, with_rejected=True), config, known):
+            with night.stage("train"):
+                trained = train_model(client, site, config, known, progress=progress)
+            facts["training"] = f"{trained.manifest['facts']['users']:,} users"
+            with night.stage("gate"):
+                model, facts["gate"] = choose_model(client, site, config, known, model, trained, progress=progress)
+        elif model is None:
+            facts["training"] = f"none: {reason}"
 
-    if model is not None:
-        scored = score_users(client, site, config, known, features, model, rebuild=rebuild, progress=progress)
-        report = write_night_report(site, date, scored)
-        roles |= {"model": model.path, "qualifications": scored.path, "report": report}
-        facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
-    facts["published"] = site.publish(date, roles)
-    prune_nights(site, config, date)
-    keep = [*roles.values(), *models_in_use(site), *rejected_to_keep(site, config, date)]
-    prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models"))
+        if model is not None:
+            with night.stage("score"):
+                scored = score_users(client, site, config, known, features, model, rebuild=rebuild, progress=progress)
+            with night.stage("report"):
+                report = write_night_report(site, date, scored)
+            roles |= {"model": model.path, "qualifications": scored.path, "report": report}
+            facts["model"] = f"of {model.manifest['config']['date']}"
+            facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
+        with night.stage("publish"):
+            facts["published"] = site.publish(date, roles)
+            prune_nights(site, config, date)
+            keep = [*roles.values(), *models_in_use(site), *rejected_to_keep(site, config, date)]
+            prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models"))
+        night.finish(facts, roles)
     return facts
 
 
 @click.command("nightly", cls=AmmrankCommand)
 @site_argument
-@date_option
+@nights_options
 @click.option("--rebuild", is_flag=True, help="Fold everything again from the lake.")
 @computing_options
-def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
+def command(site: Path, dates: list[dt.date], rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Run one night: ingest, features, training when due, scoring, report, publish."""
-    with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
-        facts = nightly(job.client, job.site, job.config, date, rebuild=rebuild, progress=job.progress)
-    show(facts, as_json)
+    with (
+        announce(site, dates[-1]) as told,
+        open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job,
+    ):
+        for date in dates:
+            facts = nightly(job.client, job.site, job.config, date, rebuild=rebuild, progress=job.progress)
+            told |= {**facts, "nights": len(dates)}
+    show(told, as_json)
 
 
 if __name__ == "__main__":

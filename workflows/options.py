@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import json
 import logging
 import signal
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from storage.errors import AmmrankError, BadInput, SiteBusy
+from storage.files import private_files
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 75, 130, 143
 
@@ -40,19 +42,30 @@ class AmmrankCommand(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
-        with _terminate_cleanly():
+        for handler in logging.root.handlers:
+            handler.setLevel(logging.WARNING)  # what is below goes to the log of the night, not to the terminal
+        with _terminate_cleanly(), private_files():
             try:
                 return super().invoke(ctx)
-            except SiteBusy as error:
-                raise CommandFailed(str(error), EXIT_BUSY) from None
-            except BadInput as error:
-                raise CommandFailed(str(error), EXIT_BAD_INPUT) from None
             except AmmrankError as error:
-                raise CommandFailed(str(error), EXIT_FAILED) from None
+                raise CommandFailed(str(error), exit_code_of(error)) from None
             except OSError as error:
                 raise CommandFailed(_say_os_error(error), EXIT_FAILED) from None
-            except (KeyboardInterrupt, click.Abort):
-                raise CommandFailed("interrupted; run the same command again to go on", EXIT_INTERRUPTED) from None
+            except (KeyboardInterrupt, click.Abort) as error:
+                raise CommandFailed("interrupted; run the same command again to go on", exit_code_of(error)) from None
+
+
+def exit_code_of(error: BaseException) -> int:
+    """Return the exit code of the contract for what ended a command."""
+    if isinstance(error, SystemExit):
+        return error.code if isinstance(error.code, int) else EXIT_FAILED
+    codes: tuple[tuple[type[BaseException], int], ...] = (
+        (SiteBusy, EXIT_BUSY),
+        (BadInput, EXIT_BAD_INPUT),
+        (KeyboardInterrupt, EXIT_INTERRUPTED),
+        (click.Abort, EXIT_INTERRUPTED),
+    )
+    return next((code for kind, code in codes if isinstance(error, kind)), EXIT_FAILED)
 
 
 def _say_os_error(error: OSError) -> str:
@@ -109,6 +122,32 @@ def date_option(function: Function) -> Function:
     return click.option("--date", type=DATE, default=yesterday, show_default="yesterday, UTC", help="The night.")(
         function
     )
+
+
+def nights_options(function: Function) -> Function:
+    """Add --date, or --from and --to for several nights; the command gets the list `dates`."""
+
+    @functools.wraps(function)
+    def with_dates(*args: Any, date: dt.date | None, first: dt.date | None, last: dt.date | None, **kwargs: Any) -> Any:
+        if date is not None and (first is not None or last is not None):
+            raise click.UsageError("give --date for one night, or --from and --to for several, not both")
+        if last is not None and first is None:
+            raise click.UsageError("--to needs --from, the first night to run")
+        begin = first or date or yesterday()
+        end = last or (yesterday() if first is not None else begin)
+        if end < begin:
+            raise click.UsageError(f"the last night must not be before the first, got {begin} to {end}")
+        dates = [begin + dt.timedelta(number) for number in range((end - begin).days + 1)]
+        return function(*args, dates=dates, **kwargs)
+
+    wrapped: Any = with_dates
+    for name, variable, text in (
+        ("--to", "last", "The last of several nights; default: yesterday, UTC."),
+        ("--from", "first", "The first of several nights, run one after the other."),
+        ("--date", "date", "The night; default: yesterday, UTC."),
+    ):
+        wrapped = click.option(name, variable, type=DATE, help=text)(wrapped)
+    return wrapped
 
 
 def computing_options(function: Function) -> Function:

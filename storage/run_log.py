@@ -1,0 +1,84 @@
+"""Keep what happened in a night: `run.json`, the last attempt in full, and `log.jsonl`, one JSON object a line.
+
+Neither is promised to be the same twice: here are the clocks, hosts and versions that no other file has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from storage.errors import DamagedStore
+from storage.files import read_json, write_json
+from storage.registry import FORMAT
+
+RUN, LOG = "run.json", "log.jsonl"
+EARLIER_KEPT = 20
+_SUMMARY = ("status", "started", "seconds", "exit_code")
+
+
+def utc_now() -> str:
+    """Return the time as ISO 8601 in UTC, to the millisecond."""
+    return dt.datetime.now(dt.UTC).isoformat(timespec="milliseconds")
+
+
+def write_attempt(folder: Path, attempt: Mapping[str, Any]) -> None:
+    """Write an attempt as `run.json`; a short note of the attempts before it stays."""
+    before = read_attempt(folder)
+    earlier: list[Any] = []
+    if before is not None:
+        earlier = before.get("earlier", [])
+        if before.get("started") != attempt["started"]:
+            earlier = [*earlier, {key: before.get(key) for key in _SUMMARY}][-EARLIER_KEPT:]
+    write_json(folder / RUN, {"format": FORMAT, **attempt, "earlier": earlier})
+
+
+def read_attempt(folder: Path) -> dict[str, Any] | None:
+    """Return the last attempt at a night, None when there was none or its file cannot be read."""
+    path = folder / RUN
+    if not path.is_file():
+        return None
+    try:
+        content = read_json(path)
+    except DamagedStore:
+        return None
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else None
+
+
+class JsonLines(logging.Handler):
+    """Append every record of a logger to a file as one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(logging.INFO)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = path.open("a", encoding="utf-8")
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write one line; a full disk must not end the night for the sake of its log."""
+        line: dict[str, Any] = {
+            "time": dt.datetime.fromtimestamp(record.created, dt.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            line["traceback"] = logging.Formatter().formatException(record.exc_info)
+        try:
+            self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
+            self._file.flush()
+        except OSError:
+            self.handleError(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Stay silent: the command itself says what went wrong."""
+
+    def close(self) -> None:
+        """Close the file."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        super().close()

@@ -1,0 +1,255 @@
+"""What a night leaves for those who watch it: run.json, log.jsonl, `ammrank status`, commands to run afterwards."""
+
+import datetime as dt
+import json
+import os
+import stat
+import sys
+
+import pytest
+from click.testing import CliRunner
+from distributed import Client, LocalCluster
+
+from ammrank_dask.simulation import simulate
+from storage.errors import BadInput
+from storage.files import private_files, write_text
+from storage.run_log import read_attempt, write_attempt
+from storage.site import Site
+from workflows.config import check_config, load_config, write_config
+from workflows.nightly import nightly
+from workflows.notify import announce
+from workflows.options import nights_options
+from workflows.retention import prune_nights
+from workflows.status import command, describe_site
+
+FIRST = dt.date(2026, 1, 5)
+CONFIG = {
+    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
+    "label": {"days": 3, "min_categories": 1},
+    "features": {"min_days": 1},
+    "train": {"epochs": 1, "every_nights": 2},
+    "partitions": 2,
+}
+
+
+def day(number):
+    return FIRST + dt.timedelta(number)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as c,
+    ):
+        yield c
+
+
+@pytest.fixture(scope="module")
+def site(client, tmp_path_factory):
+    """A site with one published night and one that failed."""
+    place = Site(tmp_path_factory.mktemp("world") / "site")
+    lake = place.path.parent / "lake"
+    simulate(client, lake, truth=lake.with_name("truth"), users=300, days=8, seed=3, start=FIRST)
+    place.path.mkdir(mode=0o755)
+    write_text(place.config_path, write_config(check_config(CONFIG, "test")))
+    with private_files(), place.exclusive():
+        nightly(client, place, load_config(place.config_path), day(5))
+        with pytest.raises(BadInput):
+            nightly(client, place, check_config({**CONFIG, "score": {"k": 51}}, "test"), day(6))
+    return place
+
+
+def test_nightly__records_stages_bytes_memory_and_versions(site):
+    attempt = read_attempt(site.run_folder(day(5)))
+    assert attempt["status"] == "done"
+    assert attempt["exit_code"] == 0
+    names = [stage["name"] for stage in attempt["stages"]]
+    assert names == ["ingest", "features", "train", "gate", "score", "report", "publish"]
+    assert sum(stage["seconds"] for stage in attempt["stages"]) <= attempt["seconds"]
+    assert set(attempt["bytes"]) == set(site.current().runs)
+    assert min(attempt["bytes"].values()) > 0
+    assert attempt["peak_memory"]["driver"] > 1 << 20
+    assert max(attempt["peak_memory"]["workers"].values()) > 1 << 20
+    assert attempt["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert attempt["facts"]["published"] is True
+
+
+def test_nightly__a_failure_is_recorded_with_its_sentence(site):
+    attempt = read_attempt(site.run_folder(day(6)))
+    assert (attempt["status"], attempt["exit_code"]) == ("failed", 65)
+    assert attempt["error"]["message"].startswith("score.k must be between 1 and the number of categories (50)")
+    lines = [json.loads(line) for line in (site.run_folder(day(6)) / "log.jsonl").read_text().splitlines()]
+    assert lines[0]["message"] == f"night of {day(6)} began"
+    assert lines[-1]["level"] == "ERROR"
+    assert all(set(line) == {"time", "level", "logger", "message"} for line in lines)
+
+
+def test_write_attempt__remembers_the_attempts_before(tmp_path):
+    for number, status in enumerate(("failed", "failed", "done")):
+        write_attempt(tmp_path, {"started": f"t{number}", "status": "running"})
+        write_attempt(tmp_path, {"started": f"t{number}", "status": status, "seconds": number, "exit_code": number})
+    attempt = read_attempt(tmp_path)
+    assert attempt["status"] == "done"
+    assert [(found["started"], found["status"]) for found in attempt["earlier"]] == [("t0", "failed"), ("t1", "failed")]
+    (tmp_path / "run.json").write_text("half")
+    assert read_attempt(tmp_path) is None
+
+
+def test_site__no_file_is_open_to_everybody(site):
+    assert not site.path.stat().st_mode & 0o007
+    made = [path for path in site.path.rglob("*") if path != site.config_path]
+    assert len(made) > 50
+    open_ones = [path for path in made if path.stat().st_mode & 0o007]
+    assert open_ones == []
+    assert stat.S_IMODE((site.path / ".lock").stat().st_mode) == 0o600
+
+
+def test_describe_site__what_is_published_and_what_is_missing(site):
+    facts = describe_site(site, load_config(site.config_path), day(9))
+    assert facts["published"] == str(day(5))
+    assert facts["nights_behind"] == 4
+    assert facts["whole"] is True
+    assert facts["running"] is False
+    assert facts["model_of"] == str(day(5))
+    assert facts["days_waiting"] == [str(day(6)), str(day(7))]
+    assert facts["days_missing"] == [str(day(8)), str(day(9))]
+    assert facts["last_run"]["status"] == "failed"
+    with site.exclusive():
+        assert describe_site(site, load_config(site.config_path), day(9))["running"] is True
+
+
+def test_describe_site__an_attempt_that_ended_without_a_word_was_killed(site, tmp_path):
+    place = Site(tmp_path / "site")
+    write_attempt(place.run_folder(day(0)), {"date": str(day(0)), "started": "t", "status": "running"})
+    (tmp_path / "lake" / "events" / f"date={day(0)}").mkdir(parents=True)
+    facts = describe_site(place, check_config(CONFIG, "test"), day(1))
+    assert facts["last_run"]["status"] == "killed"
+    assert facts["published"] is None
+    assert facts["days_waiting"] == [str(day(0))]
+
+
+def test_status__for_a_person_and_for_a_monitor(site):
+    text = CliRunner().invoke(command, [str(site.path)])
+    assert text.exit_code == 0, text.output
+    assert any(line.split() == ["published", str(day(5))] for line in text.output.splitlines())
+    assert "score.k must be between" in text.output
+    facts = json.loads(CliRunner().invoke(command, [str(site.path), "--json"]).output)
+    assert facts["published"] == str(day(5))
+    late = CliRunner().invoke(command, [str(site.path), "--max-behind", "1"])
+    assert late.exit_code == 1
+    assert "nights old, allowed are 1; see" in late.output
+
+
+def test_status__the_lake_is_away(site, tmp_path):
+    place = Site(tmp_path / "site")
+    place.path.mkdir()
+    write_text(place.config_path, write_config(check_config(CONFIG, "test")))
+    done = CliRunner().invoke(command, [str(place.path)])
+    assert done.exit_code == 0
+    assert "nothing yet" in done.output
+    assert "there is no folder of events at" in done.output
+    assert CliRunner().invoke(command, [str(tmp_path / "nowhere")]).exit_code == 65
+
+
+SAY = "import json, os, sys; told = json.load(sys.stdin); told['env'] = os.environ['AMMRANK_STATUS'];"
+SAY += " open(sys.argv[1], 'w').write(json.dumps(told))"
+
+
+def notify_config(tmp_path, name):
+    script = tmp_path / "say.py"
+    script.write_text(SAY)
+    config = check_config({"notify": {name: f"{sys.executable} {script} '{tmp_path / 'told.json'}'"}}, "test")
+    write_text(tmp_path / "ammrank.yaml", write_config(config))
+
+
+def test_announce__success(tmp_path):
+    notify_config(tmp_path, "on_success")
+    with announce(tmp_path, day(0)) as told:
+        told["users"] = 5
+    found = json.loads((tmp_path / "told.json").read_text())
+    assert found == {
+        "site": str(tmp_path),
+        "date": str(day(0)),
+        "status": "success",
+        "env": "success",
+        "exit_code": 0,
+        "facts": {"users": 5},
+    }
+
+
+@pytest.mark.parametrize(("error", "code"), [(BadInput("a sentence"), 65), (SystemExit(143), 143)])
+def test_announce__failure(tmp_path, error, code):
+    notify_config(tmp_path, "on_failure")
+    with pytest.raises(type(error)), announce(tmp_path, day(0)):
+        raise error
+    found = json.loads((tmp_path / "told.json").read_text())
+    assert (found["status"], found["exit_code"], found["message"]) == ("failure", code, str(error))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [("/no/such/command", "did not run: "), ("false", "ended with 1"), ("'unbalanced", "did not run: ")],
+)
+def test_announce__a_command_that_fails_changes_nothing(tmp_path, caplog, line, said):
+    write_text(tmp_path / "ammrank.yaml", write_config(check_config({"notify": {"on_success": line}}, "test")))
+    with caplog.at_level("WARNING"), announce(tmp_path, day(0)):
+        pass
+    assert f"the command of notify.on_success {said}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--date", "2026-01-05", "--from", "2026-01-04"], "--date for one night, or --from and --to for several"),
+        (["--to", "2026-01-05"], "--to needs --from"),
+        (["--from", "2026-01-05", "--to", "2026-01-04"], "must not be before the first, got 2026-01-05 to 2026-01-04"),
+    ],
+)
+def test_nights_options__usage(arguments, said):
+    import click
+
+    @click.command()
+    @nights_options
+    def nights(dates):
+        click.echo(dates)
+
+    done = CliRunner().invoke(nights, arguments)
+    assert done.exit_code == 2
+    assert said in done.output
+
+
+def test_nights_options__a_range():
+    import click
+
+    @click.command()
+    @nights_options
+    def nights(dates):
+        click.echo(" ".join(map(str, dates)))
+
+    done = CliRunner().invoke(nights, ["--from", "2026-01-30", "--to", "2026-02-01"])
+    assert done.output == "2026-01-30 2026-01-31 2026-02-01\n"
+
+
+def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):
+    site = Site(tmp_path)
+    config = check_config({"retention": {"qualifications": 2, "reports": 3, "runs": 1, "models": 1}}, "test")
+    for folder in ("qualifications", "reports", "runs", "gates"):
+        for number in range(5):
+            (tmp_path / folder / f"date={day(number)}").mkdir(parents=True)
+    (tmp_path / "qualifications" / f".building-date={day(4)}-abc").mkdir()
+    site.publish(day(0), {"qualifications": site.qualifications_folder(day(0))})
+    prune_nights(site, config, day(4))
+    left = {folder: sorted(os.listdir(tmp_path / folder)) for folder in ("qualifications", "reports", "runs", "gates")}
+    assert left["qualifications"] == [f"date={day(number)}" for number in (0, 3, 4)]
+    assert left["reports"] == left["gates"] == [f"date={day(number)}" for number in (2, 3, 4)]
+    assert left["runs"] == [f"date={day(4)}"]
+
+
+def test_prune_nights__a_back_fill_removes_nothing(tmp_path):
+    site = Site(tmp_path)
+    for number in range(3):
+        (tmp_path / "qualifications" / f"date={day(number)}").mkdir(parents=True)
+    site.publish(day(2), {"qualifications": site.qualifications_folder(day(2))})
+    prune_nights(site, check_config({"retention": {"qualifications": 1}}, "test"), day(1))
+    assert len(os.listdir(tmp_path / "qualifications")) == 3

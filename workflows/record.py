@@ -1,0 +1,146 @@
+"""Record a night while it runs: times of its stages, bytes, memory, versions, and what went wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import importlib.metadata
+import logging
+import os
+import platform
+import resource
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from distributed import Client, wait
+
+from ammrank_dask.monitor.events import watch_night, watch_stage
+from storage.errors import AmmrankError
+from storage.run_log import LOG, JsonLines, read_attempt, utc_now, write_attempt
+from storage.site import Site
+from workflows.options import exit_code_of
+
+logger = logging.getLogger(__name__)
+
+STAGES = ("ingest", "features", "train", "gate", "score", "report", "publish")
+PACKAGES = ("ammrank_dask", "storage", "workflows")
+VERSIONED = ("ammrank-dask", "dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "zarr")
+SECONDS_TO_ANSWER = 20
+"""How long a worker may take to say how much memory it used; one that hangs is left out."""
+
+
+class NightRecord:
+    """One attempt at a night. What is known so far is on the disk after every stage."""
+
+    def __init__(self, client: Client, site: Site, date: dt.date) -> None:
+        self.client = client
+        self.site = site
+        self.folder = site.run_folder(date)
+        self.began = time.monotonic()
+        self.stages: list[dict[str, Any]] = []
+        self.attempt: dict[str, Any] = {
+            "date": str(date),
+            "status": "running",
+            "started": utc_now(),
+            "host": socket.gethostname(),
+            "pid": os.getpid(),
+            "versions": {
+                "python": platform.python_version(),
+                **{name: importlib.metadata.version(name) for name in VERSIONED},
+            },
+            "stages": self.stages,
+        }
+
+    @contextlib.contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """Time a stage, and tell the dashboard of it."""
+        started = time.monotonic()
+        with watch_stage(self.client, name):
+            yield
+        seconds = round(time.monotonic() - started, 3)
+        self.stages.append({"name": name, "seconds": seconds})
+        logger.info("stage %s took %.1f s", name, seconds)
+        self._write()
+
+    def finish(self, facts: Mapping[str, Any], roles: Mapping[str, Path]) -> None:
+        """Say what the night came to and what it wrote."""
+        self.attempt |= {
+            "facts": dict(facts),
+            "bytes": {role: _bytes_below(path) for role, path in sorted(roles.items())},
+            "peak_memory": {"driver": _peak_memory()[1], "workers": self._worker_memory()},
+        }
+        self._end("done", 0)
+
+    def fail(self, error: BaseException) -> None:
+        """Say what ended the night."""
+        code = exit_code_of(error)
+        message = str(error) if isinstance(error, AmmrankError | OSError) else type(error).__name__
+        self.attempt["error"] = {"type": type(error).__name__, "message": message}
+        expected = isinstance(error, AmmrankError | OSError | SystemExit | KeyboardInterrupt)
+        logger.error("night failed: %s", message, exc_info=None if expected else error)
+        with contextlib.suppress(OSError):  # a full disk is told by the command
+            self._end("failed", code)
+
+    def _end(self, status: str, code: int) -> None:
+        seconds = round(time.monotonic() - self.began, 3)
+        self.attempt |= {"status": status, "finished": utc_now(), "seconds": seconds, "exit_code": code}
+        self._write()
+
+    def _write(self) -> None:
+        write_attempt(self.folder, self.attempt)
+
+    def _worker_memory(self) -> dict[str, int]:
+        """Return the most memory a process of each host used, in bytes."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        futures = [self.client.submit(_peak_memory, workers=[address], pure=False) for address in workers]
+        with contextlib.suppress(TimeoutError):
+            wait(futures, timeout=SECONDS_TO_ANSWER)
+        peaks: dict[str, int] = {}
+        for host, peak in [future.result() for future in futures if future.status == "finished"]:
+            peaks[host] = max(peak, peaks.get(host, 0))
+        return peaks
+
+
+@contextlib.contextmanager
+def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRecord]:
+    """Keep `run.json` and `log.jsonl` of a night, and tell the dashboard how it goes."""
+    record = NightRecord(client, site, date)
+    record._write()
+    handler = JsonLines(record.folder / LOG)
+    loggers = [logging.getLogger(name) for name in PACKAGES]
+    levels = [found.level for found in loggers]
+    for found in loggers:
+        found.addHandler(handler)
+        found.setLevel(logging.INFO)
+    try:
+        logger.info("night of %s began", date)
+        with watch_night(client, date, STAGES, history=_last_nights(site, date)):
+            yield record
+    except BaseException as error:
+        record.fail(error)
+        raise
+    finally:
+        for found, level in zip(loggers, levels, strict=True):
+            found.removeHandler(handler)
+            found.setLevel(level)
+        handler.close()
+
+
+def _last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str, Any]]:
+    """Return date, status and seconds of the nights before a date, oldest first."""
+    folders = sorted(path for path in (site.path / "runs").glob("date=*") if path.name < f"date={date}")
+    attempts = [read_attempt(folder) for folder in folders[-n_nights:]]
+    keys = ("date", "status", "seconds")
+    return [{key: attempt.get(key) for key in keys} for attempt in attempts if attempt is not None]
+
+
+def _bytes_below(path: Path) -> int:
+    return sum((Path(root) / name).stat().st_size for root, _, names in os.walk(path) for name in names)
+
+
+def _peak_memory() -> tuple[str, int]:
+    """Return the host and the most memory that this process ever used, in bytes."""
+    return socket.gethostname(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
