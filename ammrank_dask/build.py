@@ -22,6 +22,7 @@ from ammrank_dask.features import (
 )
 from ammrank_dask.interest import InterestState, end_of
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
+from ammrank_dask.monitor.meters import measure
 from ammrank_dask.state import DayPart, part_of, parts_of, read_states
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.ids import UserIds, empty_ids, ids_from_arrays, union
@@ -170,7 +171,7 @@ def build_features(
     tasks = [
         (source.part(partition), settings, click_group, path, partition) for partition in start_run(path, n_partitions)
     ]
-    run_tasks(client, "features", build_partition, tasks, progress=progress)
+    run_tasks(client, "features", build_partition, tasks, progress=progress, units=int)
     label_end = source.label_days[-1][0] if source.label_days else None
     return finish_features(
         path,
@@ -197,13 +198,15 @@ def build_features(
 
 def build_partition(
     source: FeaturePart, settings: FeatureSettings, click_group: str, path: Path, partition: int
-) -> None:
-    """Build and write the features of one partition."""
-    state = _read_state(source, settings)
-    people = _read_people(source)
+) -> int:
+    """Build and write the features of one partition and return its users."""
+    with measure("read"):
+        state = _read_state(source, settings)
+        people = _read_people(source)
     labels: dict[str, np.ndarray] = {}
     if source.label_days:
-        clicks = _read_clicks(source, settings, click_group)
+        with measure("read"):
+            clicks = _read_clicks(source, settings, click_group)
         users = clicks.user_ids
         category, intensity = rank_users(clicks, len(settings.categories))
         labels = {
@@ -216,8 +219,9 @@ def build_partition(
     else:
         users = state.user_ids
     bucket, gender = describe_users(users, people)
-    rows = _restrict(state, users).place(users)
-    indptr, indices, data = build_rows(rows, bucket, gender, settings, end=end_of(source.date))
+    with measure("kernel"):
+        rows = _restrict(state, users).place(users)
+        indptr, indices, data = build_rows(rows, bucket, gender, settings, end=end_of(source.date))
     n_columns = len(settings.columns.names)
     arrays = {
         **users.to_arrays(),
@@ -226,7 +230,9 @@ def build_partition(
         "gender": gender,
         **labels,
     }
-    write_part(path, partition, FEATURES, arrays, group_attributes=csr_attributes(len(users), n_columns))
+    with measure("write"):
+        write_part(path, partition, FEATURES, arrays, group_attributes=csr_attributes(len(users), n_columns))
+    return len(users)
 
 
 def _read_state(source: FeaturePart, settings: FeatureSettings) -> InterestState:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from distributed import Client
 
 from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, end_of
+from ammrank_dask.monitor.meters import measure
 from ammrank_dask.routing import Intake, number_users, slice_by_partition
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.errors import BadInput
@@ -183,7 +184,8 @@ def _ingest_batch(
             (piece, mapping, end_of(day.date), intake.n_partitions, block)
             for piece, block in zip(pieces, blocks[day.date], strict=True)
         ]
-    run_tasks(client, "ingest-read", read_block, readings, progress=progress)
+    rows = [sum(piece.n_rows for piece in pieces) for pieces, *_ in readings]
+    run_tasks(client, "ingest-read", read_block, readings, progress=progress, units=rows, unit="events")
 
     facts = {day.date: _check_day(day, blocks[day.date], intake) for day in days}
     collections = []
@@ -193,7 +195,7 @@ def _ingest_batch(
             (day.run, partition, intake.n_partitions, slices, day.id_kind, end_of(day.date), alpha, mapping.n_cells)
             for partition in start_run(day.run, intake.n_partitions)
         ]
-    run_tasks(client, "ingest-collect", collect_partition, collections, progress=progress)
+    run_tasks(client, "ingest-collect", collect_partition, collections, progress=progress, units=int)
     for day in days:
         finish_run(
             day.run,
@@ -278,11 +280,15 @@ def _count(facts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMa
 def collect_partition(
     run: Path, partition: int, n_partitions: int, slices: Sequence[Path], id_kind: str, end: int, alpha: float,
     n_cells: int,
-) -> None:  # fmt: skip
-    """Aggregate the slices of one partition of a day, in file order, and write the partial."""
-    found = read_slices(slices, partition, n_partitions)
-    state = aggregate_slices(found, id_kind=id_kind, end=end, alpha=alpha, n_cells=n_cells)
-    write_part(run, partition, DAY, state.to_arrays())
+) -> int:  # fmt: skip
+    """Aggregate the slices of one partition of a day, in file order, write the partial and return its users."""
+    with measure("read"):
+        found = read_slices(slices, partition, n_partitions)
+    with measure("kernel"):
+        state = aggregate_slices(found, id_kind=id_kind, end=end, alpha=alpha, n_cells=n_cells)
+    with measure("write"):
+        write_part(run, partition, DAY, state.to_arrays())
+    return len(state.user_ids)
 
 
 def aggregate_slices(

@@ -12,6 +12,7 @@ from typing import Any
 from distributed import Client
 
 from ammrank_dask.interest import InterestState, end_of, fold_days
+from ammrank_dask.monitor.meters import measure
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.files import digest_of
 from storage.ids import ids_from_arrays, union_of_many
@@ -83,7 +84,7 @@ def fold_states(
             if outputs:
                 base, days = part_of(plan.base, partition), parts_of(plan.days, partition)
                 tasks.append((base, days, partition, outputs, alpha, max_age_days, id_kind, n_cells))
-    run_tasks(client, "fold", fold_partition, tasks, progress=progress)
+    run_tasks(client, "fold", fold_partition, tasks, progress=progress, units=int)
     for plan in plans:
         for date, path in plan.outputs.items():
             if is_finished(path):
@@ -119,11 +120,15 @@ def fold_partition(
     max_age_days: int,
     id_kind: str,
     n_cells: int,
-) -> None:
-    """Fold one partition and write it after each date of `outputs`."""
+) -> int:
+    """Fold one partition, write it after each date of `outputs`, and return its users."""
+    n_users = 0
     for date, state in read_states(base, days, alpha, max_age_days, id_kind, n_cells):
         if date in outputs and not is_written(outputs[date], partition):
-            write_part(outputs[date], partition, STATE, state.drop_empty_users().to_arrays())
+            with measure("write"):
+                write_part(outputs[date], partition, STATE, state.drop_empty_users().to_arrays())
+            n_users = len(state.user_ids)
+    return n_users
 
 
 def read_states(

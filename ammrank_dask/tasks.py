@@ -10,7 +10,7 @@ from typing import Any
 
 from distributed import Client, KilledWorker, as_completed
 
-from ammrank_dask.monitor.events import publish
+from ammrank_dask.monitor.events import Throttle, publish
 from storage.errors import AmmrankError
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ def run_tasks(
     *,
     progress: Progress = silent,
     in_flight_per_thread: int = 2,
-    units: Sequence[int] | None = None,
+    units: Sequence[int] | Callable[[Any], int] | None = None,
     unit: str = "users",
     on_result: Callable[[int, Any], None] | None = None,
 ) -> list[Any]:
@@ -47,29 +47,66 @@ def run_tasks(
     Parameters
     ----------
     units, unit
-        How many users, or rows of another kind, each task stands for, where that is known before: the dashboard
-        then shows rates in them.
+        How many users, or rows of another kind, each task stands for, so that the dashboard shows rates in them:
+        a number per task where that is known before, else a function of a task's result.
     on_result
         Called on the client with the index and the result of each task as it finishes, in any order, once for each.
     """
     items = list(arguments)
-    if units is not None and len(units) != len(items):
-        raise ValueError(f"units must have one number per task ({len(items)}), got {len(units)}")
+    known = None if callable(units) else units
+    if known is not None and len(known) != len(items):
+        raise ValueError(f"units must have one number per task ({len(items)}), got {len(known)}")
     results: list[Any] = [None] * len(items)
     if not items:
         return results
     token = f"{os.getpid():x}-{next(_run_numbers):x}"
-    publish(client, "tasks", state="begin", name=stage, token=token, total=len(items), unit=unit, units=units)
+    name = {"name": stage, "token": token}
+    publish(
+        client,
+        "tasks",
+        **name,
+        state="begin",
+        total=len(items),
+        unit=unit,
+        units=known,
+        counted=callable(units) or None,
+    )
+    counts = _Counts(client, token)
     try:
         for index, result in _run(client, stage, token, function, items, progress, in_flight_per_thread):
             results[index] = result
+            if callable(units):
+                counts.add(index, units(result))
             if on_result is not None:
                 on_result(index, result)
-    except Exception:
-        publish(client, "tasks", state="failed", name=stage, token=token)
+        counts.flush()
+    except BaseException:
+        publish(client, "tasks", **name, state="failed")
         raise
-    publish(client, "tasks", state="end", name=stage, token=token)
+    publish(client, "tasks", **name, state="end")
     return results
+
+
+class _Counts:
+    """Units of finished tasks on their way to the dashboard, a few messages a second."""
+
+    def __init__(self, client: Client, token: str) -> None:
+        self.client = client
+        self.token = token
+        self.found: list[tuple[int, int]] = []
+        self.throttle = Throttle()
+
+    def add(self, index: int, count: int) -> None:
+        """Keep the count of a task, and send all that are kept when it is time."""
+        self.found.append((index, int(count)))
+        if self.throttle.is_open():
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what is kept."""
+        if self.found:
+            publish(self.client, "units", token=self.token, counts=self.found)
+            self.found = []
 
 
 def _run(

@@ -283,8 +283,8 @@ class _Training:
             "users_per_second": round(sum(rows) / (ended - started)),
         }
         publish(
-            self.client, "train", **told, epochs=self.model.epochs, planes_per_category=facts["n_planes"],
-            categories=self.features.categories,
+            self.client, "train", **told, epochs=self.model.epochs, rounds=self.plan.rounds_per_epoch,
+            planes_per_category=facts["n_planes"], categories=self.features.categories,
         )  # fmt: skip
         logger.info(
             "trained %s, merge and checkpoint %.1f %%", ", ".join(f"{key} {value}" for key, value in told.items()),
@@ -325,7 +325,8 @@ class _Training:
             history.append(closed)
             write_json(self.folder / "history.json", history, durable=False)
             publish(
-                self.client, "train", **closed, round=self.plan.rounds_per_epoch, epochs=self.model.epochs,
+                self.client, "train", **closed, round=self.plan.rounds_per_epoch, rounds=self.plan.rounds_per_epoch,
+                epochs=self.model.epochs,
             )  # fmt: skip
             logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
         return history

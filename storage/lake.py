@@ -153,6 +153,11 @@ class FileSlice:
         """Row of the file with which the slice starts."""
         return sum(self.file.rows[: self.row_groups[0]]) if self.row_groups else 0
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of the slice."""
+        return sum(self.file.rows[group] for group in self.row_groups)
+
 
 def plan_blocks(files: Sequence[FileFacts], block_rows: int) -> list[list[FileSlice]]:
     """Cut files into blocks of about `block_rows` rows, in file order; small files share a block."""

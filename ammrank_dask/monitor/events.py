@@ -1,7 +1,7 @@
 """Tell the scheduler what a night is doing: one topic, a few kinds of events.
 
-Every event is a dictionary with a `kind`, sent by the client, a few a second at most. Whoever watches the topic
-(`ammrank_dask.monitor.plugin`, or a script with `client.subscribe_topic`) can rely on these:
+Every event is a dictionary with a `kind` and the id of the `client` that sent it, a few a second at most. Whoever
+watches the topic (`ammrank_dask.monitor.plugin`, or a script with `client.subscribe_topic`) can rely on these:
 
 ========  =====================================================================================================
 kind      facts
@@ -10,9 +10,10 @@ night     `state` (begin, end, failed); at the beginning `date`, `stages` (names
           summaries of earlier nights; at the end `error`, the class of what went wrong
 stage     `name`, `state` (begin, end, failed, skipped): a stage of the night
 tasks     `name`, `token`, `state` (begin, end, failed); at the beginning `total`, `unit` and, where it is known,
-          `units`: how many users or rows each task stands for
-train     `epoch`, `round`, `planes`, `users_per_second`; where known `epochs`, `loss`, `validation_error`,
-          `planes_per_category`, `categories`
+          `units`: how many users or rows each task stands for, or `counted` when they come in `units` events
+units     `token`, `counts`: pairs of a task's index and what it counted
+train     `epoch` and `round` (from 1), `planes`, `users_per_second`; where known `epochs`, `rounds` (of an epoch),
+          `loss`, `validation_error`, `planes_per_category`, `categories`
 exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
           label window by category, or none
 ========  =====================================================================================================
@@ -25,7 +26,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from distributed import Client
@@ -48,7 +49,8 @@ def publish(client: Client, kind: str, **facts: Any) -> None:
     facts
         Plain values, lists of them, or numpy scalars and arrays.
     """
-    event = {"kind": kind, **{name: _plain(value) for name, value in facts.items() if value is not None}}
+    known = {name: _plain(value) for name, value in facts.items() if value is not None}
+    event = {"kind": kind, "client": client.id, **known}
     try:
         client.log_event(TOPIC, event)
     except OSError as error:
@@ -63,7 +65,7 @@ def watch_night(
     publish(client, "night", state="begin", date=str(date), stages=list(stages), history=list(history))
     try:
         yield
-    except Exception as error:
+    except BaseException as error:  # Ctrl-C too: a scheduler that lives on must not show a night that is over
         publish(client, "night", state="failed", error=type(error).__name__)
         raise
     publish(client, "night", state="end")
@@ -76,10 +78,51 @@ def watch_stage(client: Client, name: str) -> Iterator[None]:
     try:
         with span("nightly", name):
             yield
-    except Exception:
+    except BaseException:
         publish(client, "stage", name=name, state="failed")
         raise
     publish(client, "stage", name=name, state="end")
+
+
+class LiveExposure:
+    """Publish how many users hold each category while users are scored, a few times a second.
+
+    Parameters
+    ----------
+    client
+        The cluster.
+    categories
+        Names of the categories, by code.
+    users_total
+        Users who will be scored, None when that is not known.
+    clicks
+        Clicks by category code that the exposure is compared with, None without any.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        categories: Sequence[str],
+        *,
+        users_total: int | None = None,
+        clicks: Sequence[int] | None = None,
+    ) -> None:
+        self.client = client
+        self.facts = {"categories": list(categories), "users_total": users_total, "clicks": clicks}
+        self.users = 0
+        self.counts = [0] * len(categories)
+        self._throttle = Throttle()
+
+    def add(self, n_users: int, counts: Iterable[int]) -> None:
+        """Count the users of one part and how many of them hold each category."""
+        self.users += int(n_users)
+        self.counts = [before + int(count) for before, count in zip(self.counts, counts, strict=True)]
+        if self._throttle.is_open():
+            self.flush()
+
+    def flush(self) -> None:
+        """Publish the counts so far; call it after the last part."""
+        publish(self.client, "exposure", users=self.users, counts=self.counts, **self.facts)
 
 
 class Throttle:

@@ -106,6 +106,10 @@ class NightPlugin(SchedulerPlugin):
         """Count a worker that left."""
         self.state.lose_worker()
 
+    def remove_client(self, scheduler: Any, client: str) -> None:
+        """End what a client that left was running."""
+        self.state.lose_client(client, time.time())
+
     def _build(self, document: Document) -> None:
         build_page(document, self.read)
 

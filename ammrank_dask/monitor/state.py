@@ -42,18 +42,20 @@ class Batch:
     state: str = "running"
     ended: float | None = None
     slowest: list[tuple[float, int, str]] = field(default_factory=list)
+    is_counted: bool = False
+    uncounted: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     def left(self, now: float) -> float | None:
         """Return the seconds that are left at the rate so far, None before the first task is done."""
         if self.state != "running":
             return 0.0
-        part, whole = (self.units_done, self.units_total) if self.units_total else (self.done, self.total)
+        part, whole = (self.units_done, self.units_total) if self.units else (self.done, self.total)
         return (now - self.started) * (whole - part) / part if part else None
 
     def rate(self, now: float) -> float:
         """Return units a second since the beginning; tasks where no units are known."""
         seconds = max(1e-3, (self.ended or now) - self.started)
-        return (self.units_done if self.units_total else self.done) / seconds
+        return (self.done if self.unit == "tasks" else self.units_done) / seconds
 
 
 @dataclass
@@ -111,6 +113,7 @@ class NightState:
             "night": self._night,
             "stage": self._stage,
             "tasks": self._tasks,
+            "units": self._units,
             "train": self._train,
             "exposure": self._exposure,
         }.get(str(event.get("kind")))
@@ -131,7 +134,9 @@ class NightState:
             self._remember(self._summary(now))
 
     def _begin_night(self, event: dict[str, Any], now: float | None) -> None:
-        self.night: dict[str, Any] = {"date": event.get("date"), "state": "begin" if event else "none", "started": now}
+        state = "begin" if event else "none"
+        self.night: dict[str, Any] = {"date": event.get("date"), "state": state, "started": now}
+        self.client = event.get("client")
         self.stages = OrderedDict((name, Stage(name)) for name in event.get("stages", [])[:MAX_STAGES])
         self.open_stage: str | None = None
         self.rounds: deque[dict[str, Any]] = deque(maxlen=MAX_ROUNDS)
@@ -166,8 +171,10 @@ class NightState:
             stage = self._find_stage(self.open_stage or name.split("-")[0])
             total = int(event["total"])
             units = event.get("units") or None
-            unit = event.get("unit", "users") if units else "tasks"
+            is_counted = bool(event.get("counted"))
+            unit = event.get("unit", "users") if units or is_counted else "tasks"
             batch = Batch(name, stage.name, total, unit, units, sum(units or []), now, bytearray(total))
+            batch.is_counted = is_counted
             self.batches[token] = stage.batch = batch
             while len(self.batches) > MAX_BATCHES:
                 self.batches.popitem(last=False)
@@ -182,14 +189,26 @@ class NightState:
             if self.open_stage is None and stage.state == "running":
                 stage.state, stage.ended = event["state"], now
 
+    def _units(self, event: dict[str, Any], now: float) -> None:
+        batch = self.batches.get(str(event["token"]))
+        for index, units in event["counts"] if batch is not None else ():
+            if batch is not None and index in batch.uncounted:
+                batch.units_done += units
+                self._pace(batch, *batch.uncounted.pop(index), units)
+
     def _train(self, event: dict[str, Any], now: float) -> None:
         categories, counts = event.pop("categories", None), event.pop("planes_per_category", None)
         if counts is not None:
             self.planes = {"categories": categories or [str(code) for code in range(len(counts))], "counts": counts}
-        self.rounds.append({name: value for name, value in event.items() if name != "kind"})
+        facts = {name: value for name, value in event.items() if name not in ("kind", "client")}
+        last = self.rounds[-1] if self.rounds else {}
+        if (last.get("epoch"), last.get("round")) == (facts["epoch"], facts["round"]):
+            self.rounds[-1] = facts | last  # the end of an epoch adds what was measured to its last round
+        else:
+            self.rounds.append(facts)
 
     def _exposure(self, event: dict[str, Any], now: float) -> None:
-        self.exposure = {name: value for name, value in event.items() if name != "kind"}
+        self.exposure = {name: value for name, value in event.items() if name not in ("kind", "client")}
 
     def _find_stage(self, name: str) -> Stage:
         if name not in self.stages:
@@ -221,17 +240,24 @@ class NightState:
         self.tasks_done += 1
         batch.is_done[index] = 1
         batch.done += 1
-        units = batch.units[index] if batch.units else 1
-        batch.units_done += units if batch.units else 0
         batch.busy_seconds += seconds
         heapq.heappush(batch.slowest, (seconds, index, worker))
         if len(batch.slowest) > MAX_SLOW:
             heapq.heappop(batch.slowest)
         self._find_stage(batch.stage).tasks_done += 1
-        place = (worker, batch.stage)
-        pace = self.paces.get(place)
+        if batch.is_counted:
+            batch.uncounted[index] = (worker, seconds)
+        else:
+            units = batch.units[index] if batch.units else 1
+            batch.units_done += units
+            self._pace(batch, worker, seconds, units)
+
+    def _pace(self, batch: Batch, worker: str, seconds: float, units: int) -> None:
+        pace = self.paces.get((worker, batch.stage))
+        if pace is not None and batch.unit == "tasks" != pace.unit:
+            return  # users or events a second tell more than tasks do
         if pace is None or pace.unit != batch.unit:
-            pace = self.paces[place] = Pace(batch.unit)
+            pace = self.paces[worker, batch.stage] = Pace(batch.unit)
             if len(self.paces) > MAX_WORKERS:
                 self.paces.popitem(last=False)
         pace.add(units, seconds)
@@ -256,6 +282,11 @@ class NightState:
     def worker_name(self, address: str) -> str:
         """Return what a worker is called."""
         return self.worker_names.get(address) or address.rpartition("//")[2]
+
+    def lose_client(self, client: str, now: float) -> None:
+        """End the night of a client that went away without a word."""
+        if client == self.client and self.night["state"] == "begin":
+            self._night({"state": "failed", "error": "the driver went away"}, now)
 
     def _fail(self, key: Key, worker: str, error: str) -> None:
         batch = self.batches.get(key[1])
