@@ -14,8 +14,9 @@ import numpy as np
 from ammrank_dask.explain import CategoryScore, explain_row
 from ammrank_dask.halving import PLANE_LIMITS, REGULARIZATIONS, Tuning, halve, make_grid
 from ammrank_dask.kernels.ammrank import score_rows
-from ammrank_dask.kernels.topk import top_k_rows
+from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.panels import arrange_planes, top_categories
 from ammrank_dask.planes import PlaneSums, WeightMean, check_rank_weight, train_block
 from ammrank_dask.rankings import check_rankings, rankings_from_ranks
 from ammrank_dask.rows import Blocks, Rows, as_csr, check_n_features
@@ -25,7 +26,6 @@ from storage.models import load_model, save_model
 
 logger = logging.getLogger(__name__)
 
-_SCORE_ROWS = 8192
 _TUNING = 2**30
 
 
@@ -260,13 +260,14 @@ class PlaneModel:
         if not 1 <= k <= self.n_categories_:
             raise ValueError(f"k must be between 1 and n_categories ({self.n_categories_}), got {k}")
         X = as_csr(X)
-        codes = np.empty((X.shape[0], k), np.int32)
-        scores = np.empty((X.shape[0], k), np.float32)
-        # Few rows at a time, so that rows × categories never stand in memory.
-        for start in range(0, X.shape[0], _SCORE_ROWS):
-            rows = slice(start, start + _SCORE_ROWS)
-            top_k_rows(self.decision_function(X[rows]), self.tie_order_, codes[rows], scores[rows])
+        check_n_features(X, self.n_features_in_)
+        codes, scores, _ = top_categories(X, self.panels(), k)
         return codes, scores
+
+    def panels(self) -> Panels:
+        """Return the planes as the fused scoring kernel reads them."""
+        self._check_fitted()
+        return arrange_planes(self.weights_, self.plane_category_, self.tie_order_, self.bias)
 
     def explain(self, x: Rows) -> list[CategoryScore]:
         """Return for each category, best first, its score, the winning plane and the features that carried it.

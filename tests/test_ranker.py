@@ -290,8 +290,7 @@ def test_predict__equal_scores_by_popularity_then_code():
     np.testing.assert_array_equal(model.predict(X)[:, 2:], [[4, 0, 2]] * 3)
 
 
-def test_predict_top_k__is_the_head_of_predict(monkeypatch):
-    monkeypatch.setattr("ammrank_dask.plane_model._SCORE_ROWS", 7)
+def test_predict_top_k__is_the_head_of_predict():
     X, rankings = draw_rows(8, n=60)
     model = AMMRank(n_categories=7).fit(X, rankings)
     codes, scores = model.predict_top_k(X, k=6)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-KERNEL_TESTS = ["test_interest.py", "test_ammrank_kernel.py"]
+KERNEL_TESTS = ["test_interest.py", "test_ammrank_kernel.py", "test_score_kernel.py"]
 
 
 @pytest.mark.parametrize("name", KERNEL_TESTS)

@@ -1,0 +1,91 @@
+"""The fused scoring kernel against the unfused one and against full sorts; also run as plain Python."""
+
+import numpy as np
+import pytest
+import reference_ranking
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ammrank_dask.panels import UNKNOWN_AGE, Limits, arrange_planes, group_of, top_categories
+from ammrank_dask.ranker import AMMRank
+
+
+def make_model(rng, *, n_features=7, counts=(2, 0, 3, 1, 0, 1), whole=False, bias=1.0):
+    """A model with the given number of planes per category; `whole` weights make scores that tie often."""
+    plane_category = np.repeat(np.arange(len(counts)), counts).astype(np.int32)
+    shape = (n_features + 1, len(plane_category))
+    weights = rng.integers(-1, 2, shape) if whole else rng.standard_normal(shape)
+    model = AMMRank(bias=bias)
+    model.set_planes(weights.astype(np.float32), plane_category, rng.integers(0, 3, len(counts)), n_steps=1)
+    return model
+
+
+def make_rows(rng, n_rows, n_features, *, whole=False):
+    values = rng.integers(0, 2, (n_rows, n_features)) if whole else rng.random((n_rows, n_features))
+    return sp.csr_matrix(np.where(rng.random(values.shape) < 0.7, values, 0).astype(np.float32))
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), n_rows=st.integers(0, 140), whole=st.booleans(),
+    counts=st.lists(st.integers(0, 4), min_size=1, max_size=9).filter(any), data=st.data(),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_predict_top_k__equals_a_full_sort(seed, n_rows, whole, counts, data):
+    rng = np.random.default_rng(seed)
+    model = make_model(rng, counts=counts, whole=whole)
+    X = make_rows(rng, n_rows, 7, whole=whole)
+    k = data.draw(st.integers(1, len(counts)))
+    codes, scores = model.predict_top_k(X, k)
+    assert codes.shape == scores.shape == (n_rows, k)
+    everything = model.decision_function(X)
+    if n_rows:
+        expected_codes, expected_scores = reference_ranking.top_k(everything, model.tie_order_, k)
+        np.testing.assert_array_equal(codes, expected_codes)
+        np.testing.assert_array_equal(scores, expected_scores)
+
+
+@pytest.mark.parametrize(("n_features", "n_planes"), [(300, 3), (40, 700), (5000, 90)])
+def test_top_categories__all_scores_are_the_bits_of_decision_function(n_features, n_planes):
+    rng = np.random.default_rng(3)
+    counts = np.bincount(rng.integers(0, 11, n_planes), minlength=11)
+    model = make_model(rng, n_features=n_features, counts=counts)
+    X = sp.random(150, n_features, 0.2, format="csr", dtype=np.float32, rng=rng)
+    codes, scores, everything = top_categories(X, model.panels(), 4, keep_all=True)
+    np.testing.assert_array_equal(everything.T.view(np.uint32), model.decision_function(X).view(np.uint32))
+    np.testing.assert_array_equal(np.take_along_axis(everything.T, codes, axis=1), scores)
+
+
+def test_predict_top_k__categories_without_planes_come_last_by_popularity():
+    model = AMMRank(bias=1.0)
+    weights = np.array([[1.0], [-5.0]], np.float32)  # one plane, below zero for every row
+    model.set_planes(weights, np.array([2], np.int32), np.array([4, 9, 0, 9]), n_steps=1)
+    codes, scores = model.predict_top_k(np.array([[1.0]]), 4)
+    assert codes.tolist() == [[2, 1, 3, 0]]
+    assert scores.tolist() == [[-4.0, -np.inf, -np.inf, -np.inf]]
+
+
+def test_limits__hold_by_group_and_score():
+    # Three categories with scores 3, 2, 1 for everyone, and one without planes.
+    weights = np.array([[0.0, 0.0, 0.0], [3.0, 2.0, 1.0]], np.float32)
+    panels = arrange_planes(weights, np.array([0, 1, 2]), np.array([3, 2, 1, 0]), 1.0)
+    X = sp.csr_matrix((4, 1), dtype=np.float32)
+    age_bucket, gender = np.array([0, 3, -1, 0], np.int8), np.array([0, 1, -1, -1], np.int8)
+    limits = Limits(
+        exclude=frozenset({2}),
+        exclude_by_group={"13-17": frozenset({0}), "male": frozenset({3}), UNKNOWN_AGE: frozenset({1, 3})},
+    )
+    kept = limits.filter(4, age_bucket, gender)
+    codes, scores, everything = top_categories(X, panels, 3, kept, keep_all=True)
+    assert codes.tolist() == [[1, 3, -1], [0, 1, -1], [0, -1, -1], [1, 3, -1]]
+    assert scores[0].tolist() == [2.0, -np.inf, -np.inf]
+    assert everything[2].tolist() == [-np.inf] * 4
+    assert everything[0].tolist() == [-np.inf, 3.0, 3.0, -np.inf]
+    strict = Limits(min_score=2.0).filter(4, age_bucket, gender)
+    assert top_categories(X, panels, 4, strict)[0].tolist() == [[0, 1, -1, -1]] * 4
+    nothing = Limits(min_score=9.0).filter(4, age_bucket, gender)
+    assert top_categories(X, panels, 4, nothing)[0].tolist() == [[-1] * 4] * 4
+
+
+def test_group_of__unknown_stands_last():
+    assert group_of(np.array([0, 8, -1], np.int8), np.array([1, -1, 0], np.int8)).tolist() == [1, 26, 27]
