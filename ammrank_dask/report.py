@@ -1,6 +1,6 @@
 """Say who is over-exposed and who is starved."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -8,12 +8,12 @@ import pandas as pd
 import pyarrow.parquet as pq
 from distributed import Client
 
+from ammrank_dask.checks import check_night
+from ammrank_dask.drift import population_stability
+from ammrank_dask.exposure import PolicyCounts, Thresholds, exposure_table, measure_policy, share_of, starved
 from ammrank_dask.scoring import Qualifications
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.vocabulary import CATEGORY, RANK
-
-STARVED_RATIO = 0.25
-OVEREXPOSED_FACTOR = 2.0
 
 
 def exposure_report(client: Client, quals: Qualifications, *, progress: Progress = silent) -> pd.DataFrame:
@@ -46,128 +46,117 @@ def count_part(part: str, categories: list[str], k: int) -> np.ndarray:
     return np.bincount(cell, minlength=len(categories) * k).reshape(len(categories), k).astype(np.int64)
 
 
-def exposure_table(exposure: np.ndarray, categories: Sequence[str], clicks: np.ndarray | None = None) -> pd.DataFrame:
-    """Return exposure per category as a table, beside the clicks when they are given.
-
-    Parameters
-    ----------
-    exposure
-        (L, k) users who hold the category at each rank.
-    categories
-        The names of the L categories.
-    clicks
-        (L,) clicks on the category; adds `click_share` and `ratio` (exposure share ÷ click share, missing
-        where there are no clicks).
-    """
-    held = exposure.sum(axis=1)
-    table = pd.DataFrame({CATEGORY: list(categories), "exposure": held, "exposure_share": _share(held)})
-    if clicks is not None:
-        click_share = _share(np.asarray(clicks))
-        table["click_share"] = click_share
-        table["ratio"] = np.divide(
-            table["exposure_share"], click_share, out=np.full(len(held), np.nan), where=click_share > 0
-        )
-    for rank in range(exposure.shape[1]):
-        table[f"rank_{rank + 1}"] = exposure[:, rank]
-    return table
-
-
 def summarise(
-    exposure: np.ndarray,
+    policies: Mapping[str, PolicyCounts],
+    policy: str,
     clicks: np.ndarray,
     categories: Sequence[str],
-    categories_per_user: np.ndarray,
     *,
     date: str | None,
     cold_users: int,
     k: int,
-    policy: str = "user_top_k",
-    starved_ratio: float = STARVED_RATIO,
-    overexposed_factor: float = OVEREXPOSED_FACTOR,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008
+    before: tuple[str, PolicyCounts] | None = None,
+    drift: Mapping[str, Any] | None = None,
+    realised: Sequence[Mapping[str, Any]] = (),
+    groups: Sequence[Mapping[str, Any]] = (),
 ) -> dict[str, Any]:
     """Return the content of `summary.json`: numbers only, no user, clock or host.
 
     Parameters
     ----------
-    exposure
-        (L, k) users who hold the category at each rank.
+    policies
+        What each policy handed out.
+    policy
+        The policy in force, one of `policies`.
     clicks
         (L,) clicks on the category.
     categories
         The names of the L categories.
-    categories_per_user
-        (L + 1,) users who hold 0 … L categories.
     date
         The night, YYYY-MM-DD.
     cold_users
         Users without an event.
     k
         Categories a user is meant to get.
-    policy
-        The policy that handed out the qualifications.
-    starved_ratio
-        A category is starved below this share of its click share, or when no user holds it.
-    overexposed_factor
-        A user is over-exposed with more than this many times k categories.
+    before
+        Date and counts of the night that `drift` compares with, over the same categories and ranks.
+    drift
+        What `measure_drift` returned.
+    realised
+        By past night `nights`, `date` and `measures` (None when there is nothing to measure).
+    groups
+        What `rank_by_group` returned.
     """
-    table = exposure_table(exposure, categories, clicks)
-    rows = table[[CATEGORY, "exposure", "exposure_share", "click_share", "ratio"]].to_dict("records")
-    for row in rows:
-        row["ratio"] = None if np.isnan(row["ratio"]) else row["ratio"]
-    held = table["exposure"].to_numpy()
-    starved = (held == 0) | (table["exposure_share"] < starved_ratio * table["click_share"]).to_numpy()
-    n_held = np.arange(len(categories_per_user))
-    return {
+    clicks = np.asarray(clicks)
+    chosen = policies[policy]
+    rows = category_rows(policies, chosen, clicks, categories, thresholds)
+    summary: dict[str, Any] = {
         "date": date,
-        "n_users": int(categories_per_user.sum()),
+        "n_users": int(chosen.categories_per_user.sum()),
         "cold_users": int(cold_users),
         "k": int(k),
-        "policies": {
-            policy: {
-                "starved_users": int(categories_per_user[0]),
-                "overexposed_users": int(categories_per_user[n_held > overexposed_factor * k].sum()),
-                "starved_categories": int(starved.sum()),
-                "gini": gini(held),
-                "entropy": entropy(held),
-                "coverage": float((held > 0).mean()),
-            }
-        },
+        "policy": policy,
+        "policies": {name: measure_policy(found, clicks, k, thresholds) for name, found in policies.items()},
         "categories": rows,
+        "drift": None,
+        "realised": [dict(night) for night in realised],
+        "groups": [dict(group) for group in groups],
+        "thresholds": vars(thresholds).copy(),
     }
+    if before is not None and drift is not None:
+        date_before, counts = before
+        n_before = int(counts.categories_per_user.sum())
+        index = population_stability(counts.exposure, chosen.exposure, n_before, summary["n_users"])
+        for row, value in zip(rows, index.tolist(), strict=True):
+            row["psi"] = value
+        summary["drift"] = {**drift, "date": date_before, "psi": float(index.max(initial=0.0))}
+    summary["checks"] = check_night(summary, thresholds)
+    return summary
 
 
-def gini(counts: np.ndarray) -> float:
-    """Return the Gini coefficient: 0 when all counts are equal, 1 − 1/n when one has everything.
-
-    Examples
-    --------
-    >>> gini(np.array([0, 0, 0, 8]))
-    0.75
-    """
-    total = counts.sum()
-    if total == 0:
-        return 0.0
-    n = len(counts)
-    place = np.arange(1, n + 1)
-    return float(((2 * place - n - 1) * np.sort(counts)).sum() / (n * total))
-
-
-def entropy(counts: np.ndarray) -> float:
-    """Return the entropy of the shares ÷ log n: 1 when all counts are equal, 0 when one has everything.
-
-    Examples
-    --------
-    >>> entropy(np.array([3, 3, 3]))
-    1.0
-    """
-    share = _share(counts)
-    share = share[share > 0]
-    if len(share) == 0:
-        return 0.0
-    if len(counts) == 1:
-        return 1.0
-    return float(-(share * np.log(share)).sum() / np.log(len(counts))) + 0.0
+def category_rows(
+    policies: Mapping[str, PolicyCounts],
+    chosen: PolicyCounts,
+    clicks: np.ndarray,
+    categories: Sequence[str],
+    thresholds: Thresholds,
+) -> list[dict[str, Any]]:
+    """Return what is known of each category, in the order of their codes."""
+    table = exposure_table(chosen.exposure, categories, clicks)
+    columns = [CATEGORY, "exposure", "exposure_share", "click_share", "ratio"]
+    rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in table[columns].to_numpy().tolist()]
+    held = {name: counts.exposure.sum(axis=1) for name, counts in policies.items()}
+    shares = {name: share_of(found) for name, found in held.items()}
+    is_starved = {name: starved(found, clicks, thresholds.starved_ratio) for name, found in held.items()}
+    for code, row in enumerate(rows):
+        row["ratio"] = None if np.isnan(row["ratio"]) else row["ratio"]
+        row["clicks"] = int(clicks[code])
+        row["ranks"] = chosen.exposure[code].tolist()
+        row["psi"] = None
+        row["policies"] = {
+            name: {
+                "exposure": int(held[name][code]),
+                "exposure_share": float(shares[name][code]),
+                "starved": bool(is_starved[name][code]),
+            }
+            for name in policies
+        }
+    return rows
 
 
-def _share(counts: np.ndarray) -> np.ndarray:
-    return counts / max(1, counts.sum())
+def exposure_of(summary: Mapping[str, Any]) -> pd.DataFrame:
+    """Return `exposure.csv`: one row a category, the policy in force first, then the others and the drift."""
+    rows = summary["categories"]
+    frame = pd.DataFrame(
+        [{name: row[name] for name in (CATEGORY, "exposure", "exposure_share", "click_share", "ratio")} for row in rows]
+    )
+    n_ranks = max((len(row["ranks"]) for row in rows), default=0)
+    for rank in range(n_ranks):
+        frame[f"rank_{rank + 1}"] = [row["ranks"][rank] for row in rows]
+    frame["clicks"] = [row["clicks"] for row in rows]
+    for name in summary["policies"]:
+        frame[f"{name}_exposure"] = [row["policies"][name]["exposure"] for row in rows]
+        frame[f"{name}_starved"] = [int(row["policies"][name]["starved"]) for row in rows]
+    frame["psi"] = [row["psi"] for row in rows]
+    return frame.astype({"ratio": float, "psi": float})

@@ -7,14 +7,20 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from storage import charts
 from storage.files import write_json, write_text
+from storage.vocabulary import AGE_BUCKETS
 
 SUMMARY, EXPOSURE, PAGE = "summary.json", "exposure.csv", "report.html"
 _TEMPLATE = "report.html.j2"
+_SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_LIST = 40, 500, 8
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_report(folder: str | Path, summary: Mapping[str, Any], exposure: pd.DataFrame) -> None:
-    """Write `summary.json`, `exposure.csv` and `report.html` into `folder`, each whole or not at all.
+def write_report(
+    folder: str | Path, summary: Mapping[str, Any], exposure: pd.DataFrame, about: Mapping[str, Any] | None = None
+) -> None:
+    """Write `exposure.csv`, `report.html` and, last, `summary.json` into `folder`, each whole or not at all.
 
     Parameters
     ----------
@@ -23,16 +29,27 @@ def write_report(folder: str | Path, summary: Mapping[str, Any], exposure: pd.Da
     summary
         The content of `summary.json`; the page is drawn from it.
     exposure
-        One row per category.
+        One row per category. A name that a spreadsheet would take for a formula gets a `'` before it.
+    about
+        For the page only: `links` to files by name, and `facts` of the run.
     """
     folder = Path(folder)
-    page = render_page(summary)
-    write_text(folder / EXPOSURE, exposure.to_csv(index=False, lineterminator="\n"))
+    page = render_page(summary, about)
+    write_text(folder / EXPOSURE, harmless(exposure).to_csv(index=False, lineterminator="\n"))
     write_text(folder / PAGE, page)
     write_json(folder / SUMMARY, dict(summary))
 
 
-def render_page(summary: Mapping[str, Any]) -> str:
+def harmless(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a table in which no text begins like a formula of a spreadsheet."""
+    safe = table.copy()
+    for name in safe.columns:
+        if not pd.api.types.is_numeric_dtype(safe[name]):
+            safe[name] = [f"'{text}" if str(text).startswith(_FORMULA_STARTS) else text for text in safe[name]]
+    return safe
+
+
+def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> str:
     """Return the page: everything inline, every name from the data escaped."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
@@ -42,4 +59,57 @@ def render_page(summary: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    return environment.get_template(_TEMPLATE).render(summary=summary)
+    environment.filters["percent"] = charts.percent
+    environment.filters["count"] = lambda value: f"{value:,}"
+    return environment.get_template(_TEMPLATE).render(
+        summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary)
+    )
+
+
+def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page shows beside the summary itself: rows in order, names of policies, what is worst."""
+    policies = summary["policies"]
+    rows = sorted(summary["categories"], key=lambda row: (-row["click_share"], -row["exposure"]))
+    slots = policies[summary["policy"]]["slots"]
+    over = [row for row in rows if row["ratio"] is not None and row["ratio"] > 1]
+    shown = rows[:_SHOWN_IN_CHART]
+    widest = max([1.0, *(row["exposure"] for row in shown), *(row["click_share"] * slots for row in shown)])
+    return {
+        "rows": rows,
+        "shown_in_chart": shown,
+        "shown_in_table": rows[:_SHOWN_IN_TABLE],
+        "scale": 1.02 * widest,
+        "slots": slots,
+        # The policy in force first.
+        "policies": sorted(policies, key=lambda name: name != summary["policy"]),
+        "labels": {name: _label(name, measured, summary["k"]) for name, measured in policies.items()},
+        "warnings": [check for check in summary["checks"] if check["status"] != "ok"],
+        "starved": [row for row in rows if row["policies"][summary["policy"]]["starved"]],
+        "overexposed": sorted(over, key=lambda row: -row["ratio"])[:_SHOWN_IN_LIST],
+        "moved": sorted((row for row in rows if row["psi"]), key=lambda row: -row["psi"])[:_SHOWN_IN_LIST],
+        "clicks": [(row["category"], row["clicks"]) for row in rows],
+        "head_clicks": sum(row["click_share"] for row in rows[: summary["k"]]),
+        "ages": [
+            age for age in AGE_BUCKETS if any(group["age"] == age and group["top"] for group in summary["groups"])
+        ],
+        "everywhere": _everywhere(summary),
+        "has_realised": any(night["measures"] for night in summary["realised"]),
+    }
+
+
+def _label(name: str, measured: Mapping[str, Any], k: int) -> str:
+    """Return a policy in words."""
+    if name == "user_top_k":
+        return f"new rule: each user's best {k}"
+    if name == "category_top_n":
+        n = measured["n"]
+        return (
+            f"old rule: each category's best {n:,} users" if n is not None else "old rule: each category's best users"
+        )
+    return name
+
+
+def _everywhere(summary: Mapping[str, Any]) -> set[str]:
+    """Return the categories that are in the list of every group: what is not in here tells groups apart."""
+    lists = [{entry["category"] for entry in group["top"]} for group in summary["groups"] if group["top"]]
+    return set.intersection(*lists) if lists else set()

@@ -1,14 +1,34 @@
-"""The report on qualifications: the figures by hand, and the files."""
+"""The report on qualifications: the figures by hand or from plain twins, and the files."""
 
 import json
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
+import reference_report
 
-from ammrank_dask.report import entropy, exposure_table, gini, summarise
-from storage.reports import render_page, write_report
+from ammrank_dask.checks import check_night
+from ammrank_dask.drift import SHIFT_EDGES, binned_quantile, compare_held, population_stability
+from ammrank_dask.exposure import (
+    PolicyCounts,
+    Thresholds,
+    entropy,
+    exposure_table,
+    gini,
+    lorenz,
+    measure_policy,
+    rank_weights,
+)
+from ammrank_dask.groups import count_by_group
+from ammrank_dask.held import held_from_table
+from ammrank_dask.realised import match_clicks
+from ammrank_dask.report import exposure_of, summarise
+from storage.ids import ids_from_values
+from storage.reports import harmless, render_page, write_report
+from workflows import config
 
-CATEGORIES = ["autos", "games / <b>", "garten & haus", "news"]
+CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]
 
 
 def test_gini__by_hand():
@@ -27,19 +47,181 @@ def test_entropy__by_hand():
     assert entropy(np.zeros(3, int)) == 0.0
 
 
-def make_summary():
-    # Four users, k = 1: three hold category 0, one holds category 1.
-    exposure = np.array([[3], [1], [0], [0]])
-    clicks = np.array([10, 80, 10, 0])
-    per_user = np.array([1, 4, 0, 1, 0])  # one user holds nothing, one holds three, which is more than 2k
-    summary = summarise(exposure, clicks, CATEGORIES, per_user, date="2024-05-01", cold_users=2, k=1)
-    return summary, exposure_table(exposure, CATEGORIES, clicks)
+def test_lorenz__by_hand_and_half_the_area_is_gini():
+    assert lorenz(np.array([3, 0, 1])).tolist() == [0.0, 0.0, 0.25, 1.0]
+    assert lorenz(np.zeros(2, int)).tolist() == [0.0, 0.5, 1.0]
+    counts = np.random.default_rng(3).integers(0, 50, 30)
+    assert 1 - 2 * np.trapezoid(lorenz(counts), dx=1 / 30) == pytest.approx(gini(counts))
+
+
+def test_measure_policy__ranks_weigh_when_there_are_ranks():
+    np.testing.assert_allclose(rank_weights(3), [1, 1 / np.log2(3), 0.5])
+    # Both categories have two users, one has both of its on rank 1.
+    counts = PolicyCounts(np.array([[2, 0], [0, 2]]), np.array([0, 0, 2]))
+    measured = measure_policy(counts, np.array([1, 1]), 2, Thresholds())
+    assert measured["gini"] == 0.0
+    first, second = 2.0, 2 / np.log2(3)
+    assert measured["rank_weighted_gini"] == pytest.approx((first - second) / (2 * (first + second)))
+    unranked = PolicyCounts(np.array([[2], [2]]), np.array([0, 0, 2]), n=2)
+    measured = measure_policy(unranked, np.array([1, 1]), 2, Thresholds())
+    assert (measured["rank_weighted_gini"], measured["n"], measured["slots"]) == (None, 2, 4)
+
+
+def test_thresholds__are_those_of_the_config():
+    assert vars(Thresholds()) == config.Thresholds().model_dump()
+
+
+def make_held(held, categories="abcdef", user_type=None):
+    """Return {user: [(category, score), …]} as read from a by_user file."""
+    rows = [
+        (user, rank, name, score)
+        for user in sorted(held)
+        for rank, (name, score) in enumerate(held[user], start=1)
+    ]  # fmt: skip
+    table = pa.table(
+        {
+            "user_id": pa.array([row[0] for row in rows], user_type or pa.int64()),
+            "rank": pa.array([row[1] for row in rows], pa.int16()),
+            "category": pa.array([row[2] for row in rows], pa.string()).dictionary_encode(),
+            "score": pa.array([row[3] for row in rows], pa.float32()),
+        }
+    )
+    return held_from_table(table, list(categories))
+
+
+def random_held(rng, n_users, categories="abcdef"):
+    held = {}
+    for user in rng.choice(50, n_users, replace=False):
+        names = rng.permutation(list(categories))[: rng.integers(1, 5)]
+        held[int(user)] = [(str(name), float(np.float32(rng.normal()))) for name in names]
+    return held
+
+
+def test_held_from_table__users_ranks_and_unknown_names():
+    held = make_held({7: [("b", 1.0), ("zzz", 0.5)], 3: [("a", 2.0)]})
+    assert held.user_ids.to_arrow().to_pylist() == [3, 7]
+    assert held.indptr.tolist() == [0, 1, 3]
+    assert held.category.tolist()[:2] == [0, 1]
+    assert held.category[2] >= 6
+    assert held.user.tolist() == [0, 1, 1]
+    nobody = make_held({})
+    assert (len(nobody.user_ids), nobody.indptr.tolist()) == (0, [0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_compare_held__equals_the_plain_twin(seed):
+    rng = np.random.default_rng(seed)
+    before, now = random_held(rng, 30), random_held(rng, 35)
+    now[99] = [("a", -np.inf)]
+    before[99] = [("a", -np.inf)]
+    found = compare_held(make_held(before), make_held(now))
+    users, changed, first, jaccard, shifts = reference_report.drift(before, now)
+    assert (found.users, found.changed, found.first_changed) == (users, changed, first)
+    assert (found.new, found.gone) == (len(now) - users, len(before) - users)
+    assert found.jaccard == pytest.approx(jaccard)
+    assert found.shift == pytest.approx(sum(shifts), abs=1e-5)
+    assert found.shift_counts.sum() == len(shifts)
+    for share in (0.05, 0.5, 0.95):
+        exact = sorted(shifts)[max(0, int(np.ceil(share * len(shifts))) - 1)]
+        assert binned_quantile(found.shift_counts, share) == pytest.approx(exact, rel=0.015, abs=1e-6)
+
+
+def test_compare_held__strings_and_nobody_in_common():
+    kind = pa.string()
+    found = compare_held(make_held({"x": [("a", 1.0)]}, user_type=kind), make_held({"y": [("a", 1.0)]}, user_type=kind))
+    assert (found.users, found.new, found.gone) == (0, 1, 1)
+    assert binned_quantile(found.shift_counts, 0.5) is None
+    same = compare_held(make_held({1: [("a", 1.0)]}), make_held({1: [("a", 1.0)]}))
+    assert (same.changed, same.jaccard, same.shift) == (0, 1.0, 0.0)
+    assert binned_quantile(same.shift_counts, 0.5) == 0.0
+    assert len(same.shift_counts) == len(SHIFT_EDGES) + 1
+
+
+def test_population_stability__by_hand():
+    # One category, one rank, ten users: held by 2 before and by 5 now; half a user is added to each count.
+    before, now = np.array([[2]]), np.array([[5]])
+    p, q = np.array([5.5, 5.5]) / 11, np.array([2.5, 8.5]) / 11
+    assert population_stability(before, now, 10, 10)[0] == pytest.approx(((p - q) * np.log(p / q)).sum())
+    assert population_stability(before, before, 10, 10).tolist() == [0.0]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_match_clicks__equals_the_plain_twin(seed):
+    rng = np.random.default_rng(seed)
+    held = random_held(rng, 30)
+    clicks = {
+        int(user): [str(name) for name in rng.choice(list("abcdef"), rng.integers(1, 4), replace=False)]
+        for user in rng.choice(50, 25, replace=False)
+    }
+    users = ids_from_values(sorted(clicks))
+    pairs = [(place, "abcdef".index(name)) for place, user in enumerate(sorted(clicks)) for name in clicks[user]]
+    user, category = np.array(pairs).T
+    found = match_clicks(make_held(held), users, user, category, np.array([0, 4]), 2)
+    served, others, sums = reference_report.realised(held, clicks, ["a", "e"], 2)
+    assert (found.users, found.others) == (served, others)
+    for hits, (any_hit, precision, recall) in zip((found.held, found.popular), sums, strict=True):
+        assert hits.any_hit == any_hit
+        assert (hits.precision, hits.recall) == pytest.approx((precision, recall))
+    assert found.held.means(0) == {"hit_rate": None, "precision": None, "recall": None}
+
+
+def test_count_by_group__by_hand():
+    held = make_held({1: [("a", 3.0), ("b", 2.0)], 2: [("b", 1.0)], 3: [("c", 1.0)]}, "abc")
+    # User 1 is female and in the first bucket, user 2 male and 65+, of user 3 no gender is known.
+    points, holders, users = count_by_group(held, np.array([0, 8, 3]), np.array([0, 1, -1]), 3, 2)
+    assert points[0].tolist() == [2, 1, 0]
+    assert points[17].tolist() == [0, 2, 0]
+    assert holders[0].tolist() == [1, 1, 0]
+    assert (points.sum(), holders.sum()) == (5, 3)
+    assert np.flatnonzero(users).tolist() == [0, 17]
+
+
+def make_counts():
+    # Six users, k = 1: three hold category 0, one holds category 1; one holds nothing, one three, more than 2k.
+    by_user = PolicyCounts(np.array([[3], [1], [0], [0]]), np.array([1, 4, 0, 1, 0]))
+    by_category = PolicyCounts(np.array([[1], [1], [1], [1]]), np.array([4, 1, 0, 1, 0]), n=1)
+    return {"user_top_k": by_user, "category_top_n": by_category}
+
+
+CLICKS = np.array([10, 80, 10, 0])
+DRIFT = {
+    "users": 5, "new_users": 1, "gone_users": 0, "changed_users": 0.4, "first_changed": 0.2, "jaccard": 0.8,
+    "score_shift": {
+        "pairs": 4, "mean": 0.01, "quantiles": {"0.05": -0.2, "0.25": -0.1, "0.5": 0.0, "0.75": 0.1, "0.95": 0.3}
+    },
+    "model_changed": True,
+}  # fmt: skip
+REALISED = [
+    {
+        "nights": 1,
+        "date": "2024-04-30",
+        "measures": {
+            "users": 4, "users_without_qualification": 1, "hit_rate": 0.5, "precision": 0.25, "recall": 0.4,
+            "popularity": {"hit_rate": 0.6, "precision": 0.2, "recall": 0.3},
+        },
+    },
+    {"nights": 7, "date": "2024-04-24", "measures": None},
+]  # fmt: skip
+GROUPS = [
+    {"gender": "female", "age": "21-24", "users": 40, "top": [{"category": CATEGORIES[3], "share": 0.5}]},
+    {"gender": "male", "age": "21-24", "users": 3, "top": []},
+]
+
+
+def make_summary(**options):
+    settings = {"date": "2024-05-01", "cold_users": 2, "k": 1, **options}
+    return summarise(make_counts(), "user_top_k", CLICKS, CATEGORIES, **settings)
+
+
+def full_summary(**options):
+    before = PolicyCounts(np.array([[1], [1], [1], [1]]), np.array([2, 4, 0, 0, 0]))
+    return make_summary(before=("2024-04-30", before), drift=DRIFT, realised=REALISED, groups=GROUPS, **options)
 
 
 def test_summarise__by_hand():
-    summary, _ = make_summary()
-    assert {key: summary[key] for key in ("date", "n_users", "cold_users", "k")} == {
-        "date": "2024-05-01", "n_users": 6, "cold_users": 2, "k": 1,
+    summary = make_summary()
+    assert {key: summary[key] for key in ("date", "n_users", "cold_users", "k", "policy")} == {
+        "date": "2024-05-01", "n_users": 6, "cold_users": 2, "k": 1, "policy": "user_top_k",
     }  # fmt: skip
     policy = summary["policies"]["user_top_k"]
     assert policy["starved_users"] == 1
@@ -48,53 +230,132 @@ def test_summarise__by_hand():
     assert policy["starved_categories"] == 2
     assert policy["coverage"] == 0.5
     assert policy["gini"] == pytest.approx((3 * 3 + 1 * 1) / (4 * 4))
-    assert summary["categories"][0] == {
-        "category": "autos", "exposure": 3, "exposure_share": 0.75, "click_share": 0.1,
-        "ratio": pytest.approx(7.5),
+    other = summary["policies"]["category_top_n"]
+    assert (other["starved_users"], other["overexposed_users"], other["starved_categories"]) == (4, 1, 0)
+    assert (other["coverage"], other["gini"], other["n"]) == (1.0, 0.0, 1)
+    first = summary["categories"][0]
+    assert {key: first[key] for key in ("category", "exposure", "exposure_share", "click_share", "ratio")} == {
+        "category": "autos", "exposure": 3, "exposure_share": 0.75, "click_share": 0.1, "ratio": pytest.approx(7.5),
     }  # fmt: skip
+    assert (first["clicks"], first["ranks"], first["psi"]) == (10, [3], None)
     assert [row["ratio"] for row in summary["categories"][1:]] == [pytest.approx(0.3125), 0.0, None]
+    starved = [row["policies"]["user_top_k"]["starved"] for row in summary["categories"]]
+    assert starved == [False, False, True, True]
+    assert (summary["drift"], summary["realised"], summary["groups"]) == (None, [], [])
+    assert json.loads(json.dumps(summary)) == summary
 
 
 def test_summarise__thresholds_and_no_clicks():
-    exposure, per_user = np.array([[3], [1], [0], [0]]), np.array([0, 4, 0, 0, 0])
-    options = {"date": None, "cold_users": 0, "k": 1}
-    strict = summarise(
-        exposure, np.array([10, 80, 10, 0]), CATEGORIES, per_user, starved_ratio=0.5, overexposed_factor=0.5,
-        **options,
-    )["policies"]["user_top_k"]  # fmt: skip
-    assert (strict["starved_categories"], strict["overexposed_users"]) == (3, 4)
-    silent = summarise(exposure, np.zeros(4, int), CATEGORIES, per_user, **options)
+    strict = make_summary(thresholds=Thresholds(starved_ratio=0.5, overexposed_factor=0.5))["policies"]["user_top_k"]
+    assert (strict["starved_categories"], strict["overexposed_users"]) == (3, 5)
+    silent = summarise(make_counts(), "user_top_k", np.zeros(4, int), CATEGORIES, date=None, cold_users=0, k=1)
     assert [row["ratio"] for row in silent["categories"]] == [None] * 4
 
 
-def test_write_report__same_bytes_and_escaped_names(tmp_path):
-    summary, table = make_summary()
-    write_report(tmp_path / "a", summary, table)
-    write_report(tmp_path / "b", summary, table)
-    write_report(tmp_path / "b", summary, table)
-    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == [
-        "exposure.csv",
-        "report.html",
-        "summary.json",
+def test_summarise__drift_of_categories():
+    summary = full_summary()
+    index = [row["psi"] for row in summary["categories"]]
+    assert index[1] == 0.0  # one of six users in both nights
+    p, q = np.array([3.5, 3.5]) / 7, np.array([1.5, 5.5]) / 7
+    assert index[0] == pytest.approx(((p - q) * np.log(p / q)).sum())
+    assert summary["drift"]["psi"] == max(index)
+    assert summary["drift"]["date"] == "2024-04-30"
+
+
+def test_check_night__warns_beyond_thresholds():
+    found = {check["name"]: check["status"] for check in full_summary()["checks"]}
+    assert found == {
+        "starved_users": "warn",
+        "overexposed_users": "warn",
+        "starved_categories": "warn",
+        "changed_users": "ok",
+        "jaccard": "ok",
+        "score_shift": "ok",
+        "psi": "warn",
+        "hit_rate_1": "warn",
+    }
+    lax = Thresholds(starved_users=0.5, overexposed_users=0.5, starved_categories=0.5, psi=9.0, changed_users=0.3)
+    strict = Thresholds(jaccard=0.9, score_shift=0.001)
+    assert [check["name"] for check in check_night(full_summary(), lax) if check["status"] == "warn"] == [
+        "changed_users",
+        "hit_rate_1",
     ]
+    warned = {check["name"] for check in check_night(full_summary(), strict) if check["status"] == "warn"}
+    assert {"jaccard", "score_shift"} <= warned
+    nobody = {**DRIFT, "changed_users": None, "jaccard": None, "score_shift": {**DRIFT["score_shift"], "mean": None}}
+    counts = make_counts()["user_top_k"]
+    names = [check["name"] for check in make_summary(before=("2024-04-30", counts), drift=nobody)["checks"]]
+    assert names == ["starved_users", "overexposed_users", "starved_categories", "psi"]
+
+
+def test_write_report__same_bytes_and_escaped_names(tmp_path):
+    summary = full_summary()
+    about = {"links": {"summary.json": "summary.json"}, "facts": {"zarr": "3.1.6"}}
+    for folder in ("a", "b", "b"):
+        write_report(tmp_path / folder, summary, exposure_of(summary), about)
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == ["exposure.csv", "report.html", "summary.json"]
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
     assert json.loads((tmp_path / "a" / "summary.json").read_text()) == summary
     lines = (tmp_path / "a" / "exposure.csv").read_text().splitlines()
-    assert lines[0] == "category,exposure,exposure_share,click_share,ratio,rank_1"
-    assert lines[4] == "news,0,0.0,0.0,,0"
+    assert lines[0] == (
+        "category,exposure,exposure_share,click_share,ratio,rank_1,clicks,"
+        "user_top_k_exposure,user_top_k_starved,category_top_n_exposure,category_top_n_starved,psi"
+    )
+    assert lines[3].startswith("'=garten & haus,0,0.0,0.1,0.0,0,10,0,1,1,0,")
+    assert lines[4].startswith("<script>alert(1)</script>,0,0.0,0.0,,0,0,")
     page = (tmp_path / "a" / "report.html").read_text()
-    assert "<b>" not in page
     assert "games / &lt;b&gt;" in page
-    assert "garten &amp; haus" in page
-    assert page.count("<rect") == 8
+    assert "games / <b>" not in page
+    assert "<script" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;" in page
+    assert "=garten &amp; haus" in page
     assert "http" not in page
+    assert "margins of different users are\nnot probabilities" in page
+
+
+def test_exposure_of__has_the_columns_of_the_table():
+    table = exposure_table(make_counts()["user_top_k"].exposure, CATEGORIES, CLICKS)
+    found = exposure_of(make_summary())
+    for name in table.columns:
+        np.testing.assert_array_equal(found[name], table[name])
+    assert found["psi"].isna().all()
+
+
+def test_harmless__formulas_are_text():
+    names = ["=1+1", "+a", "-b", "@c", "\td", "plain", "a=b"]
+    safe = harmless(pd.DataFrame({"category": names, "n": range(7)}))
+    assert safe["category"].tolist() == ["'=1+1", "'+a", "'-b", "'@c", "'\td", "plain", "a=b"]
+    assert safe["n"].tolist() == list(range(7))
+
+
+@pytest.mark.parametrize("chosen", ["user_top_k", "category_top_n"])
+def test_render_page__says_the_answer_first(chosen):
+    summary = summarise(make_counts(), chosen, CLICKS, CATEGORIES, date="2024-05-01", cold_users=2, k=1)
+    page = " ".join(render_page(summary).split())
+    answers = {
+        "user_top_k": "1 users get nothing, 1 hold more than 2, and 2 of 4 categories are starved.",
+        "category_top_n": "4 users get nothing, 1 hold more than 2, and 0 of 4 categories are starved.",
+    }
+    assert answers[chosen] in page
+    assert "There is no earlier night to compare with." in page
+    assert "Not known yet" in page
 
 
 def test_render_page__without_users_or_date():
-    nothing = summarise(
-        np.zeros((4, 1), int), np.zeros(4, int), CATEGORIES, np.zeros(5, int), date=None, cold_users=0, k=1
-    )
-    page = render_page(nothing)
+    nothing = {"user_top_k": PolicyCounts(np.zeros((4, 1), int), np.zeros(5, int))}
+    summary = summarise(nothing, "user_top_k", np.zeros(4, int), CATEGORIES, date=None, cold_users=0, k=1)
+    page = render_page(summary)
     assert "<title>Exposure</title>" in page
     assert "NaN" not in page
+
+
+def test_render_page__many_categories_are_cut():
+    n = 600
+    counts = {"user_top_k": PolicyCounts(np.ones((n, 2), int), np.zeros(n + 1, int))}
+    names = [f"category {i:03d}" for i in range(n)]
+    page = render_page(summarise(counts, "user_top_k", np.arange(n), names, date=None, cold_users=0, k=2))
+    assert "The 40 most clicked of 600 categories" in page
+    assert "the 500 most clicked of" in page
+    assert "category 599" in page
+    assert "<td>category 050</td>" not in page

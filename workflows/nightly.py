@@ -67,7 +67,7 @@ def nightly(
             with night.stage("score"):
                 scored = score_users(client, site, config, known, features, model, rebuild=rebuild, progress=progress)
             with night.stage("report"):
-                report = write_night_report(site, date, scored)
+                report = write_night_report(client, site, config, known, scored, rebuild=rebuild, progress=progress)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             facts["model"] = f"of {model.manifest['config']['date']}"
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}

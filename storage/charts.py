@@ -1,0 +1,195 @@
+"""Draw the charts of a report as SVG: no script, colours from the page's style sheet, every name escaped.
+
+Every chart carries `data-chart` (its name) and `data-points` (how many values it draws).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from markupsafe import Markup, escape
+
+WIDTH = 400
+"""Units of a chart's width; about as many pixels on a phone, so that text keeps its size."""
+
+
+def draw(name: str, height: float, n_points: int, title: str, *content: Markup) -> Markup:
+    """Return a whole chart."""
+    return tag(
+        "svg", *content, viewBox=f"0 0 {WIDTH} {number(height)}", role="img", aria_label=title,
+        data_chart=name, data_points=n_points,
+    )  # fmt: skip
+
+
+def tag(name: str, *content: object, **attributes: object) -> Markup:
+    """Return an element; content and attributes are escaped, `_` in a name stands for `-`, `class_` is class."""
+    named = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
+    said = Markup("").join(Markup(' {}="{}"').format(Markup(key), _text(value)) for key, value in named.items())
+    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), said, Markup("").join(escape(part) for part in content))
+
+
+def number(value: float) -> str:
+    """Return a coordinate as short text."""
+    return f"{value:.2f}".rstrip("0").rstrip(".")
+
+
+def rank_bar(ranks: Sequence[int], clicks: float, scale: float) -> Markup:
+    """Return one bar of a category: its users by rank, the first rank darkest, and a mark at its share of clicks.
+
+    Parameters
+    ----------
+    ranks
+        Users at each rank.
+    clicks
+        The users it would have, did everybody get what is clicked.
+    scale
+        The number of users that is as wide as the chart.
+    """
+    pieces = []
+    left = 0.0
+    for rank, users in enumerate(ranks):
+        width = 100 * users / scale
+        if users:
+            shade = 1 - 0.75 * rank / max(1, len(ranks) - 1)
+            what = tag("title", f"rank {rank + 1}: {users:,} users")
+            pieces.append(
+                tag("rect", what, x=left, y=2, width=width, height=10, class_="shown", fill_opacity=number(shade))
+            )
+        left += width
+    mark = tag("rect", x=max(0.0, min(99.2, 100 * clicks / scale - 0.4)), y=0, width=0.8, height=14, class_="clicked")
+    return tag("svg", *pieces, mark, viewBox="0 0 100 14", preserveAspectRatio="none", class_="bar", aria_hidden="true")
+
+
+def lorenz_chart(curves: Mapping[str, Sequence[float]], labels: Mapping[str, str]) -> Markup:
+    """Return Lorenz curves: the share of all slots that the least shown categories hold together."""
+    left, bottom, side = 44, 330, 320
+    content = [_frame(left, bottom - side, side, side)]
+    for step in range(5):
+        x, y, text = left + side * step / 4, bottom - side * step / 4, f"{25 * step} %"
+        content.append(tag("text", text, x=x, y=bottom + 16, text_anchor="middle", class_="tick"))
+        content.append(tag("text", text, x=left - 6, y=y + 4, text_anchor="end", class_="tick"))
+    content.append(tag("text", "categories, least shown first", x=left + side / 2, y=bottom + 34, text_anchor="middle"))
+    content.append(tag("line", x1=left, y1=bottom, x2=left + side, y2=bottom - side, class_="even"))
+    for place, (name, shares) in enumerate(curves.items()):
+        n = max(1, len(shares) - 1)
+        points = " ".join(
+            f"{number(left + side * i / n)},{number(bottom - side * share)}" for i, share in enumerate(shares)
+        )
+        content.append(tag("polyline", points=points, class_=f"curve {name}"))
+        y = bottom - side + 20 + 18 * place
+        content.append(tag("line", x1=left + 12, y1=y - 4, x2=left + 34, y2=y - 4, class_=f"curve {name}"))
+        content.append(tag("text", labels[name], x=left + 40, y=y))
+    y = bottom - side + 20 + 18 * len(curves)
+    content.append(tag("line", x1=left + 12, y1=y - 4, x2=left + 34, y2=y - 4, class_="even"))
+    content.append(tag("text", "all categories alike", x=left + 40, y=y))
+    n_points = sum(len(shares) for shares in curves.values())
+    return draw("lorenz", bottom + 42, n_points, "Lorenz curves of exposure by policy", *content)
+
+
+def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, str], limit: float) -> Markup:
+    """Return how many users hold how many categories, by policy, with a line where over-exposure begins."""
+    left, top, width, height = 44, 46, 344, 190
+    bottom = top + height
+    n_bins = 1 + max((i for found in counts.values() for i, users in enumerate(found) if users), default=0)
+    n_bins = max(n_bins, int(limit) + 2)
+    total = max(1, max(sum(found) for found in counts.values()))
+    highest = max(1, max(max(found) for found in counts.values()))
+    slot = width / n_bins
+    bar = slot * 0.84 / len(counts)
+    content = [_frame(left, top, width, height)]
+    for step in range(5):
+        y = bottom - height * step / 4
+        content.append(
+            tag("text", percent(highest / total * step / 4), x=left - 6, y=y + 4, text_anchor="end", class_="tick")
+        )
+    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, 10_000) if n_bins / step <= 12)
+    for held in range(0, n_bins, every):
+        x = left + slot * (held + 0.5)
+        content.append(tag("text", held, x=x, y=bottom + 16, text_anchor="middle", class_="tick"))
+    n_points = 0
+    for place, (name, found) in enumerate(counts.items()):
+        for held, users in enumerate(found[:n_bins]):
+            n_points += 1
+            if users:
+                tall = max(1.0, height * users / highest)
+                x = left + slot * (held + 0.08) + bar * place
+                what = tag("title", f"{labels[name]}: {users:,} users hold {held}")
+                content.append(tag("rect", what, x=x, y=bottom - tall, width=bar, height=tall, class_=f"area {name}"))
+        y = 14 + 16 * place
+        content.append(tag("rect", x=left, y=y - 9, width=10, height=10, class_=f"area {name}"))
+        content.append(tag("text", labels[name], x=left + 16, y=y))
+    x = left + slot * (int(limit) + 1)
+    content.append(tag("line", x1=x, y1=top, x2=x, y2=bottom, class_="limit"))
+    content.append(tag("text", "over-exposed", x=min(x + 4, WIDTH - 76), y=top + 12, class_="tick"))
+    content.append(tag("text", "categories a user holds", x=left + width / 2, y=bottom + 34, text_anchor="middle"))
+    return draw("categories-per-user", bottom + 42, n_points, "Users by the number of categories they hold", *content)
+
+
+def clicks_chart(clicks: Sequence[tuple[str, int]]) -> Markup:
+    """Return clicks per category, most clicked first, and the share of all clicks up to each."""
+    left, top, width, height = 44, 12, 316, 190
+    bottom = top + height
+    ordered = sorted(clicks, key=lambda item: -item[1])
+    total, highest = max(1, sum(found for _, found in ordered)), max(1, *(found for _, found in ordered), 1)
+    slot = width / max(1, len(ordered))
+    content = [_frame(left, top, width, height)]
+    for step in range(5):
+        y = bottom - height * step / 4
+        label = f"{highest * step / 4:,.0f}" if highest < 10_000 else f"{highest * step / 4000:,.0f}k"
+        content.append(tag("text", label, x=left - 6, y=y + 4, text_anchor="end", class_="tick"))
+        content.append(tag("text", f"{25 * step} %", x=left + width + 5, y=y + 4, class_="tick"))
+    points, up_to = [], 0
+    for place, (name, found) in enumerate(ordered):
+        up_to += found
+        tall = height * found / highest
+        what = tag("title", f"{name}: {found:,} clicks")
+        content.append(
+            tag("rect", what, x=left + slot * (place + 0.1), y=bottom - tall, width=slot * 0.8, height=tall,
+                class_="clicked")
+        )  # fmt: skip
+        points.append(f"{number(left + slot * (place + 1))},{number(bottom - height * up_to / total)}")
+    content.append(tag("polyline", points=" ".join([f"{left},{bottom}", *points]), class_="curve sum"))
+    words = "categories by clicks (bars, left); share of all clicks so far (line, right)"
+    content.append(tag("text", words, x=WIDTH / 2, y=bottom + 20, text_anchor="middle", class_="tick"))
+    return draw("clicks", bottom + 28, len(ordered), "Clicks per category in the label window", *content)
+
+
+def shift_chart(quantiles: Mapping[str, float], mean: float) -> Markup:
+    """Return the change of scores as a box: 5 to 95 % as a line, 25 to 75 % as a box, median and mean as marks."""
+    at = [quantiles[key] for key in ("0.05", "0.25", "0.5", "0.75", "0.95")]
+    reach = max(1e-9, *(abs(value) for value in (*at, mean)))
+    left, width, middle = 20, 360, 26
+
+    def place(value: float) -> float:
+        return left + width * (value + reach) / (2 * reach)
+
+    x5, x25, x50, x75, x95 = (place(value) for value in at)
+    content = [
+        tag("line", x1=place(0), y1=4, x2=place(0), y2=48, class_="limit"),
+        tag("line", x1=x5, y1=middle, x2=x95, y2=middle, class_="curve user_top_k"),
+        tag("rect", x=x25, y=middle - 9, width=max(1.0, x75 - x25), height=18, class_="area user_top_k"),
+        tag("line", x1=x50, y1=middle - 12, x2=x50, y2=middle + 12, class_="median"),
+        tag("circle", cx=place(mean), cy=middle, r=4, class_="clicked"),
+        tag("text", f"{-reach:.2g}", x=left, y=64, class_="tick"),
+        tag("text", "0", x=place(0), y=64, text_anchor="middle", class_="tick"),
+        tag("text", f"{reach:+.2g}", x=left + width, y=64, text_anchor="end", class_="tick"),
+    ]
+    return draw("score-shift", 68, len(at) + 1, "Change of scores since the night before", *content)
+
+
+def percent(share: float) -> str:
+    """Return a share in per cent: three digits at most, and never a nought for something."""
+    value = 100 * share
+    digits = 0 if value >= 99.5 or value == 0 else 1 if value >= 0.1 else 2
+    return f"{value:.{digits}f} %"
+
+
+def _frame(left: float, top: float, width: float, height: float) -> Markup:
+    lines = [
+        tag("line", x1=left, y1=top + height * step / 4, x2=left + width, y2=top + height * step / 4, class_="grid")
+        for step in range(5)
+    ]
+    return Markup("").join(lines)
+
+
+def _text(value: Any) -> str:
+    return number(value) if isinstance(value, float) else str(value)

@@ -1,0 +1,200 @@
+"""Reports of nights on a small site: drift and realised clicks against plain twins, and reruns."""
+
+import datetime as dt
+import json
+import shutil
+import socket
+
+import pyarrow.parquet as pq
+import pytest
+import reference_report
+from distributed import Client, LocalCluster
+
+from ammrank_dask.simulation import simulate
+from storage.runs import open_run, remove_run
+from storage.site import Site
+from storage.taxonomy import read_taxonomy
+from workflows.config import check_config, write_config
+from workflows.ingest import ingest
+from workflows.nightly import nightly
+from workflows.report import write_night_report
+
+FIRST = dt.date(2026, 1, 5)
+K = 5
+CONFIG = {
+    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
+    "label": {"days": 3, "min_categories": 1},
+    "features": {"min_days": 1},
+    "train": {"epochs": 1, "every_nights": 2},
+    "score": {"k": K},
+    "partitions": 3,
+}
+
+
+def day(number):
+    return FIRST + dt.timedelta(number)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as c,
+    ):
+        yield c
+
+
+@pytest.fixture(scope="module")
+def nights(client, tmp_path_factory):
+    """A site after nights 5, 6 and 8."""
+    folder = tmp_path_factory.mktemp("world")
+    simulate(client, folder / "lake", truth=folder / "truth", users=400, days=9, seed=3, start=FIRST)
+    site = Site(folder / "site")
+    site.path.mkdir()
+    config = check_config(CONFIG, "test")
+    site.config_path.write_text(write_config(config))
+    for number in (5, 6, 8):
+        nightly(client, site, config, day(number))
+    return site
+
+
+@pytest.fixture
+def site(nights, tmp_path):
+    shutil.copytree(nights.path.parent, tmp_path / "world")
+    return Site(tmp_path / "world" / "site")
+
+
+def summary_of(site, number):
+    return json.loads((site.report_folder(day(number)) / "summary.json").read_text())
+
+
+def held_by_user(site, number):
+    """Return {user: [(category, score), …]} of a night."""
+    held = {}
+    for row in pq.read_table(site.qualifications_folder(day(number)) / "by_user").to_pylist():
+        held.setdefault(row["user_id"], []).append((row["rank"], row["category"], row["score"]))
+    return {user: [(name, score) for _, name, score in sorted(rows)] for user, rows in held.items()}
+
+
+def clicks_by_user(site, numbers):
+    """Return {user: ranked categories clicked on these days} from the lake."""
+    lake = site.path.parent / "lake"
+    taxonomy = read_taxonomy(lake / "taxonomy.csv", 2)
+    clicks = {}
+    for number in numbers:
+        for row in pq.read_table(lake / "events" / f"date={day(number)}").to_pylist():
+            code = taxonomy.code_of.get(row["category"], -1)
+            if row["group"] == "adc" and code >= 0:
+                clicks.setdefault(row["user_id"], set()).add(taxonomy.categories[code])
+    return clicks
+
+
+@pytest.mark.parametrize(("number", "before"), [(6, 5), (8, 6)])
+def test_write_night_report__drift_equals_the_plain_twin(nights, number, before):
+    found = summary_of(nights, number)["drift"]
+    users, changed, first, jaccard, shifts = reference_report.drift(
+        held_by_user(nights, before), held_by_user(nights, number)
+    )
+    assert found["date"] == str(day(before))
+    assert (found["users"], found["new_users"], found["gone_users"]) == (users, 0, 0)
+    assert found["changed_users"] == pytest.approx(changed / users)
+    assert found["first_changed"] == pytest.approx(first / users)
+    assert found["jaccard"] == pytest.approx(jaccard / users)
+    assert found["score_shift"]["pairs"] == len(shifts)
+    assert found["score_shift"]["mean"] == pytest.approx(sum(shifts) / len(shifts), abs=1e-6)
+    models = [open_run(nights.qualifications_folder(day(n))).manifest["inputs"]["model"] for n in (before, number)]
+    assert found["model_changed"] == (models[0] != models[1])
+
+
+def test_write_night_report__realised_equals_the_plain_twin(nights):
+    assert summary_of(nights, 5)["drift"] is None
+    assert [night["measures"] for night in summary_of(nights, 5)["realised"]] == [None, None, None]
+    realised = summary_of(nights, 6)["realised"]
+    assert [(night["nights"], night["date"]) for night in realised] == [
+        (1, str(day(5))),
+        (7, str(day(-1))),
+        (30, str(day(-24))),
+    ]
+    assert [night["measures"] is None for night in realised] == [False, True, True]
+    manifest = open_run(nights.qualifications_folder(day(5))).manifest
+    clicks = dict(zip(manifest["config"]["categories"], manifest["facts"]["clicks"], strict=True))
+    popular = sorted(clicks, key=lambda name: -clicks[name])[:K]
+    held = held_by_user(nights, 5)
+    users, others, sums = reference_report.realised(held, clicks_by_user(nights, [6]), popular, K)
+    found = realised[0]["measures"]
+    assert users > 20
+    assert (found["users"], found["users_without_qualification"]) == (users, others)
+    for measures, expected in zip((found, found["popularity"]), sums, strict=True):
+        means = [measures[name] for name in ("hit_rate", "precision", "recall")]
+        assert means == pytest.approx([total / users for total in expected])
+
+
+def test_write_night_report__groups_equal_plain_counts(nights):
+    people = pq.read_table(nights.path.parent / "lake" / "users.parquet").to_pylist()
+    held = held_by_user(nights, 6)
+    members = [p["user_id"] for p in people if p["gender"] == "female" and p["age"] and 35 <= p["age"] <= 44]
+    points = {}
+    for user in members:
+        for place, (name, _) in enumerate(held[user]):
+            points[name] = points.get(name, 0) + K - place
+    best = sorted(points, key=lambda name: (-points[name], name))[:10]
+    group = next(g for g in summary_of(nights, 6)["groups"] if (g["gender"], g["age"]) == ("female", "35-44"))
+    assert group["users"] == len(members) > 20
+    assert [entry["category"] for entry in group["top"]] == best
+    assert group["top"][0]["share"] == pytest.approx(
+        sum(best[0] in {name for name, _ in held[user]} for user in members) / len(members)
+    )
+    small = [g for g in summary_of(nights, 6)["groups"] if g["users"] < 20]
+    assert all(g["top"] == [] for g in small)
+
+
+def test_write_night_report__a_rerun_gives_the_same_bytes_without_the_nights_before(client, site):
+    before = {path.name: path.read_bytes() for path in site.report_folder(day(8)).iterdir()}
+    config = check_config(CONFIG, "test")
+    known = ingest(client, site, config, day(8))
+    scored = open_run(site.qualifications_folder(day(8)))
+    remove_run(site.qualifications_folder(day(6)))
+    write_night_report(client, site, config, known, scored)
+    assert {path.name: path.read_bytes() for path in site.report_folder(day(8)).iterdir()} == before
+    write_night_report(client, site, config, known, scored, rebuild=True)
+    assert summary_of(site, 8)["drift"]["date"] == str(day(5))
+
+
+def test_write_night_report__is_measured_again_when_lost_or_with_other_thresholds(client, site):
+    path = site.report_folder(day(8)) / "summary.json"
+    before = path.read_bytes()
+    config = check_config(CONFIG, "test")
+    known = ingest(client, site, config, day(8))
+    scored = open_run(site.qualifications_folder(day(8)))
+    for content in (before[:100], b"[]", b'{"source": "other"}'):
+        path.write_bytes(content)
+        write_night_report(client, site, config, known, scored)
+        assert path.read_bytes() == before
+    strict = check_config({**CONFIG, "report": {"thresholds": {"changed_users": 0.0}}}, "test")
+    write_night_report(client, site, strict, known, scored)
+    changed = next(check for check in summary_of(site, 8)["checks"] if check["name"] == "changed_users")
+    assert (changed["limit"], changed["status"]) == (0.0, "warn")
+
+
+def test_write_night_report__has_no_user_clock_or_place(nights):
+    users = pq.read_table(nights.path.parent / "lake" / "users.parquet")["user_id"].to_pylist()
+    long_ids = [str(user) for user in users if user > 10**9]
+    assert len(long_ids) > 300
+    for path in nights.report_folder(day(8)).iterdir():
+        text = path.read_text()
+        assert not any(user in text for user in long_ids)
+        assert str(nights.path) not in text
+        assert socket.gethostname() not in text
+
+
+def test_write_night_report__other_partitions_and_no_users_table(client, nights, tmp_path):
+    site = Site(tmp_path / "site")
+    site.path.mkdir()
+    lake = {name: str((nights.path / place).resolve()) for name, place in CONFIG["lake"].items()}
+    for number, partitions in ((5, 2), (6, 3)):
+        config = check_config({**CONFIG, "lake": {**lake, "users": None}, "partitions": partitions}, "test")
+        nightly(client, site, config, day(number), rebuild=number == 6)
+    summary = summary_of(site, 6)
+    assert summary["drift"] is None
+    assert summary["realised"][0]["measures"] is None
+    assert summary["groups"] == []
