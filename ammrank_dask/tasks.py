@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from distributed import Client, KilledWorker, as_completed
 
@@ -19,6 +19,14 @@ Progress = Callable[[str, int, int], None]
 """Called with (stage, tasks done, tasks in all) on the client after every finished task."""
 
 _run_numbers = itertools.count()
+
+
+@runtime_checkable
+class UnitProgress(Protocol):
+    """A progress callback that also counts users or rows: `count` is called before it for each finished task."""
+
+    def count(self, stage: str, units: int, unit: str) -> None:
+        """Take in what the task that is done stood for."""
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -75,8 +83,11 @@ def run_tasks(
     try:
         for index, result in _run(client, stage, token, function, items, progress, in_flight_per_thread):
             results[index] = result
-            if callable(units):
-                counts.add(index, units(result))
+            n_units = units(result) if callable(units) else units[index] if units is not None else None
+            if callable(units) and n_units is not None:
+                counts.add(index, n_units)
+            if n_units is not None and isinstance(progress, UnitProgress):
+                progress.count(stage, n_units, unit)
             if on_result is not None:
                 on_result(index, result)
         counts.flush()

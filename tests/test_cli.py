@@ -17,7 +17,7 @@ from lakes import write_lake, write_site
 from storage.errors import AmmrankError, BadInput, SiteBusy
 from workflows.cli import COMMANDS, ammrank
 from workflows.cluster import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster, open_cluster
-from workflows.options import AmmrankCommand, progress_for, show
+from workflows.options import AmmrankCommand, show
 
 ROOT = Path(__file__).parent.parent
 
@@ -112,19 +112,6 @@ def test_show__prints_json_or_a_line_a_fact(capsys):
     assert json.loads(capsys.readouterr().out) == {"date": "2026-01-05", "users": 12345, "published": True}
     show(facts, False)
     assert capsys.readouterr().out.splitlines() == ["date       2026-01-05", "users      12,345", "published  yes"]
-
-
-@pytest.mark.parametrize(
-    ("quiet", "as_json", "pattern"),
-    [(True, False, ""), (False, False, "read: 2 tasks in 0.0 s\n"), (False, True, '{"stage": "read", "tasks": 2, ')],
-)
-def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, pattern):
-    with progress_for(quiet, as_json) as update:
-        for done in range(3):
-            update("read", done, 2)
-    written = capsys.readouterr().err
-    assert written.startswith(pattern)
-    assert written.count("\n") == (0 if quiet else 1)
 
 
 # The cluster file

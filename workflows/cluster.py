@@ -97,6 +97,8 @@ def _refuse_open(address: str, path: Path) -> None:
 @contextlib.contextmanager
 def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = False) -> Iterator[Client]:
     """Start or join the cluster, say where its dashboard is, and close what was started."""
+    from ammrank_dask.monitor.plugin import page_address, watch_cluster
+
     path = find_cluster_file(cluster_file, site)
     config = load_cluster(path)
     _hush_distributed()
@@ -129,8 +131,9 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
         stack.enter_context(private_workers(client))
         if site is not None and site.is_dir():
             check_workers(client, site, timeout=config.timeout)
+        is_watched = watch_cluster(client)
         if not quiet:
-            click.echo(f"dashboard {client.dashboard_link}", err=True)
+            click.echo(f"dashboard {page_address(client) if is_watched else client.dashboard_link}", err=True)
         yield client
 
 

@@ -11,7 +11,8 @@ from storage.files import write_text
 from storage.site import Site
 from workflows.config import Config, Lake, load_config, write_config
 from workflows.guess import choose_partitions
-from workflows.options import AmmrankCommand, computing_options, progress_for, show
+from workflows.options import AmmrankCommand, computing_options, show
+from workflows.progress import progress_for
 
 FIRST_DAY = dt.date(2026, 1, 5)
 HISTORY_DAYS = 60

@@ -24,7 +24,8 @@ from workflows.guess import (
 )
 from workflows.inspection import Places, find_places, inspect_lake, name_some
 from workflows.mapping import CATEGORIES_NAME
-from workflows.options import AmmrankCommand, computing_options, progress_for, site_argument
+from workflows.options import AmmrankCommand, computing_options, site_argument
+from workflows.progress import progress_for
 
 
 class Assignment(click.ParamType):

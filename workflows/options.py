@@ -9,7 +9,6 @@ import json
 import logging
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -173,51 +172,3 @@ def _text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-@contextlib.contextmanager
-def progress_for(quiet: bool, as_json: bool) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield a progress callback: bars on a terminal, a line a stage elsewhere, JSON lines with --json."""
-    if quiet:
-        yield lambda stage, done, total: None
-    elif sys.stderr.isatty() and not as_json:
-        with _bars() as update:
-            yield update
-    else:
-        yield _lines(as_json)
-
-
-@contextlib.contextmanager
-def _bars() -> Iterator[Callable[[str, int, int], None]]:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bars: dict[str, Any] = {}
-
-        def update(stage: str, done: int, total: int) -> None:
-            if stage not in bars or done == 0:
-                if stage in bars:
-                    progress.remove_task(bars[stage])
-                bars[stage] = progress.add_task(stage, total=total)
-            progress.update(bars[stage], completed=done)
-
-        yield update
-
-
-def _lines(as_json: bool) -> Callable[[str, int, int], None]:
-    started: dict[str, float] = {}
-
-    def update(stage: str, done: int, total: int) -> None:
-        if done == 0:
-            started[stage] = time.monotonic()
-        if done < total:
-            return
-        seconds = time.monotonic() - started.get(stage, time.monotonic())
-        if as_json:
-            click.echo(json.dumps({"stage": stage, "tasks": total, "seconds": round(seconds, 3)}), err=True)
-        else:
-            click.echo(f"{stage}: {total} tasks in {seconds:.1f} s", err=True)
-
-    return update

@@ -13,7 +13,7 @@ from ammrank_dask.tasks import Progress
 from storage.site import Site
 from workflows.cluster import open_cluster
 from workflows.config import Config, load_config
-from workflows.options import progress_for
+from workflows.progress import progress_for
 
 
 @dataclass(frozen=True)

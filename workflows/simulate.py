@@ -5,7 +5,8 @@ from pathlib import Path
 
 import click
 
-from workflows.options import DATE, AmmrankCommand, computing_options, progress_for, show
+from workflows.options import DATE, AmmrankCommand, computing_options, show
+from workflows.progress import progress_for
 
 
 @click.command("simulate", cls=AmmrankCommand)

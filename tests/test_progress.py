@@ -1,0 +1,110 @@
+"""Terminal progress: lines, bars, JSON lines, and what `run_tasks` tells them."""
+
+import io
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pytest
+from rich.console import Console
+from rich.progress import Progress
+
+import workflows.progress
+from workflows.progress import Bars, Lines, progress_for
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that a test sets."""
+    now = [0.0]
+    monkeypatch.setattr(workflows.progress.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_lines__a_stage_with_users_tells_the_rate(clock, capsys):
+    update = Lines(as_json=False)
+    update("score", 0, 2)
+    for done in (1, 2):
+        clock[0] += 2.0
+        update.count("score", 30_000, "users")
+        update("score", done, 2)
+    assert capsys.readouterr().err == "score: 2 tasks, 60,000 users in 4.0 s (15k users/s)\n"
+
+
+def test_lines__a_long_stage_says_how_far_it_is(clock, capsys):
+    update = Lines(as_json=False)
+    update("score", 0, 1_000)
+    clock[0] = 29.0
+    update("score", 100, 1_000)
+    assert capsys.readouterr().err == ""
+    clock[0] = 40.0
+    update("score", 200, 1_000)
+    clock[0] = 41.0
+    update("score", 201, 1_000)
+    assert capsys.readouterr().err == "score: 200 of 1,000 tasks, 5 tasks/s, 2 min 40 s left\n"
+
+
+def test_lines__json_has_one_object_a_line(clock, capsys):
+    update = Lines(as_json=True)
+    update("read", 0, 1)
+    clock[0] = 0.5
+    update.count("read", 7, "events")
+    update("read", 1, 1)
+    assert json.loads(capsys.readouterr().err) == {"stage": "read", "tasks": 1, "seconds": 0.5, "events": 7}
+
+
+def test_lines__the_rounds_of_training_are_counted_apart(clock, capsys):
+    update = Lines(as_json=False)
+    for stage in ("train-e000-r00", "train-e000-r01"):
+        update(stage, 0, 1)
+        clock[0] += 1.0
+        update(stage, 1, 1)
+    assert capsys.readouterr().err == "train-e000-r00: 1 tasks in 1.0 s\ntrain-e000-r01: 1 tasks in 1.0 s\n"
+
+
+def test_bars__stages_of_one_word_share_a_bar(clock):
+    with Progress(console=Console(file=io.StringIO())) as shown:
+        bars = Bars(shown)
+        for stage in ("train-e000-r00", "train-e000-r01", "score"):
+            bars(stage, 0, 4)
+            clock[0] += 2.0
+            bars.count(stage, 100, "users")
+            bars(stage, 1, 4)
+        tasks = [(task.description, task.completed, task.total, task.fields["rate"]) for task in shown.tasks]
+    assert tasks == [("train-e000-r01", 1, 4, "50 users/s"), ("score", 1, 4, "50 users/s")]
+
+
+def test_progress_for__on_a_terminal_draws_bars():
+    code = (
+        "from workflows.progress import progress_for\n"
+        "with progress_for(False, False) as update:\n"
+        "    for done in range(3): update('score', done, 2)\n"
+    )
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    drawn = os.read(ours, 100_000).decode()
+    os.close(ours)
+    assert "score" in drawn
+    assert "2/2" in drawn
+    assert "━" in drawn
+
+
+@pytest.mark.parametrize(
+    ("quiet", "as_json", "pattern"),
+    [(True, False, ""), (False, False, "read: 2 tasks in 0.0 s\n"), (False, True, '{"stage": "read", "tasks": 2, ')],
+)
+def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, pattern):
+    with progress_for(quiet, as_json) as update:
+        for done in range(3):
+            update("read", done, 2)
+    written = capsys.readouterr().err
+    assert written.startswith(pattern)
+    assert written.count("\n") == (0 if quiet else 1)
+
+
+def test_progress__importing_it_does_not_import_dask():
+    code = "import sys, workflows.progress; sys.exit('distributed' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
