@@ -3,7 +3,7 @@
 import logging
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,6 +17,7 @@ import scipy.sparse as sp
 from distributed import Client
 
 from ammrank_dask.features import Features, open_features
+from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.errors import BadInput
@@ -83,6 +84,7 @@ def score(
     *,
     k: int = 10,
     variant: str | None = None,
+    clicks: Sequence[int] | None = None,
     progress: Progress = silent,
 ) -> Qualifications:
     """Write the k best categories of every user under `path` and count them.
@@ -101,6 +103,8 @@ def score(
         Categories per user.
     variant
         The columns the model was trained on; by default what the model says.
+    clicks
+        Clicks by category code that the dashboard compares the exposure with, while users are scored.
     progress
         Called after every finished task.
     """
@@ -121,10 +125,20 @@ def score(
     # A file reaches every worker more cheaply than an argument, and survives the death of one.
     model_path = path / ".model" if isinstance(model, AMMRank) else Path(model)
     tasks = [(str(model_path), str(features.path), i, str(by_user), k, variant) for i in range(features.n_partitions)]
+    live = LiveExposure(client, features.categories, clicks=clicks)
     try:
         if isinstance(model, AMMRank):
             model.save(model_path)
-        results = run_tasks(client, "score", score_partition, tasks, progress=progress)
+        results = run_tasks(
+            client,
+            "score",
+            score_partition,
+            tasks,
+            progress=progress,
+            units=lambda counts: counts.n_users,
+            on_result=lambda _, counts: live.add(counts.n_users, counts.exposure.sum(axis=1)),
+        )
+        live.flush()
     finally:
         if isinstance(model, AMMRank):
             shutil.rmtree(model_path, ignore_errors=True)

@@ -96,7 +96,8 @@ class NightRecord:
         """Return the most memory a process of each host used, in bytes."""
         workers = self.client.scheduler_info(n_workers=-1)["workers"]
         futures = [self.client.submit(_peak_memory, workers=[address], pure=False) for address in workers]
-        with contextlib.suppress(TimeoutError):
+        # `wait` looks for the client of the process, which ours need not be.
+        with contextlib.suppress(TimeoutError), self.client.as_current():
             wait(futures, timeout=SECONDS_TO_ANSWER)
         peaks: dict[str, int] = {}
         for host, peak in [future.result() for future in futures if future.status == "finished"]:

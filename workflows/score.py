@@ -61,7 +61,16 @@ def score_users(
         return published
     building = final.with_name(f".building-{final.name}-{digest}")
     model_path = model.path / MODEL_NAME
-    quals = score(client, model_path, open_features(features.path), building, k=config.score.k, progress=progress)
+    window = _count_label_window(config, known)
+    quals = score(
+        client,
+        model_path,
+        open_features(features.path),
+        building,
+        k=config.score.k,
+        clicks=window["clicks"],
+        progress=progress,
+    )
     counts = quals.counts
     finish_run(
         building,
@@ -85,7 +94,7 @@ def score_users(
                     "slots": int(counts.exposure.sum()),
                 }
             },
-            **_count_label_window(config, known),
+            **window,
         },
         files=list_checksums(building, leave_out=[MANIFEST]),
     )
