@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ammrank_dask.scoring import score
     from ammrank_dask.simulation import simulate
     from ammrank_dask.training import train
+    from ammrank_dask.tuning import tune
 
 _HOMES = {
     "AMM": "amm",
@@ -31,6 +32,7 @@ _HOMES = {
     "simulate": "simulation",
     "top_k_metrics": "metrics",
     "train": "training",
+    "tune": "tuning",
     "write_features": "features",
 }
 
@@ -47,6 +49,7 @@ __all__ = [
     "simulate",
     "top_k_metrics",
     "train",
+    "tune",
     "write_features",
 ]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 REGULARIZATIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 PLANE_LIMITS = (1, 2, 5, 10, 20)
@@ -43,6 +43,17 @@ class Tuning:
                 f"{trial.rung + 1:>4} {trial.rows:>8,} {values} {trial.error:7.4f}{' *' if trial.kept else ''}"
             )
         return "\n".join(lines)
+
+    @classmethod
+    def from_json(cls, best: dict[str, Any], trials: Sequence[Mapping[str, Any]]) -> Self:
+        """Return the table of which `to_json` gave the rows."""
+        return cls(
+            dict(best),
+            [
+                Trial(row["rung"] - 1, row["rows"], {name: row[name] for name in best}, row["error"], row["kept"])
+                for row in trials
+            ],
+        )
 
     def to_json(self) -> list[dict[str, Any]]:
         """Return the table as plain rows."""

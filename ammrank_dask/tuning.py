@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import shutil
 import uuid
 from collections.abc import Sequence
@@ -25,6 +26,8 @@ from storage.errors import BadInput
 logger = logging.getLogger(__name__)
 
 SAMPLE_ROWS = 50_000
+FEWEST_ROWS = 10_000
+"""Rows of the sample even if a shard has fewer: with a few hundred the last rung would choose by chance."""
 
 
 def tune(
@@ -46,8 +49,8 @@ def tune(
     """Return the λ and the limit of planes with the least error on validation users, and the table behind it.
 
     Every setting is one task that trains a plain loop on a sample; a third of the settings goes on to three times the
-    rows, twice. The sample has the rows that one shard sees in an epoch, at most `sample_rows`: with λ it is the
-    number of steps of a shard that decides how far planes move.
+    rows, twice. The sample has the rows that one shard sees in an epoch, 10,000 at least (or all) and `sample_rows` at
+    most: with λ it is the number of steps of a shard that decides how far planes move.
 
     Parameters
     ----------
@@ -98,21 +101,23 @@ def _prepare_sample(
     """
     folders: list[Path] = []
     found = {TRAIN: 0, VALIDATION: 0}
+    wanted = sample_rows
     for partition in range(features.n_partitions):
         place = folder / f"rows-{partition:05d}"
         task = (str(features.path), partition, variant, 1024, place)
         run_tasks(client, "tune-prepare", prepare_rows, [task], progress=progress)
         folders.append(place)
         found = {name: count + load_facts(place)[name] for name, count in found.items()}
-        expected = found[TRAIN] / len(folders) * features.n_partitions / shards
-        if found[TRAIN] >= min(sample_rows, expected) and found[VALIDATION]:
+        rows_of_a_shard = found[TRAIN] / len(folders) * features.n_partitions / shards
+        wanted = min(sample_rows, max(FEWEST_ROWS, math.ceil(rows_of_a_shard)))
+        if found[TRAIN] >= wanted and found[VALIDATION]:
             break
     if not found[TRAIN] or not found[VALIDATION]:
         raise BadInput(
             f"features at {features.path} must have training and validation users with rankings to tune on,"
             f" found {found[TRAIN]} and {found[VALIDATION]}; ingest more days"
         )
-    return folders, min(found[TRAIN], sample_rows)
+    return folders, min(found[TRAIN], wanted)
 
 
 def measure_setting(sample: list[Path], n_rows: int, block_rows: int, parameters: dict[str, Any]) -> float:

@@ -17,6 +17,9 @@ BENCHMARKS = {
     "scale": scale.run_scale,
     "epoch": training.compare_epoch,
     "shards": training.compare_shards,
+    "workers": training.compare_workers,
+    "memory": training.measure_memory,
+    "start": training.measure_start,
 }
 QUICK = ("day", "night", "read", "epoch")
 

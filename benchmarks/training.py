@@ -1,23 +1,30 @@
-"""Training: an epoch against one dense scoring by BLAS, many shards against one, two workers against one."""
+"""Training: an epoch against one dense scoring by BLAS, many shards against one, two workers against one, memory."""
 
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
+import subprocess
+import sys
+import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
+from dask.utils import parse_bytes
+from distributed import Client
 from threadpoolctl import threadpool_limits
 
-from ammrank_dask.features import Features, open_features
+from ammrank_dask.features import Features, open_features, write_features
 from ammrank_dask.hashing import SPLITS, split_of
 from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.planes import PlaneSums, train_block
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.training import train
-from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
+from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of, worker_facts
 from workflows.features import training_features
 from workflows.ingest import ingest
 
@@ -29,14 +36,7 @@ def compare_epoch(
 ) -> None:
     """Print what an epoch costs beside one sgemm of the same rows, made dense, with the same planes; one core."""
     del work
-    rng = np.random.default_rng(0)
-    indices = np.sort(np.argsort(rng.random((users, columns)), axis=1)[:, :values], axis=1)
-    data = rng.random(indices.size).astype(np.float32)
-    X = sp.csr_matrix((data, indices.ravel().astype(np.int32), np.arange(users + 1) * values), shape=(users, columns))
-    taste = (X @ sp.random(columns, categories, 0.1, random_state=rng, dtype=np.float32)).toarray()
-    n_clicked = rng.integers(3, 8, users)
-    rankings = np.argsort(-(taste + 0.3 * rng.standard_normal(taste.shape)), axis=1)[:, :7].astype(np.int32)
-    rankings[np.arange(7) >= n_clicked[:, None]] = -1
+    X, rankings = make_rows(users, values=values, columns=columns, categories=categories)
     options = {"regularization": 1e-3, "bias": 1.0, "max_planes": 5}
     planes = PlaneSums.empty(columns, categories)
     order = np.arange(users)
@@ -55,7 +55,7 @@ def compare_epoch(
 
 
 def compare_shards(work: Path, *, users: int = 532_000, days: int = 60, epochs: int = 4) -> None:
-    """Print the error of gate users after training with 1, 8 and 64 shards, and what 2 workers gain over 1."""
+    """Print the error of gate users after training with 1, 8 and 64 shards, on a simulated lake."""
     lake = work / f"shards-{users}"
     site, config = site_of(work / "shards-site", lake, users)
     with cluster(2) as client:
@@ -71,12 +71,133 @@ def compare_shards(work: Path, *, users: int = 532_000, days: int = 60, epochs: 
             errors[shards] = _gate_error(model, features)
             change = errors[shards] / errors[1] - 1
             print(f"  {shards:3} shards  ε_dis {errors[shards]:.4f} ({change:+.2%})   {seconds:6.1f} s with 2 workers")
-        two = best_of(1, lambda: train(client, features, shards=8, epochs=epochs))
-    with cluster(1) as client:
-        train(client, features, shards=8, epochs=1)
-        one = best_of(1, lambda: train(client, features, shards=8, epochs=epochs))
-    print(f"  8 shards, 1 worker {one:.1f} s, 2 workers {two:.1f} s: {one / two:.2f} times as fast (bar 1.7)")
     shutil.rmtree(site.path)
+
+
+def compare_workers(work: Path, *, users: int = 400_000, epochs: int = 3) -> None:
+    """Print what 2 workers gain over 1, beside what two bare kernels at once gain, and where the time goes."""
+    X, rankings = make_rows(users)
+    features = write_features(work / f"workers-{users}", X, np.arange(users), _names(X.shape[1]), rankings)
+    del X, rankings
+    seconds: dict[int, list[dict[str, float]]] = {1: [], 2: []}
+    bare: dict[int, list[float]] = {1: [], 2: []}
+    for _ in range(3):  # in turns, so that both meet the same noise
+        for n_workers in (1, 2):
+            with cluster(n_workers) as client:
+                train(client, features, shards=8, epochs=1)
+                client.run(_train_alone)
+                bare[n_workers].append(max(client.run(_train_alone).values()))
+                seconds[n_workers].append(_seconds_by_stage(client, features, epochs))
+    best = {n: min(runs, key=lambda run: run["total"]) for n, runs in seconds.items()}
+    rounds = {n: min(run["rounds"] + run["merge"] for run in runs) for n, runs in seconds.items()}
+    print(f"\nworkers, {users:,} users, 8 shards, {epochs} epochs; {describe_machine()}")
+    for name in best[1]:
+        print(f"  {name:10} 1 worker {best[1][name]:7.2f} s   2 workers {best[2][name]:7.2f} s")
+    print(f"  all of it: 2 workers are {best[1]['total'] / best[2]['total']:.2f} times as fast (bar 1.7)")
+    print(f"  rounds with their merges: {rounds[1] / rounds[2]:.2f} times as fast")
+    print(f"  two bare kernels at once do {2 * min(bare[1]) / min(bare[2]):.2f} times the work of one")
+    print(
+        f"  merge and checkpoint: {best[2]['merge'] / (best[2]['rounds'] + best[2]['merge']):.1%} of a round (bar 5 %)"
+    )
+    shutil.rmtree(features.path)
+
+
+def _seconds_by_stage(client: Client, features: Features, epochs: int) -> dict[str, float]:
+    """Train and return the seconds of its stages, by what the driver publishes."""
+    begun = time.time()
+    started = time.perf_counter()
+    train(client, features, shards=8, epochs=epochs)
+    total = time.perf_counter() - started
+    spent = {"prepare": 0.0, "first": 0.0, "rounds": 0.0, "merge": 0.0, "validate": 0.0}
+    since: dict[str, float] = {}
+    for moment, event in client.get_events(TOPIC):
+        if moment >= begun and event["kind"] == "tasks":
+            if event["state"] == "begin":
+                since[event["token"]] = moment
+            else:
+                stage = event["name"].removeprefix("train-")
+                kind = "merge" if stage.endswith("-merge") else stage if stage in spent else "rounds"
+                spent[kind] += moment - since[event["token"]]
+    return {**spent, "other": total - sum(spent.values()), "total": total}
+
+
+def _train_alone() -> float:
+    """Return the seconds of an epoch over rows of its own, no Dask and no disk in it."""
+    X, rankings = make_rows(20_000)
+    planes = PlaneSums.empty(X.shape[1], 50)
+    options: dict[str, float] = {"regularization": 1e-3, "bias": 1.0, "max_planes": 5}
+    return best_of(4, lambda: train_block(planes, X, rankings, np.arange(20_000), **options))  # type: ignore[arg-type]
+
+
+def measure_memory(work: Path, *, users: int = 1_000_000, memory: str = "400MiB", values: int = 400) -> None:
+    """Print the peak of memory while a store of many times a worker's limit trains."""
+    path = work / f"memory-{users}"
+    X, rankings = make_rows(users, values=values)
+    features = write_features(path, X, np.arange(users), _names(X.shape[1]), rankings, n_partitions=-(-users // 10_000))
+    del X, rankings
+    size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    with cluster(2, memory) as client:
+        before = worker_facts(client)["pids"]
+        started = time.perf_counter()
+        train(client, features, shards=8, epochs=2)
+        seconds = time.perf_counter() - started
+        after = worker_facts(client)
+    print(f"\nout of core, {users:,} users with {values} values, 2 epochs, 2 workers of {memory}; {describe_machine()}")
+    print(f"  store {size / 2**20:,.0f} MiB, {size / parse_bytes(memory):.1f} times the limit of a worker (bar 10)")
+    print(f"  {seconds:.1f} s, peak of a worker {after['peak_mib']:.0f} MiB")
+    print(f"  workers killed: {len(set(before) - set(after['pids']))}, bytes spilled: {after['spilled']:,}")
+    shutil.rmtree(path)
+
+
+def measure_start(work: Path, *, users: int = 20_000) -> None:
+    """Print the seconds from the command to the end of the first round, with nothing compiled before."""
+    lake, site = work / f"start-{users}", work / "start-site"
+    with cluster(2) as client:
+        make_lake(client, lake, users=users, days=45)
+    with tempfile.TemporaryDirectory() as cache:
+        environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
+        ammrank = [sys.executable, "-m", "workflows.cli"]
+        last = FIRST + dt.timedelta(44)
+        subprocess.run([*ammrank, "init", str(site), "--lake", str(lake)], check=True, capture_output=True)
+        # Ingest is not part of it: the days are there when training begins.
+        subprocess.run(
+            [*ammrank, "features", str(site), "--date", str(last), "--labels"], check=True, capture_output=True
+        )
+        started = time.perf_counter()
+        command = [*ammrank, "train", str(site), "--date", str(last), "--json"]
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as process:
+            for line in process.stderr or ():
+                if "train-e000-r00-merge" in line or "train-e000-r01" in line or "train-validate" in line:
+                    break
+            seconds = time.perf_counter() - started
+            process.communicate()
+    print(f"\nfrom `ammrank train` to the end of its first round, kernels not compiled before; {describe_machine()}")
+    print(f"  {seconds:.1f} s (bar 20)")
+    shutil.rmtree(site)
+
+
+def make_rows(
+    users: int, *, values: int = 89, columns: int = 511, categories: int = 50
+) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Return sparse rows and rankings of 3 to 7 categories that depend on them, with noise."""
+    rng = np.random.default_rng(0)
+    loves = sp.random(columns, categories, 0.1, random_state=rng, dtype=np.float32)
+    parts, rankings = [], []
+    for start in range(0, users, 20_000):
+        n = min(20_000, users - start)
+        indices = np.sort(np.argpartition(rng.random((n, columns), np.float32), values, axis=1)[:, :values], axis=1)
+        data = rng.random(indices.size, np.float32)
+        X = sp.csr_matrix((data, indices.ravel().astype(np.int32), np.arange(n + 1) * values), shape=(n, columns))
+        taste = (X @ loves).toarray()
+        best = np.argsort(-(taste + 0.3 * rng.standard_normal(taste.shape)), axis=1)[:, :7].astype(np.int32)
+        best[np.arange(7) >= rng.integers(3, 8, n)[:, None]] = -1
+        parts.append(X)
+        rankings.append(best)
+    return sp.vstack(parts, format="csr"), np.concatenate(rankings)
+
+
+def _names(n_columns: int) -> list[str]:
+    return [f"column {number}" for number in range(n_columns)]
 
 
 def _gate_error(model: AMMRank, features: Features) -> float:

@@ -7,7 +7,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from ammrank_dask.features import write_features
-from ammrank_dask.halving import halve, make_grid
+from ammrank_dask.halving import Tuning, halve, make_grid
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.tuning import tune
 from storage.errors import BadInput
@@ -100,7 +100,8 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, row
         Client(cluster, set_as_default=False) as elsewhere,
     ):
         assert tune(elsewhere, features, **options) == tuning
-    json.dumps(tuning.to_json(), allow_nan=False)
+    kept = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
+    assert Tuning.from_json(tuning.best, kept) == tuning
 
 
 def test_tune__refuses_features_without_rankings(client, tmp_path):

@@ -69,7 +69,7 @@ def check_workers(client: Client, site: Path, *, timeout: float) -> None:
             address: client.submit(inspect_worker, here, name, number, workers=[address], pure=False)
             for number, address in enumerate(workers)
         }
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError), client.as_current():
             wait(list(futures.values()), timeout=timeout)
         own = package_versions()
         for number, (address, future) in enumerate(futures.items()):

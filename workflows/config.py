@@ -102,9 +102,16 @@ class Train(Section):
     rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
     block_rows: int = Field(1024, ge=1, description="training users that are dealt to a shard together")
     epochs: int = Field(5, ge=1, description="passes over the training users")
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs without a better error of held-out users; null: never"
+    )
     regularization: float = Field(1e-3, gt=0, description="lambda")
     max_planes: int = Field(5, ge=1, description="limit of planes a category")
     rank_weight: Literal["uniform", "reciprocal"] = Field("uniform", description="weight of a rank in the loss")
+    average: bool | None = Field(
+        None, description="publish the average of the last epochs; null: if held-out users prefer it to the last model"
+    )
+    warm_start: bool = Field(True, description="begin with the planes of the model before")
     every_nights: int = Field(7, ge=1, description="nights between two trainings")
     seed: int = Field(0, ge=0, description="same seed, same model")
 
