@@ -84,6 +84,8 @@ def load_cluster(path: Path) -> ClusterConfig:
         if config.security is None:
             raise BadInput(f"{path}: {config.address} is remote and has no `security`; name its TLS certificates")
         _refuse_open(config.address, path)
+    if config.address is not None and config.address.startswith(_ENCRYPTED) and config.security is None:
+        raise BadInput(f"{path}: {config.address} speaks TLS and there is no `security`; name its TLS certificates")
     return config
 
 
@@ -167,7 +169,9 @@ def _close_to_others(class_: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the cluster; one on this machine listens to this machine only unless told otherwise."""
     if class_.rpartition(".")[2] != "LocalCluster":
         return dict(kwargs)
-    return {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:8787", **kwargs}
+    closed = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:8787", **kwargs}
+    # Dask takes no address for port 8787 of all interfaces.
+    return {**closed, "dashboard_address": closed["dashboard_address"] or "127.0.0.1:0"}
 
 
 def _security(found: Tls | Literal["temporary"] | None) -> Security | None:

@@ -42,6 +42,7 @@ from workflows.options import (
 )
 from workflows.retention import INPUT_FOLDERS, prune
 from workflows.session import open_session
+from workflows.sizing import check_memory
 
 ONE_DAY = dt.timedelta(days=1)
 
@@ -92,6 +93,7 @@ def ingest(
         site.remove_damaged()
         shutil.rmtree(site.scratch, ignore_errors=True)
     taxonomy = site_taxonomy(site, config)
+    check_memory(client, site, config, date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
     settings = state_settings(config, taxonomy)
     states = [] if rebuild else _states_of(site, settings, date)

@@ -1,0 +1,225 @@
+"""What is checked before the first task, who may talk to a cluster, and what listens where."""
+
+import contextlib
+import datetime as dt
+import os
+import re
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from certificates import write_certificates
+from distributed import Client, LocalCluster
+
+from ammrank_dask.memory import PROCESS_BYTES, PartitionSize, estimate_memory
+from ammrank_dask.simulation import simulate
+from storage.errors import AmmrankError, BadInput
+from storage.site import Site
+from workflows.cluster import open_cluster
+from workflows.cluster_checks import PrivateFiles, _compare_versions, check_workers, package_versions
+from workflows.config import check_config
+from workflows.ingest import ingest
+from workflows.sizing import check_memory, largest_partition
+
+FIRST = dt.date(2026, 1, 5)
+CONFIG = {
+    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
+    "label": {"days": 3, "min_categories": 1},
+    "partitions": 2,
+}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="2GiB") as cluster,
+        Client(cluster) as c,
+    ):
+        yield c
+
+
+@pytest.fixture(scope="module")
+def place(client, tmp_path_factory):
+    lake = tmp_path_factory.mktemp("world") / "lake"
+    simulate(client, lake, truth=lake.with_name("truth"), users=400, days=4, seed=3, start=FIRST)
+    (lake.parent / "site").mkdir()
+    return Site(lake.parent / "site")
+
+
+def test_check_workers__a_sound_cluster_leaves_nothing_behind(client, tmp_path):
+    check_workers(client, tmp_path, timeout=30)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_compare_versions__names_each_that_differs():
+    own = {"python": "3.11.7", "numpy": "2.4.6", "zarr": "3.1.6"}
+    _compare_versions("the worker", dict(own), own)
+    with pytest.raises(
+        BadInput,
+        match=r"the worker has numpy 2\.3\.0 instead of 2\.4\.6, zarr None instead of 3\.1\.6; install the same",
+    ):
+        _compare_versions("the worker", {"python": "3.11.7", "numpy": "2.3.0"}, own)
+
+
+def test_package_versions__ours_are_known():
+    versions = package_versions()
+    assert versions["python"] == ".".join(map(str, sys.version_info[:3]))
+    assert "not installed" not in versions.values()
+
+
+def start(*arguments, **options):
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, arguments)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, **options
+    )
+
+
+@contextlib.contextmanager
+def outside_cluster(folder, *extra, protocol="tcp", workers=({},)):
+    """Run a scheduler and workers as processes of their own; yield the scheduler's address."""
+    file = folder / "scheduler.json"
+    common = ("--protocol", protocol, *extra)
+    processes = [
+        start("distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", 0, "--no-dashboard",
+              "--scheduler-file", file, *common)
+    ]  # fmt: skip
+    for options in workers:
+        processes.append(
+            start("distributed.cli.dask_worker", "--scheduler-file", file, "--nthreads", 1, "--no-dashboard",
+                  "--host", "127.0.0.1", *common, **options)
+        )  # fmt: skip
+    try:
+        end = time.monotonic() + 60
+        while not file.is_file():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        yield file
+    finally:
+        for process in processes:
+            process.terminate()
+        for process in processes:
+            process.wait(timeout=30)
+
+
+@pytest.mark.system
+def test_check_workers__a_worker_that_does_not_see_the_site(tmp_path):
+    site = tmp_path / "site"
+    site.mkdir()
+    (tmp_path / "cluster.yaml").write_text(f"version: 1\nscheduler_file: {tmp_path / 'scheduler.json'}\ntimeout: 60\n")
+    # The worker has an empty folder where the client has the site.
+    hidden = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {site} && exec "$0" "$@"', sys.executable]
+    with outside_cluster(tmp_path, workers=()) as file:
+        command = [*hidden, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"]
+        command += ["--no-dashboard", "--host", "127.0.0.1"]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+            try:
+                with (
+                    pytest.raises(BadInput, match=f"does not see the files of {site}; the site must be a folder that"),
+                    open_cluster(str(tmp_path / "cluster.yaml"), site, quiet=True),
+                ):
+                    pass
+            finally:
+                worker.terminate()
+    assert list(site.iterdir()) == []
+
+
+def test_private_files__a_worker_takes_the_umask_and_gives_it_back(tmp_path):
+    before = os.umask(0o022)
+    try:
+        plugin = PrivateFiles()
+        plugin.setup(None)
+        (tmp_path / "mine").touch()
+        assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o640
+        plugin.teardown(None)
+        assert os.umask(0o022) == 0o022
+    finally:
+        os.umask(before)
+
+
+def listening():
+    """Return the addresses and ports on which this process and its children wait for others."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    found = [connection for process in processes for connection in process.net_connections("inet")]
+    return {tuple(connection.laddr) for connection in found if connection.status == psutil.CONN_LISTEN}
+
+
+@pytest.mark.parametrize("dashboard", ["", ", dashboard_address: null"])
+def test_open_cluster__listens_on_loopback_only(tmp_path, dashboard):
+    path = tmp_path / "cluster.yaml"
+    kwargs = f"{{n_workers: 1, threads_per_worker: 1{dashboard}}}"
+    path.write_text(f"version: 1\nclass: distributed.LocalCluster\nkwargs: {kwargs}\n")
+    before = listening()
+    with open_cluster(str(path), tmp_path, quiet=True) as client:
+        assert {ip for ip, _ in listening() - before} == {"127.0.0.1"}
+        made = client.submit(os.umask, 0o077).result()
+        assert made & 0o007 == 0o007
+
+
+def test_estimate_memory__the_hungriest_stage_counts():
+    million = 1_000_000
+    assert estimate_memory(PartitionSize(0, 0, 0), k=10) == PROCESS_BYTES
+    assert estimate_memory(PartitionSize(0, 10 * million, 0), k=10) == PROCESS_BYTES + 640 * million
+    assert estimate_memory(PartitionSize(0, 0, 10 * million), k=10) == PROCESS_BYTES + 1100 * million
+    assert estimate_memory(PartitionSize(million, 0, 0), k=10, threads=2) == PROCESS_BYTES + 2 * 600 * million
+
+
+def test_largest_partition__from_the_lake_and_then_from_the_state(client, place):
+    config = check_config(CONFIG, "test")
+    first = largest_partition(place, config, FIRST + dt.timedelta(2), n_categories=50)
+    assert first.users == 200
+    known = ingest(client, place, config, FIRST + dt.timedelta(2))
+    events = [run.manifest["facts"]["events"] for run in known.days.values()]
+    assert first.events == pytest.approx(max(events) / 2, rel=0.3)
+    assert first.cells == pytest.approx(0.75 * sum(events) / 2, rel=0.1)
+    place.publish(FIRST + dt.timedelta(2), known.roles)
+    then = largest_partition(place, config, FIRST + dt.timedelta(3), n_categories=50)
+    parts = known.head.manifest["parts"]
+    assert (then.users, then.cells) == (max(part["rows"] for part in parts), max(part["nnz"] for part in parts))
+    (place.path / "CURRENT").unlink()
+
+
+def test_check_memory__both_numbers(place):
+    config = check_config(CONFIG, "test")
+    with (
+        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="300MiB") as small,
+        Client(small) as client,
+    ):
+        with pytest.raises(
+            BadInput, match=r"needs about 32\d MiB for partitions of 200 users .* found one of 300 MiB, of which 90%"
+        ):
+            ingest(client, place, config, FIRST)
+        assert not small.scheduler.tasks
+
+
+def test_check_memory__workers_without_a_limit(place):
+    with (
+        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=0) as cluster,
+        Client(cluster) as client,
+    ):
+        check_memory(client, place, check_config(CONFIG, "test"), FIRST, 50)
+
+
+@pytest.mark.system
+def test_open_cluster__tls_takes_only_who_has_the_certificate(tmp_path):
+    good, bad = write_certificates(tmp_path / "good"), write_certificates(tmp_path / "bad")
+    tls = ("--tls-ca-file", good.ca, "--tls-cert", good.cert, "--tls-key", good.key)
+    with outside_cluster(tmp_path, *tls, protocol="tls") as file:
+        address = re.search(r"tls://127\.0\.0\.1:\d+", file.read_text()).group()
+        path = tmp_path / "cluster.yaml"
+
+        def try_with(address, security, seconds=3):
+            path.write_text(f"version: 1\naddress: {address}\n{security}timeout: {seconds}\n")
+            with open_cluster(str(path), tmp_path, quiet=True) as client:
+                return client.submit(sum, [1, 2]).result()
+
+        def named(paths):
+            return f"security: {{ca_file: {paths.ca}, cert: {paths.cert}, key: {paths.key}}}\n"
+
+        assert try_with(address, named(good), seconds=60) == 3
+        with pytest.raises(AmmrankError, match="the cluster did not come up within 3 s"):
+            try_with(address, named(bad))
+        with pytest.raises(BadInput, match="speaks TLS and there is no `security`; name its TLS certificates"):
+            try_with(address, "")
+        with pytest.raises(AmmrankError, match="the cluster did not come up within 3 s"):
+            try_with(address.replace("tls", "tcp"), "")

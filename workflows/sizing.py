@@ -1,0 +1,89 @@
+"""Refuse partitions that the workers have no memory for, before the first task."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ammrank_dask.memory import CELLS_PER_EVENT, PartitionSize, estimate_memory
+from storage.errors import BadInput
+from storage.lake import list_days, list_files
+from storage.runs import is_finished, open_run
+from storage.site import Site
+from workflows.config import Config
+from workflows.mapping import lake_path
+
+USABLE_SHARE = 0.9
+"""Share of its memory up to which a worker takes tasks (distributed.worker.memory.pause)."""
+FILES_OPENED = 50
+
+
+def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categories: int) -> None:
+    """Compare the largest partition with the smallest worker; workers without a limit are taken at their word."""
+    workers = client.scheduler_info(n_workers=-1)["workers"].values()
+    limited = [(worker["memory_limit"], worker["nthreads"]) for worker in workers if worker["memory_limit"]]
+    if not limited:
+        return
+    size = largest_partition(site, config, date, n_categories)
+    for limit, threads in sorted(set(limited)):
+        needed = estimate_memory(size, k=config.score.k, threads=threads)
+        if needed > USABLE_SHARE * limit:
+            raise BadInput(
+                f"a worker needs about {_mib(needed)} for partitions of {size.users:,} users and {size.cells:,} cells"
+                f" ({threads} at a time), found one of {_mib(limit)}, of which {USABLE_SHARE:.0%} can be used;"
+                f" set partitions above {config.partitions} in ammrank.yaml, or give the workers more memory"
+            )
+
+
+def largest_partition(site: Site, config: Config, date: dt.date, n_categories: int) -> PartitionSize:
+    """Return the size of the largest partition: as the published state has it, or from the size of the lake."""
+    current = site.current()
+    parts: list[dict[str, Any]] = []
+    first = dt.date.min
+    if current is not None and is_finished(site.path / current.runs["head"]):
+        parts = open_run(site.path / current.runs["head"]).manifest["parts"]
+        first = min(current.date, date)
+    days = list_days(lake_path(site, config.lake.events), config.lake.date_key)
+    by_day = _count_events([list_files(folder) for day, folder in days.items() if first <= day <= date])
+    events = max(by_day, default=0)
+    if len(parts) == config.partitions:
+        users, cells = max(part["rows"] for part in parts), max(part["nnz"] for part in parts)
+    else:
+        made = math.ceil(sum(by_day) * CELLS_PER_EVENT)
+        everybody = _count_people(site, config) or made
+        users = math.ceil(everybody / config.partitions)
+        cells = math.ceil(min(made, everybody * len(config.event_groups) * n_categories) / config.partitions)
+    return PartitionSize(users, cells, math.ceil(events / config.partitions))
+
+
+def _count_events(days: list[list[Path]]) -> list[int]:
+    """Return the events of each day: counted in some of the files, and of the others told by their size."""
+    listed = [path for files in days for path in files]
+    rows = size = 0
+    for path in listed[:: max(1, len(listed) // FILES_OPENED)]:
+        try:
+            rows += pq.read_metadata(path).num_rows
+        except (pa.ArrowException, OSError):
+            continue  # ingest says what is wrong with the file
+        size += path.stat().st_size
+    rate = rows / size if size else 0.0
+    return [math.ceil(sum(path.stat().st_size for path in files) * rate) for files in days]
+
+
+def _count_people(site: Site, config: Config) -> int:
+    if config.lake.users is None:
+        return 0
+    place = lake_path(site, config.lake.users)
+    try:
+        return sum(pq.read_metadata(path).num_rows for path in (list_files(place) if place.is_dir() else [place]))
+    except (pa.ArrowException, OSError):
+        return 0
+
+
+def _mib(n_bytes: float) -> str:
+    return f"{n_bytes / 2**20:,.0f} MiB"
