@@ -18,9 +18,11 @@ from typing import Any
 from distributed import Client, wait
 
 from ammrank_dask.monitor.events import watch_night, watch_stage
+from ammrank_dask.monitor.performance import record_performance
 from storage.errors import AmmrankError
-from storage.run_log import LOG, JsonLines, read_attempt, utc_now, write_attempt
+from storage.run_log import LOG, JsonLines, utc_now, write_attempt
 from storage.site import Site
+from workflows.history import last_nights
 from workflows.options import exit_code_of
 
 logger = logging.getLogger(__name__)
@@ -118,7 +120,10 @@ def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRec
         found.setLevel(logging.INFO)
     try:
         logger.info("night of %s began", date)
-        with watch_night(client, date, STAGES, history=_last_nights(site, date)):
+        with (
+            watch_night(client, date, STAGES, history=last_nights(site, date)),
+            record_performance(client, site.report_folder(date)),
+        ):
             yield record
     except BaseException as error:
         record.fail(error)
@@ -128,14 +133,6 @@ def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRec
             found.removeHandler(handler)
             found.setLevel(level)
         handler.close()
-
-
-def _last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str, Any]]:
-    """Return date, status and seconds of the nights before a date, oldest first."""
-    folders = sorted(path for path in (site.path / "runs").glob("date=*") if path.name < f"date={date}")
-    attempts = [read_attempt(folder) for folder in folders[-n_nights:]]
-    keys = ("date", "status", "seconds")
-    return [{key: attempt.get(key) for key in keys} for attempt in attempts if attempt is not None]
 
 
 def _bytes_below(path: Path) -> int:

@@ -53,8 +53,8 @@ def _stages(stages: list[dict[str, Any]]) -> Iterator[Metric]:
         tasks.add_metric([stage["name"]], stage["tasks_done"])
         if stage["usual_seconds"] is not None:
             usual.add_metric([stage["name"]], stage["usual_seconds"])
-        if stage["step"] is not None and stage["state"] == "running":
-            rate.add_metric([stage["name"], stage["step"]["unit"]], stage["step"]["rate"])
+        if stage["rate"] is not None and stage["state"] == "running":
+            rate.add_metric([stage["name"], stage["unit"]], stage["rate"])
     yield from (state, seconds, usual, tasks, rate)
 
 

@@ -74,7 +74,6 @@ def head_html(facts: dict[str, Any]) -> str:
     """Return the line that is read first."""
     night = facts["night"]
     stage = next((found for found in facts["stages"] if found["name"] == night["stage"]), None)
-    step = stage["step"] if stage is not None else None
     words = {"none": "no night yet", "begin": "running", "end": "published", "failed": "failed"}
     state = words.get(night["state"], "")
     if night["state"] == "none" and stage is not None:
@@ -84,8 +83,8 @@ def head_html(facts: dict[str, Any]) -> str:
     cells = [_cell("night", night["date"] or "–"), _cell("state", state, "state")]
     if stage is not None:
         cells.append(_cell("stage", label_of(stage["name"])))
-    if step is not None:
-        cells.append(_cell(f"{label_of(step['unit'])} a second", number_text(step["rate"])))
+        if stage["rate"] is not None:
+            cells.append(_cell(f"{label_of(stage['unit'])} a second", number_text(stage["rate"])))
     cells.append(_cell("so far", seconds_text(night["seconds"])))
     if night["left"] is not None:
         cells.append(_cell("left, as in earlier nights", seconds_text(night["left"])))

@@ -6,7 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from bokeh.models import ColumnDataSource, DataRange1d, FixedTicker, HoverTool, NumeralTickFormatter, Range1d
+from bokeh.models import (
+    BasicTicker,
+    ColumnDataSource,
+    DataRange1d,
+    FixedTicker,
+    HoverTool,
+    NumeralTickFormatter,
+    Range1d,
+)
 from bokeh.models.annotations import Title
 from bokeh.plotting import figure
 
@@ -183,7 +191,7 @@ class Curve(Panel):
         self.figure.line(x="x", y="y", line_width=2, line_color=colour, source=self.points)
         self.figure.scatter(x="x", y="y", size=6, fill_color=colour, line_color="white", source=self.points)
         self.figure.xaxis.axis_label = "epoch"
-        self.figure.yaxis.formatter = NumeralTickFormatter(format="0.[000]a")
+        self.figure.yaxis.formatter = NumeralTickFormatter(format="0.[0000]a")
 
     def update(self, facts: dict[str, Any]) -> None:
         """Show the rounds so far."""
@@ -205,6 +213,7 @@ class Planes(Panel):
         self.figure.vbar(x="x", top="top", width=0.8, fill_color=BLUE, line_color=None, source=self.bars)
         self.figure.add_tools(HoverTool(tooltips=[("category", "@name"), ("planes", "@top")]))
         self.figure.xaxis.ticker = FixedTicker(ticks=[])
+        self.figure.yaxis.ticker = BasicTicker(min_interval=1)
         self.figure.xaxis.axis_label = "categories, most planes first"
         self.figure.xgrid.grid_line_color = None
 
@@ -249,6 +258,7 @@ class Exposure(Panel):
         self.figure.legend.orientation = "horizontal"
         self.figure.legend.border_line_color = None
         self.figure.legend.label_text_font_size = "11px"
+        self.figure.legend.visible = False
 
     def update(self, facts: dict[str, Any]) -> None:
         """Show the counts so far."""
@@ -268,6 +278,7 @@ class Exposure(Panel):
         starved = [found["starved"][code] for code in order]
         names = [label_of(found["categories"][code]) for code in order]
         self.set(self.figure.title, text=title, text_color=RED if any(starved) else INK)
+        self.set(self.figure.legend[0], visible=True)
         self.set(self.figure.x_range, end=max(0.6, len(order) - 0.4))
         self.label(self.figure.xaxis[0], x, names)
         colours = [RED if is_starved else BLUE for is_starved in starved]

@@ -80,9 +80,8 @@ def _stage(stage: Stage, usual: float | None, state: NightState, now: float) -> 
             "state": batch.state,
             "done": batch.done,
             "total": batch.total,
-            "unit": batch.unit,
-            "rate": batch.rate(now),
         }
+    rate = stage.measured
     return {
         "name": stage.name,
         "state": stage.state,
@@ -94,6 +93,8 @@ def _stage(stage: Stage, usual: float | None, state: NightState, now: float) -> 
         "tasks_done": stage.tasks_done,
         "tasks_failed": stage.tasks_failed,
         "step": step,
+        "unit": None if rate is None else rate.unit,
+        "rate": None if rate is None else rate.rate(now),
     }
 
 

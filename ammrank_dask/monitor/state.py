@@ -46,9 +46,9 @@ class Batch:
     uncounted: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     def left(self, now: float) -> float | None:
-        """Return the seconds that are left at the rate so far, None before the first task is done."""
+        """Return the seconds that are left at the rate so far, None where there is no rate."""
         if self.state != "running":
-            return 0.0
+            return None
         part, whole = (self.units_done, self.units_total) if self.units else (self.done, self.total)
         return (now - self.started) * (whole - part) / part if part else None
 
@@ -69,6 +69,7 @@ class Stage:
     tasks_done: int = 0
     tasks_failed: int = 0
     batch: Batch | None = None
+    measured: Batch | None = None
 
     def seconds(self, now: float) -> float:
         """Return how long it has been running, or ran."""
@@ -176,6 +177,8 @@ class NightState:
             batch = Batch(name, stage.name, total, unit, units, sum(units or []), now, bytearray(total))
             batch.is_counted = is_counted
             self.batches[token] = stage.batch = batch
+            if unit != "tasks" or stage.measured is None:
+                stage.measured = batch  # merges between rounds must not hide the users a second
             while len(self.batches) > MAX_BATCHES:
                 self.batches.popitem(last=False)
             if self.open_stage is None:

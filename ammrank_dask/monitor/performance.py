@@ -1,0 +1,50 @@
+"""Keep Dask's own performance report of a night: task stream, profiles, bandwidth, the scheduler's load."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from distributed import Client, performance_report
+
+from storage.files import write_atomic
+
+logger = logging.getLogger(__name__)
+
+PERFORMANCE_PAGE = "dask-performance.html"
+
+
+@contextlib.contextmanager
+def record_performance(client: Client, folder: Path) -> Iterator[None]:
+    """Write the performance report of what runs inside into a folder, if that is there at the end.
+
+    The page is whole in itself and loads nothing from the network. It holds times and hosts, so it is no part of what
+    is the same in every run; that it cannot be written is no reason for a night to fail.
+    """
+    started = _start(client)
+    yield
+    if started is None or not folder.is_dir():
+        return
+
+    def write(temporary: Path) -> None:
+        started.filename = str(temporary)
+        with client.as_current():
+            started.__exit__(None, None, None)
+
+    try:
+        write_atomic(folder / PERFORMANCE_PAGE, write)
+    except Exception as error:  # the drawing code of Dask, over which we have no say
+        logger.warning("could not write the performance report: %s", error)
+
+
+def _start(client: Client) -> performance_report | None:
+    report = performance_report(mode="inline")
+    try:
+        with client.as_current():
+            report.__enter__()
+    except Exception as error:
+        logger.warning("there will be no performance report: %s", error)
+        return None
+    return report
