@@ -7,12 +7,13 @@ from pathlib import Path
 
 import click
 
-from benchmarks import ingest, label_ranking, scale, store, training
+from benchmarks import ingest, label_ranking, options, scale, store, training
 
 BENCHMARKS = {
     "day": ingest.compare_day,
     "label-ranking": label_ranking.run_label_ranking,
     "night": ingest.compare_night,
+    "options": options.compare_options,
     "read": store.compare_read,
     "scale": scale.run_scale,
     "epoch": training.compare_epoch,
