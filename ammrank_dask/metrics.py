@@ -2,17 +2,19 @@
 
 import numpy as np
 
+from ammrank_dask.kernels.measures import count_wrong_pairs
 from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.rankings import check_rankings
 
 _CHUNK_ROWS = 16_384
 
 
-def disagreement_error(scores: np.ndarray, rankings: np.ndarray) -> float:
+def disagreement_error(scores: np.ndarray, rankings: np.ndarray, tied: np.ndarray | None = None) -> float:
     """Return ε_dis, the mean share of preferred pairs i ≻ j that the scores put the other way round.
 
     A row's share is (wrong pairs + ½ pairs of equal score) / (L_t (L − ½ (L_t + 1))), where L_t is the length
-    of its ranking. Rows without a pair do not count.
+    of its ranking; pairs that tie in the ranking are not counted, above or below the line. Rows without a pair do
+    not count.
 
     Parameters
     ----------
@@ -20,6 +22,8 @@ def disagreement_error(scores: np.ndarray, rankings: np.ndarray) -> float:
         (n, L), larger is better, no NaN; -inf is a score like any other.
     rankings
         (n, m) category codes, best first, padded with -1 at the end.
+    tied
+        (n, m) booleans, True where a category ties with the one before, as `rankings_from_ranks` returns it.
 
     Examples
     --------
@@ -27,19 +31,14 @@ def disagreement_error(scores: np.ndarray, rankings: np.ndarray) -> float:
     0.3333333333333333
     """
     scores, rankings = _check(scores, rankings)
-    n_categories = scores.shape[1]
-    total, n_counted = 0.0, 0
-    for start in range(0, len(scores), _CHUNK_ROWS):
-        chunk_scores, chunk = scores[start : start + _CHUNK_ROWS], rankings[start : start + _CHUNK_ROWS]
-        length = (chunk >= 0).sum(axis=1)
-        wrong = _count_wrong(chunk_scores, chunk)
-        n_pairs = length * (n_categories - (length + 1) / 2)
-        counted = n_pairs > 0
-        total += float((wrong[counted] / n_pairs[counted]).sum())
-        n_counted += int(counted.sum())
-    if n_counted == 0:
+    tied = _check_tied(tied, rankings)
+    wrong, n_pairs = np.empty(len(scores)), np.empty(len(scores))
+    by_category = np.zeros(scores.shape[1])
+    count_wrong_pairs(scores, rankings, tied, wrong, n_pairs, by_category, by_category.copy())
+    counted = n_pairs > 0
+    if not counted.any():
         raise ValueError("rankings must hold at least one preferred pair, found none")
-    return total / n_counted
+    return float((wrong[counted] / n_pairs[counted]).mean())
 
 
 def top_k_metrics(scores: np.ndarray, rankings: np.ndarray, k: int = 10) -> dict[str, np.ndarray]:
@@ -105,19 +104,12 @@ def _check(scores: np.ndarray, rankings: np.ndarray) -> tuple[np.ndarray, np.nda
     return scores, rankings
 
 
-def _count_wrong(scores: np.ndarray, rankings: np.ndarray) -> np.ndarray:
-    """Return, per row, the pairs i ≻ j with j above i, and half of those with equal scores."""
-    rows = np.arange(len(scores))
-    rival = np.ones(scores.shape, bool)
-    wrong = np.zeros(len(scores))
-    for place in range(rankings.shape[1]):
-        present = rankings[:, place] >= 0
-        code = np.where(present, rankings[:, place], 0)
-        rival[rows[present], code[present]] = False
-        own = scores[rows, code][:, None]
-        above = ((scores > own) & rival).sum(axis=1) + 0.5 * ((scores == own) & rival).sum(axis=1)
-        wrong += np.where(present, above, 0.0)
-    return wrong
+def _check_tied(tied: np.ndarray | None, rankings: np.ndarray) -> np.ndarray:
+    if tied is None or tied.size == 0:
+        return np.zeros(rankings.shape, bool)
+    if tied.shape != rankings.shape:
+        raise ValueError(f"tied must have the shape of rankings, {rankings.shape}, got {tied.shape}")
+    return tied
 
 
 def _membership(rankings: np.ndarray, n_categories: int) -> np.ndarray:

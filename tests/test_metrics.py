@@ -2,10 +2,15 @@
 
 import numpy as np
 import pytest
+import reference_methods as plain
 import reference_ranking
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from ammrank_dask import metrics
+from ammrank_dask import measures, metrics
+from ammrank_dask.measures import TOP, Measures, measure_block
 from ammrank_dask.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.rankings import rankings_from_ranks
 
 
 def draw_truth(seed, n=60, n_categories=7, m=4):
@@ -35,10 +40,8 @@ def test_disagreement_error__rows_without_ranking_do_not_count():
     assert disagreement_error(scores, np.array([[0], [-1]])) == 1.0
 
 
-@pytest.mark.parametrize("chunk_rows", [7, 1000])
 @pytest.mark.parametrize("seed", range(3))
-def test_disagreement_error__equals_twin(seed, chunk_rows, monkeypatch):
-    monkeypatch.setattr(metrics, "_CHUNK_ROWS", chunk_rows)
+def test_disagreement_error__equals_twin(seed):
     scores, rankings = draw_truth(seed)
     assert disagreement_error(scores, rankings) == pytest.approx(reference_ranking.disagreement(scores, rankings))
 
@@ -89,3 +92,135 @@ def test_metrics__refuse_what_cannot_be_measured(measure, scores, rankings, mess
 def test_top_k_metrics__refuses_k_out_of_range(k):
     with pytest.raises(ValueError, match=rf"k must be between 1 and n_categories \(2\), got {k}"):
         top_k_metrics(np.zeros((1, 2)), np.array([[0]]), k=k)
+
+
+def test_disagreement_error__tied_pairs_do_not_count():
+    # 0 and 1 tie above 2: two pairs, of which 1 ≻ 2 is wrong.
+    rankings, tied = rankings_from_ranks(np.array([[1, 1, 2]]))
+    assert disagreement_error(np.array([[3.0, 1.0, 2.0]]), rankings, tied) == 0.5
+    with pytest.raises(ValueError, match=r"tied must have the shape of rankings, \(1, 3\), got \(1, 2\)"):
+        disagreement_error(np.zeros((1, 3)), rankings, tied[:, :2])
+    with pytest.raises(ValueError, match="at least one preferred pair"):
+        disagreement_error(np.zeros((1, 2)), *rankings_from_ranks(np.array([[1, 1]])))
+
+
+@st.composite
+def predictions(draw):
+    n_categories, n_rows = draw(st.integers(2, 13)), draw(st.integers(1, 9))
+    cells = n_rows * n_categories
+    ranks = draw(st.lists(st.integers(0, 4), min_size=cells, max_size=cells))
+    scores = draw(st.lists(st.sampled_from([-np.inf, -1.0, 0.0, 0.5, 2.0, 3.0]), min_size=cells, max_size=cells))
+    ranks = np.array(ranks).reshape(n_rows, n_categories)
+    kept = ranks.any(axis=1)
+    return np.array(scores).reshape(n_rows, n_categories)[kept], ranks[kept]
+
+
+def measure(scores, ranks, slices=None):
+    rankings, tied = rankings_from_ranks(ranks)
+    tied = tied if tied.size else np.zeros(rankings.shape, bool)
+    hashes = np.arange(len(ranks), dtype=np.uint64)
+    return measure_block(scores, rankings, tied, hashes, slices or {})
+
+
+@given(predictions(), st.sampled_from([2, 1000]))
+@settings(max_examples=150, deadline=None)
+def test_measure_block__equals_brute_force(case, chunk_rows):
+    scores, ranks = case
+    if not len(ranks):
+        return
+    before = measures._CHUNK_ROWS
+    measures._CHUNK_ROWS = chunk_rows
+    try:
+        found = measure(scores, ranks)
+    finally:
+        measures._CHUNK_ROWS = before
+    errors = [plain.disagreement_of(row, rank) for row, rank in zip(scores, ranks, strict=True)]
+    errors = [error for error in errors if error is not None]
+    if errors:
+        assert found.disagreement == pytest.approx(np.mean(errors))
+    else:
+        assert np.isnan(found.disagreement)
+    top = [plain.top_k_of(row, rank, TOP) for row, rank in zip(scores, ranks, strict=True)]
+    hits, recall, ndcg = (np.mean([row[i] for row in top], axis=0) for i in range(3))
+    precision = hits / np.arange(1, TOP + 1)
+    np.testing.assert_allclose(found.precision, precision)
+    np.testing.assert_allclose(found.recall, recall)
+    np.testing.assert_allclose(found.ndcg, ndcg)
+    both = np.where(precision + recall > 0, precision + recall, 1)
+    np.testing.assert_allclose(found.f1, 2 * precision * recall / both)
+    assert found.n_users == len(ranks)
+    if (ranks > 0).all() and errors:
+        assert found.kendall_tau == pytest.approx(1 - 2 * np.mean(errors))
+    else:
+        assert found.kendall_tau is None or np.isnan(found.kendall_tau)
+
+
+def test_measures__kendall_tau_by_hand():
+    # Pairs of 0 ≻ 1 ≻ 2: 0 over 1 right, 0 over 2 right, 1 over 2 wrong: τ = (2 − 1) / 3.
+    assert measure(np.array([[3.0, 1.0, 2.0]]), np.array([[1, 2, 3]])).kendall_tau == pytest.approx(1 / 3)
+
+
+def test_measures__parts_add_up_to_the_whole():
+    rng = np.random.default_rng(4)
+    scores, ranks = rng.integers(0, 5, (40, 6)).astype(float), rng.integers(0, 4, (40, 6))
+    ranks[:, 0] = np.maximum(ranks[:, 0], 1)
+    rankings, tied = rankings_from_ranks(ranks)
+    hashes = rng.integers(0, 2**63, 40).astype(np.uint64)
+    group = rng.integers(-1, 3, 40)
+
+    def part(rows):
+        return measure_block(scores[rows], rankings[rows], tied[rows], hashes[rows], {"group": (group[rows], 3)})
+
+    whole, parts = part(slice(None)), part(slice(0, 13)) + part(slice(13, 40))
+    np.testing.assert_allclose(parts.sums, whole.sums)
+    np.testing.assert_allclose(parts.replicates, whole.replicates)
+    assert parts.n_complete == whole.n_complete
+    for name in ("group", "category"):
+        np.testing.assert_allclose(parts.slices[name].error, whole.slices[name].error)
+        np.testing.assert_array_equal(parts.slices[name].count, whole.slices[name].count)
+
+
+def test_measures__slices_by_hand():
+    scores, ranks = np.array([[2.0, 1.0, 0.0], [0.0, 1.0, 2.0]]), np.array([[1, 2, 0], [1, 2, 0]])
+    found = measure(scores, ranks, {"gender": (np.array([1, -1]), 2)})
+    # Row 0 has no wrong pair; in row 1 category 0 loses both of its pairs and category 1 its only one.
+    np.testing.assert_array_equal(found.slices["category"].error, [2, 1, 0])
+    np.testing.assert_array_equal(found.slices["category"].count, [4, 2, 0])
+    np.testing.assert_array_equal(found.slices["gender"].error, [0, 0])
+    np.testing.assert_array_equal(found.slices["gender"].count, [0, 1])
+
+
+def bootstrap_truth(n=4000):
+    rng = np.random.default_rng(9)
+    ranks = np.zeros((n, 5), np.int64)
+    ranks[:, 0] = 1
+    return rng, ranks, rng.integers(0, 2**63, n).astype(np.uint64)
+
+
+def test_interval__is_that_of_the_normal_law():
+    rng, ranks, hashes = bootstrap_truth()
+    rankings, tied = rankings_from_ranks(ranks)
+    tied = np.zeros(rankings.shape, bool)
+    found = measure_block(rng.random((4000, 5)), rankings, tied, hashes, {})
+    low, high = found.interval("disagreement")
+    # Errors are even on 0, ¼, ½, ¾, 1: a deviation of √⅛.
+    expected = 1.96 * np.sqrt(1 / 8 / 4000)
+    assert (high - low) / 2 == pytest.approx(expected, rel=0.2)
+    assert low < found.disagreement < high
+    assert found.interval("f1").shape == (2, TOP)
+
+
+def test_difference__is_paired():
+    rng, ranks, hashes = bootstrap_truth()
+    rankings, _ = rankings_from_ranks(ranks)
+    tied = np.zeros(rankings.shape, bool)
+    scores = rng.random((4000, 5))
+    one = measure_block(scores, rankings, tied, hashes, {})
+    scores[:400, 0] = 2.0  # a few users become right, all others stay as they were
+    other = measure_block(scores, rankings, tied, hashes, {})
+    change, low, high = other.difference(one)
+    assert change == pytest.approx(other.disagreement - one.disagreement)
+    assert low < change < high < 0
+    # Far narrower than the intervals of both.
+    assert high - low < 0.5 * np.diff(one.interval("disagreement"))[0]
+    assert isinstance(one + other, Measures)
