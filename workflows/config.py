@@ -119,6 +119,20 @@ class Train(Section):
 class Score(Section):
     users: Literal["all", "active"] = Field("all", description="all: users table and events; active: events only")
     k: int = Field(10, ge=1, description="categories a user qualifies for")
+    policy: Literal["user_top_k", "category_top_n"] = Field(
+        "user_top_k", description="user_top_k: each user the k best; category_top_n: each category its n best users"
+    )
+    n: int | None = Field(
+        None, ge=1, description="users of a category under category_top_n; null: as many slots as user_top_k"
+    )
+    min_score: float | None = Field(None, allow_inf_nan=False, description="lowest score that qualifies; null: any")
+    exclude: Texts = Field([], description="categories that nobody gets")
+    exclude_by_group: Spellings = Field(
+        {}, description="categories some do not get, by age (13-17, …, unknown-age) or gender (female, male, …)"
+    )
+    suppress: str | None = Field(
+        None, description="file of user ids to leave out everywhere: parquet, or text with one a line; null: none"
+    )
 
 
 class Thresholds(Section):
@@ -292,14 +306,15 @@ def _write_section(section: BaseModel, depth: int, lines: list[str]) -> None:
         if isinstance(value, Section):
             lines.append(f"{pad}{name}:{comment}")
             _write_section(value, depth + 1, lines)
-        elif isinstance(value, dict):
+        elif isinstance(value, dict) and value:
             lines.append(f"{pad}{name}:{comment}")
-            lines.extend(f"{pad}  {_flow(key)}: {_flow(found)}" for key, found in value.items())
+            lines.extend(f"{pad}  {as_flow(key)}: {as_flow(found)}" for key, found in value.items())
         else:
-            lines.append(f"{pad}{name}: {_flow(value)}{comment}")
+            lines.append(f"{pad}{name}: {as_flow(value)}{comment}")
 
 
-def _flow(value: Any) -> str:
+def as_flow(value: Any) -> str:
+    """Return a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
     return text.removesuffix("\n").removesuffix("\n...")
 

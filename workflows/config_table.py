@@ -1,0 +1,37 @@
+"""Write the table of all config keys: `python -m workflows.config_table > docs/config.md`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import BaseModel
+
+from workflows.config import Config, Section, as_flow
+
+HEAD = """# The config
+
+Every key of `ammrank.yaml`, with its default. `ammrank init` writes the file with all of them; a key that is not there
+has its default, an unknown one is an error with a suggestion. Paths are relative to the file.
+
+| key | default | meaning |
+|---|---|---|
+"""
+
+
+def config_table() -> str:
+    """Return the table as Markdown."""
+    return HEAD + "\n".join(_rows(Config(), "")) + "\n"
+
+
+def _rows(section: BaseModel, prefix: str) -> Iterator[str]:
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        if isinstance(value, Section):
+            yield from _rows(value, f"{prefix}{name}.")
+        else:
+            meaning = (field.description or "").replace("|", "\\|")
+            yield f"| `{prefix}{name}` | `{as_flow(value)}` | {meaning} |"
+
+
+if __name__ == "__main__":
+    print(config_table(), end="")
