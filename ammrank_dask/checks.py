@@ -30,12 +30,12 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
             _above("changed_users", "users whose categories changed", drift["changed_users"], thresholds),
             _below("jaccard", "overlap with the night before", drift["jaccard"], thresholds.jaccard),
             _above("score_shift", "mean change of a score", None if shift is None else abs(shift), thresholds),
-            _above("psi", "largest population shift of a category", drift["psi"], thresholds),
+            _above("psi", "largest shift of a category", drift["psi"], thresholds),
         ]
     checks += [
         _below(
             f"hit_rate_{night['nights']}",
-            f"hit rate of {_nights(night['nights'])}, against popularity's",
+            f"hit rate, {_nights(night['nights'])}, vs popularity",
             night["measures"]["hit_rate"],
             night["measures"]["popularity"]["hit_rate"],
         )

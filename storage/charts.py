@@ -61,33 +61,33 @@ def rank_bar(ranks: Sequence[int], clicks: float, scale: float) -> Markup:
 
 def lorenz_chart(curves: Mapping[str, Sequence[float]], labels: Mapping[str, str]) -> Markup:
     """Return Lorenz curves: the share of all slots that the least shown categories hold together."""
-    left, bottom, side = 44, 330, 320
-    content = [_frame(left, bottom - side, side, side)]
+    left, top, width, height = 44, 62, 344, 190
+    bottom = top + height
+    content = [_frame(left, top, width, height)]
     for step in range(5):
-        x, y, text = left + side * step / 4, bottom - side * step / 4, f"{25 * step} %"
-        content.append(tag("text", text, x=x, y=bottom + 16, text_anchor="middle", class_="tick"))
+        x, y, text = left + width * step / 4, bottom - height * step / 4, f"{25 * step} %"
+        content.append(
+            tag("text", text, x=x, y=bottom + 16, text_anchor="end" if step == 4 else "middle", class_="tick")
+        )
         content.append(tag("text", text, x=left - 6, y=y + 4, text_anchor="end", class_="tick"))
-    content.append(tag("text", "categories, least shown first", x=left + side / 2, y=bottom + 34, text_anchor="middle"))
-    content.append(tag("line", x1=left, y1=bottom, x2=left + side, y2=bottom - side, class_="even"))
+    words = "categories, least shown first; share of all slots"
+    content.append(tag("text", words, x=left + width / 2, y=bottom + 34, text_anchor="middle"))
+    content.append(tag("line", x1=left, y1=bottom, x2=left + width, y2=top, class_="even"))
     for place, (name, shares) in enumerate(curves.items()):
         n = max(1, len(shares) - 1)
         points = " ".join(
-            f"{number(left + side * i / n)},{number(bottom - side * share)}" for i, share in enumerate(shares)
+            f"{number(left + width * i / n)},{number(bottom - height * share)}" for i, share in enumerate(shares)
         )
         content.append(tag("polyline", points=points, class_=f"curve {name}"))
-        y = bottom - side + 20 + 18 * place
-        content.append(tag("line", x1=left + 12, y1=y - 4, x2=left + 34, y2=y - 4, class_=f"curve {name}"))
-        content.append(tag("text", labels[name], x=left + 40, y=y))
-    y = bottom - side + 20 + 18 * len(curves)
-    content.append(tag("line", x1=left + 12, y1=y - 4, x2=left + 34, y2=y - 4, class_="even"))
-    content.append(tag("text", "all categories alike", x=left + 40, y=y))
+        content += _key(place, labels[name], f"curve {name}")
+    content += _key(len(curves), "all categories alike", "even")
     n_points = sum(len(shares) for shares in curves.values())
-    return draw("lorenz", bottom + 42, n_points, "Lorenz curves of exposure by policy", *content)
+    return draw("lorenz", bottom + 40, n_points, "Lorenz curves of exposure by policy", *content)
 
 
 def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, str], limit: float) -> Markup:
     """Return how many users hold how many categories, by policy, with a line where over-exposure begins."""
-    left, top, width, height = 44, 46, 344, 190
+    left, top, width, height = 44, 62, 344, 190
     bottom = top + height
     n_bins = 1 + max((i for found in counts.values() for i, users in enumerate(found) if users), default=0)
     n_bins = max(n_bins, int(limit) + 2)
@@ -99,7 +99,14 @@ def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, st
     for step in range(5):
         y = bottom - height * step / 4
         content.append(
-            tag("text", percent(highest / total * step / 4), x=left - 6, y=y + 4, text_anchor="end", class_="tick")
+            tag(
+                "text",
+                f"{100 * highest / total * step / 4:.3g} %",
+                x=left - 6,
+                y=y + 4,
+                text_anchor="end",
+                class_="tick",
+            )
         )
     every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, 10_000) if n_bins / step <= 12)
     for held in range(0, n_bins, every):
@@ -114,14 +121,12 @@ def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, st
                 x = left + slot * (held + 0.08) + bar * place
                 what = tag("title", f"{labels[name]}: {users:,} users hold {held}")
                 content.append(tag("rect", what, x=x, y=bottom - tall, width=bar, height=tall, class_=f"area {name}"))
-        y = 14 + 16 * place
-        content.append(tag("rect", x=left, y=y - 9, width=10, height=10, class_=f"area {name}"))
-        content.append(tag("text", labels[name], x=left + 16, y=y))
+        content += _key(place, labels[name], f"curve {name}")
     x = left + slot * (int(limit) + 1)
     content.append(tag("line", x1=x, y1=top, x2=x, y2=bottom, class_="limit"))
-    content.append(tag("text", "over-exposed", x=min(x + 4, WIDTH - 76), y=top + 12, class_="tick"))
+    content += _key(len(counts), f"over-exposed: more than {limit:g}", "limit")
     content.append(tag("text", "categories a user holds", x=left + width / 2, y=bottom + 34, text_anchor="middle"))
-    return draw("categories-per-user", bottom + 42, n_points, "Users by the number of categories they hold", *content)
+    return draw("categories-per-user", bottom + 40, n_points, "Users by the number of categories they hold", *content)
 
 
 def clicks_chart(clicks: Sequence[tuple[str, int]]) -> Markup:
@@ -129,7 +134,10 @@ def clicks_chart(clicks: Sequence[tuple[str, int]]) -> Markup:
     left, top, width, height = 44, 12, 316, 190
     bottom = top + height
     ordered = sorted(clicks, key=lambda item: -item[1])
-    total, highest = max(1, sum(found for _, found in ordered)), max(1, *(found for _, found in ordered), 1)
+    total, highest = (
+        max(1, sum(found for _, found in ordered)),
+        round_up(max((found for _, found in ordered), default=0)),
+    )
     slot = width / max(1, len(ordered))
     content = [_frame(left, top, width, height)]
     for step in range(5):
@@ -176,11 +184,28 @@ def shift_chart(quantiles: Mapping[str, float], mean: float) -> Markup:
     return draw("score-shift", 68, len(at) + 1, "Change of scores since the night before", *content)
 
 
+def breakable(name: str) -> Markup:
+    """Return a name that may go on in the next line after a slash."""
+    return Markup("/<wbr>").join(escape(part) for part in name.split("/"))
+
+
 def percent(share: float) -> str:
     """Return a share in per cent: three digits at most, and never a nought for something."""
     value = 100 * share
     digits = 0 if value >= 99.5 or value == 0 else 1 if value >= 0.1 else 2
-    return f"{value:.{digits}f} %"
+    return f"{value:.{digits}f}\u00a0%"
+
+
+def round_up(value: int) -> int:
+    """Return a round number not below `value` whose quarters are whole: the end of an axis.
+
+    Examples
+    --------
+    >>> [round_up(value) for value in (0, 4, 5, 81, 1445)]
+    [4, 4, 8, 100, 2000]
+    """
+    steps = (step * 10**power for power in range(20) for step in (4, 8, 10, 20))
+    return next(step for step in steps if step >= value and step % 4 == 0)
 
 
 def _frame(left: float, top: float, width: float, height: float) -> Markup:
@@ -189,6 +214,12 @@ def _frame(left: float, top: float, width: float, height: float) -> Markup:
         for step in range(5)
     ]
     return Markup("").join(lines)
+
+
+def _key(place: int, label: str, kind: str) -> list[Markup]:
+    """Return one line of the key above a chart."""
+    y = 14 + 17 * place
+    return [tag("line", x1=44, y1=y - 4, x2=68, y2=y - 4, class_=kind), tag("text", label, x=76, y=y)]
 
 
 def _text(value: Any) -> str:

@@ -1,6 +1,8 @@
 """Write a night's report: figures for machines, a table, and a page for people."""
 
-from collections.abc import Mapping
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from storage.vocabulary import AGE_BUCKETS
 
 SUMMARY, EXPOSURE, PAGE = "summary.json", "exposure.csv", "report.html"
 _TEMPLATE = "report.html.j2"
-_SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_LIST = 40, 500, 8
+_SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_LIST = 60, 500, 10
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -61,6 +63,7 @@ def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = No
     )
     environment.filters["percent"] = charts.percent
     environment.filters["count"] = lambda value: f"{value:,}"
+    environment.filters["breakable"] = charts.breakable
     return environment.get_template(_TEMPLATE).render(
         summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary)
     )
@@ -71,8 +74,9 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
     policies = summary["policies"]
     rows = sorted(summary["categories"], key=lambda row: (-row["click_share"], -row["exposure"]))
     slots = policies[summary["policy"]]["slots"]
-    over = [row for row in rows if row["ratio"] is not None and row["ratio"] > 1]
+    clicked = sorted((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
     shown = rows[:_SHOWN_IN_CHART]
+    spans = {name: _span(measured["categories_per_user"]) for name, measured in policies.items()}
     widest = max([1.0, *(row["exposure"] for row in shown), *(row["click_share"] * slots for row in shown)])
     return {
         "rows": rows,
@@ -83,18 +87,30 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
         # The policy in force first.
         "policies": sorted(policies, key=lambda name: name != summary["policy"]),
         "labels": {name: _label(name, measured, summary["k"]) for name, measured in policies.items()},
+        "short": {name: _short(name, name == summary["policy"]) for name in policies},
         "warnings": [check for check in summary["checks"] if check["status"] != "ok"],
-        "starved": [row for row in rows if row["policies"][summary["policy"]]["starved"]],
-        "overexposed": sorted(over, key=lambda row: -row["ratio"])[:_SHOWN_IN_LIST],
+        "n_starved": policies[summary["policy"]]["starved_categories"],
+        "least": clicked[:_SHOWN_IN_LIST],
+        "most": clicked[: -_SHOWN_IN_LIST - 1 : -1],
+        "spans": spans,
+        "spread": {name: str(low) if low == high else f"{low} to {high}" for name, (low, high) in spans.items()},
         "moved": sorted((row for row in rows if row["psi"]), key=lambda row: -row["psi"])[:_SHOWN_IN_LIST],
         "clicks": [(row["category"], row["clicks"]) for row in rows],
         "head_clicks": sum(row["click_share"] for row in rows[: summary["k"]]),
         "ages": [
             age for age in AGE_BUCKETS if any(group["age"] == age and group["top"] for group in summary["groups"])
         ],
-        "everywhere": _everywhere(summary),
+        "common": _common(summary),
         "has_realised": any(night["measures"] for night in summary["realised"]),
     }
+
+
+_SHORT = {"user_top_k": "new rule", "category_top_n": "old rule"}
+
+
+def _short(name: str, is_in_force: bool) -> str:
+    """Return a policy in two words, and whether it is in force."""
+    return _SHORT.get(name, name) + (", in force" if is_in_force else "")
 
 
 def _label(name: str, measured: Mapping[str, Any], k: int) -> str:
@@ -109,7 +125,15 @@ def _label(name: str, measured: Mapping[str, Any], k: int) -> str:
     return name
 
 
-def _everywhere(summary: Mapping[str, Any]) -> set[str]:
-    """Return the categories that are in the list of every group: what is not in here tells groups apart."""
-    lists = [{entry["category"] for entry in group["top"]} for group in summary["groups"] if group["top"]]
-    return set.intersection(*lists) if lists else set()
+def _span(categories_per_user: Sequence[int]) -> tuple[int, int]:
+    """Return how many categories users hold, without the 5 % with the fewest and the 5 % with the most."""
+    up_to = list(itertools.accumulate(categories_per_user))
+    low, high = (next(held for held, users in enumerate(up_to) if users >= share * up_to[-1]) for share in (0.05, 0.95))
+    return low, high
+
+
+def _common(summary: Mapping[str, Any]) -> set[str]:
+    """Return the categories in the lists of half of the groups or more: what is not in here tells groups apart."""
+    lists = [[entry["category"] for entry in group["top"]] for group in summary["groups"] if group["top"]]
+    seen = Counter(itertools.chain.from_iterable(lists))
+    return {name for name, count in seen.items() if 2 * count >= len(lists)}

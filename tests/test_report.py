@@ -334,10 +334,11 @@ def test_render_page__says_the_answer_first(chosen):
     summary = summarise(make_counts(), chosen, CLICKS, CATEGORIES, date="2024-05-01", cold_users=2, k=1)
     page = " ".join(render_page(summary).split())
     answers = {
-        "user_top_k": "1 users get nothing, 1 hold more than 2, and 2 of 4 categories are starved.",
-        "category_top_n": "4 users get nothing, 1 hold more than 2, and 0 of 4 categories are starved.",
+        "user_top_k": ("1 user (16.7 %) gets nothing", "2 of 4 categories are starved"),
+        "category_top_n": ("4 users (66.7 %) get nothing", "no category is starved"),
     }
-    assert answers[chosen] in page
+    users, categories = answers[chosen]
+    assert f"{users}, 1 user (16.7 %) holds more than 2, and {categories}." in page
     assert "There is no earlier night to compare with." in page
     assert "Not known yet" in page
 
@@ -355,7 +356,7 @@ def test_render_page__many_categories_are_cut():
     counts = {"user_top_k": PolicyCounts(np.ones((n, 2), int), np.zeros(n + 1, int))}
     names = [f"category {i:03d}" for i in range(n)]
     page = render_page(summarise(counts, "user_top_k", np.arange(n), names, date=None, cold_users=0, k=2))
-    assert "The 40 most clicked of 600 categories" in page
+    assert "The 60 most clicked of 600 categories" in page
     assert "the 500 most clicked of" in page
     assert "category 599" in page
     assert "<td>category 050</td>" not in page
