@@ -30,9 +30,7 @@ def find_dashboard(scheduler: Any) -> BokehTornado | None:
     return next((found for found in applications if isinstance(found, BokehTornado)), None)
 
 
-def add_page(
-    scheduler: Any, path: str, build: Callable[[Document], None], template: str, *, template_name: str = "page"
-) -> BokehTornado | None:
+def add_page(scheduler: Any, path: str, build: Callable[[Document], None], template: str) -> BokehTornado | None:
     """Serve a Bokeh page beside Dask's own and put it first into their navigation bar.
 
     Parameters
@@ -67,8 +65,9 @@ def add_page(
         document.template = page_template
         document.template_variables.update(extra)
 
-    prefix = "" if dashboard.prefix == "/" else dashboard.prefix
-    application = BokehApplication({f"/{path}": open_page}, scheduler, prefix=prefix, template_variables=variables)
+    application = BokehApplication(
+        {f"/{path}": open_page}, scheduler, prefix=dashboard.prefix, template_variables=variables
+    )
     scheduler.http_application.add_application(application)
     application.initialize(IOLoop.current())
     application.start()
@@ -83,7 +82,7 @@ def add_route(scheduler: Any, path: str, read: Callable[[], str]) -> None:
     if application is None:
         return
     dashboard = find_dashboard(scheduler)
-    prefix = dashboard.prefix.rstrip("/") if dashboard is not None else ""
+    prefix = "" if dashboard is None else dashboard.prefix
     application.add_handlers(".*", [(f"{prefix}/{path}".replace(".", r"\."), _JsonHandler, {"read": read})])
 
 

@@ -47,7 +47,7 @@ def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> None:
     """
     style = InlineStyleSheet(css=STYLE)
     texts = {
-        name: Div(name=name, sizing_mode="stretch_both", stylesheets=[style])
+        name: Div(name=name, sizing_mode="stretch_both", stylesheets=[style], disable_math=True)
         for name in ("head", "troubles", "history")
     }
     panels = make_panels()
@@ -79,8 +79,8 @@ def head_html(facts: dict[str, Any]) -> str:
     if night["state"] == "none" and stage is not None:
         state = "running"
     if night["error"]:
-        state = f"failed: {night['error']}"
-    cells = [_cell("night", night["date"] or "–"), _cell("state", state, "state")]
+        state = f"failed: {label_of(night['error'])}"
+    cells = [_cell("night", label_of(night["date"] or "–")), _cell("state", state, "state")]
     if stage is not None:
         cells.append(_cell("stage", label_of(stage["name"])))
         if stage["rate"] is not None:
@@ -139,7 +139,7 @@ def history_html(facts: dict[str, Any]) -> str:
     """Return the last nights, the newest first."""
     rows = [
         (
-            night.get("date"),
+            label_of(night.get("date")),
             seconds_text(night.get("seconds")),
             number_text(night.get("users")),
             _decimal(night.get("validation_error")),

@@ -6,7 +6,8 @@ import heapq
 import math
 from typing import Any
 
-from ammrank_dask.monitor.state import FORMAT, MAX_SLOW, SLOW_FACTOR, SLOW_SECONDS, NightState, Stage, exposure_facts
+from ammrank_dask.monitor.exposure import exposure_facts
+from ammrank_dask.monitor.state import FORMAT, MAX_SLOW, SLOW_FACTOR, SLOW_SECONDS, NightState, Stage
 
 MAX_SHOWN_WORKERS = 200
 

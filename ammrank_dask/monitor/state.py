@@ -13,12 +13,13 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from typing import Any
 
+from ammrank_dask.monitor.exposure import exposure_facts
+
 FORMAT = 1
 MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_ROUNDS, MAX_NIGHTS = 64, 64, 1_000, 2_000, 30
 MAX_SLOW, MAX_FAILURES, RECENT_TASKS = 5, 20, 16
 SLOW_FACTOR, SLOW_SECONDS = 3.0, 5.0
 """A task in hand is slow when it takes three times the mean of its batch, and five seconds."""
-STARVED_BELOW = 0.25
 
 Key = tuple[str, str, int]
 """(stage, token, index): how `run_tasks` names its tasks."""
@@ -311,35 +312,7 @@ class NightState:
             found = exposure_facts(self.exposure)
             summary |= {
                 "users": found["users"],
-                "starved_categories": found["n_starved"],
+                "starved_categories": found["starved_categories"],
                 "coverage": found["coverage"],
             }
         return summary
-
-
-def exposure_facts(event: dict[str, Any]) -> dict[str, Any]:
-    """Return shares and starved categories of an exposure event.
-
-    A category is starved without a user, or when its share of exposure is below a quarter of its share of clicks.
-    """
-    counts = event["counts"]
-    clicks = event.get("clicks") or [0] * len(counts)
-    n_pairs, n_clicks = max(1, sum(counts)), max(1, sum(clicks))
-    shares = [count / n_pairs for count in counts]
-    click_shares = [count / n_clicks for count in clicks]
-    below = event.get("starved_below", STARVED_BELOW)
-    starved = [
-        count == 0 or share < below * clicked
-        for count, share, clicked in zip(counts, shares, click_shares, strict=True)
-    ]
-    return {
-        "users": event.get("users", 0),
-        "users_total": event.get("users_total"),
-        "categories": event["categories"],
-        "counts": counts,
-        "share": shares,
-        "click_share": click_shares if sum(clicks) else None,
-        "starved": starved,
-        "starved_categories": sum(starved),
-        "coverage": sum(count > 0 for count in counts) / max(1, len(counts)),
-    }

@@ -1,0 +1,540 @@
+"""The monitor: the state that counts tasks, what is shown of it, and its place in the scheduler's dashboard."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import contextmanager
+
+import prometheus_client
+import pytest
+from bokeh.core.serialization import Serializer
+from bokeh.document import Document
+from bokeh.models.widgets import Div
+from distributed import Client, LocalCluster
+
+from ammrank_dask.monitor import dashboard
+from ammrank_dask.monitor.events import LiveExposure, publish, watch_night, watch_stage
+from ammrank_dask.monitor.exposure import exposure_facts
+from ammrank_dask.monitor.metrics import NightCollector
+from ammrank_dask.monitor.page import build_page, head_html, history_html, troubles_html
+from ammrank_dask.monitor.panels import MAX_CATEGORIES, choose_categories
+from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, record_performance
+from ammrank_dask.monitor.plugin import NightPlugin, page_address, watch_cluster
+from ammrank_dask.monitor.snapshot import take_snapshot
+from ammrank_dask.monitor.state import MAX_BATCHES, MAX_FAILURES, NightState
+from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
+from ammrank_dask.tasks import run_tasks
+
+HOSTILE = "<script>alert(1)</script>$$\\href{x}$$\u202e"
+STAGES = ["ingest", "train", "score"]
+
+
+def begin_night(state, now=100.0, **facts):
+    night = {"kind": "night", "state": "begin", "date": "2026-03-05", "stages": STAGES, "client": "c"}
+    state.apply({**night, **facts}, now)
+
+
+def begin_tasks(state, name, total, now=100.0, token="t", **facts):
+    state.apply({"kind": "tasks", "state": "begin", "name": name, "token": token, "total": total, **facts}, now)
+
+
+def end_tasks(state, now, token="t", how="end"):
+    state.apply({"kind": "tasks", "state": how, "name": "x", "token": token}, now)
+
+
+# The state
+
+
+def test_apply__a_night_goes_through_its_stages():
+    state = NightState()
+    begin_night(state, 100.0)
+    state.apply({"kind": "stage", "name": "ingest", "state": "begin"}, 101.0)
+    begin_tasks(state, "ingest-read", 2, 102.0, unit="events", units=[10, 30])
+    state.start_task(("ingest-read", "t", 0), "tcp://a:1", 102.0)
+    state.finish_task(("ingest-read", "t", 0), "tcp://a:1", 2.0)
+    facts = take_snapshot(state, 104.0)
+    ingest, train, _ = facts["stages"]
+    assert facts["night"]["stage"] == "ingest"
+    assert (ingest["state"], ingest["seconds"], ingest["tasks_done"]) == ("running", 3.0, 1)
+    assert ingest["step"] == {"name": "ingest-read", "state": "running", "done": 1, "total": 2}
+    assert (ingest["unit"], ingest["rate"]) == ("events", 5.0)
+    assert ingest["left"] == 6.0  # 10 of 40 events in 2 s: three times as long for the rest
+    assert (train["state"], train["left"]) == ("waiting", None)
+    assert facts["workers"] == [{"worker": "a:1", "stage": "ingest", "tasks": 1, "unit": "events", "rate": 5.0}]
+    end_tasks(state, 105.0)
+    state.apply({"kind": "stage", "name": "ingest", "state": "end"}, 105.5)
+    state.apply({"kind": "stage", "name": "score", "state": "begin"}, 106.0)
+    state.apply({"kind": "night", "state": "end"}, 110.0)
+    facts = take_snapshot(state, 120.0)
+    assert [stage["state"] for stage in facts["stages"]] == ["end", "skipped", "end"]
+    assert (facts["night"]["state"], facts["night"]["seconds"]) == ("end", 10.0)
+    assert facts["history"] == [{"date": "2026-03-05", "seconds": 10.0, "stages": {"ingest": 4.5, "score": 4.0}}]
+
+
+def test_apply__earlier_nights_tell_the_time_left():
+    state = NightState()
+    begin_night(state, 0.0, history=[{"date": "2026-03-04", "stages": {"ingest": 10.0, "train": 20.0, "score": 5.0}}])
+    state.apply({"kind": "stage", "name": "ingest", "state": "begin"}, 0.0)
+    facts = take_snapshot(state, 4.0)
+    assert [stage["left"] for stage in facts["stages"]] == [6.0, 20.0, 5.0]
+    assert facts["night"]["left"] == 31.0
+
+
+def test_apply__training_tells_the_time_left_from_its_epochs():
+    state = NightState()
+    begin_night(state, 0.0)
+    state.apply({"kind": "stage", "name": "train", "state": "begin"}, 0.0)
+    state.apply({"kind": "train", "epoch": 1, "round": 1, "rounds": 2, "epochs": 5, "loss": 3.0, "planes": 4}, 2.0)
+    facts = take_snapshot(state, 2.0)
+    assert facts["stages"][1]["left"] == pytest.approx(18.0)
+    state.apply({"kind": "train", "epoch": 1, "round": 2, "rounds": 2, "epochs": 5, "loss": 2.0, "planes": 4}, 4.0)
+    closed = {"epoch": 1, "round": 2, "rounds": 2, "epochs": 5, "loss": 2.5, "validation_error": 0.1}
+    state.apply({"kind": "train", **closed}, 4.0)
+    last = take_snapshot(state, 4.0)["training"]
+    assert [(fact["loss"], fact.get("validation_error")) for fact in last] == [(3.0, None), (2.0, 0.1)]
+
+
+def test_apply__without_a_night_tasks_make_their_stage():
+    state = NightState()
+    begin_tasks(state, "train-e000-r00", 1, 5.0)
+    facts = take_snapshot(state, 6.0)
+    assert (facts["night"]["state"], facts["night"]["stage"]) == ("none", "train")
+    end_tasks(state, 7.0)
+    assert take_snapshot(state, 8.0)["stages"][0]["state"] == "end"
+
+
+def test_apply__unknown_kinds_are_left_alone():
+    state = NightState()
+    state.apply({"kind": "weather"}, 1.0)
+    assert take_snapshot(state, 2.0)["stages"] == []
+
+
+def test_finish_task__twice_counts_once_and_strangers_not_at_all():
+    state = NightState()
+    begin_tasks(state, "score", 2, units=[5, 7])
+    for _ in range(2):
+        state.finish_task(("score", "t", 1), "tcp://a:1", 1.0)
+    state.finish_task(("score", "other", 0), "tcp://a:1", 1.0)
+    state.finish_task(("score", "t", 9), "tcp://a:1", 1.0)
+    facts = take_snapshot(state, 107.0)
+    assert facts["tasks_done"] == 1
+    assert facts["stages"][0]["rate"] == 1.0
+
+
+def test_units__counts_that_come_later_go_to_the_worker_that_did_the_task():
+    state = NightState()
+    begin_tasks(state, "features", 2, unit="users", counted=True)
+    state.finish_task(("features", "t", 0), "tcp://a:1", 2.0)
+    state.finish_task(("features", "t", 1), "tcp://b:1", 1.0)
+    assert take_snapshot(state, 101.0)["workers"] == []
+    state.apply({"kind": "units", "token": "t", "counts": [[1, 50], [0, 50]]}, 102.0)
+    rates = {cell["worker"]: cell["rate"] for cell in take_snapshot(state, 102.0)["workers"]}
+    assert rates == {"b:1": 50.0, "a:1": 25.0}
+
+
+def test_fail_task__is_told_with_its_partition_and_class():
+    state = NightState()
+    state.name_worker("tcp://a:1", "3")
+    begin_tasks(state, "score", 4)
+    state.fail_task(("score", "t", 2), "tcp://a:1", "ValueError")
+    facts = take_snapshot(state, 101.0)
+    assert facts["failures"] == [{"stage": "score", "part": 2, "worker": "worker 3", "error": "ValueError"}]
+    assert (facts["tasks_failed"], facts["stages"][0]["tasks_failed"]) == (1, 1)
+
+
+def test_drop_task__of_a_lost_worker_is_a_failure_and_a_cancelled_one_is_not():
+    state = NightState()
+    begin_tasks(state, "score", 2)
+    for index in range(2):
+        state.start_task(("score", "t", index), f"tcp://{index}:1", 100.0)
+    state.drop_task(("score", "t", 0), {"tcp://0:1"})
+    state.drop_task(("score", "t", 1), {"tcp://0:1"})
+    state.lose_worker()
+    facts = take_snapshot(state, 101.0)
+    assert [(failure["part"], failure["error"]) for failure in facts["failures"]] == [(1, "worker lost")]
+    assert facts["workers_lost"] == 1
+
+
+def test_take_snapshot__a_task_in_hand_too_long_is_slow():
+    state = NightState()
+    begin_tasks(state, "score", 4, 0.0)
+    for index in range(3):
+        state.finish_task(("score", "t", index), "tcp://a:1", 2.0)
+    state.start_task(("score", "t", 3), "tcp://b:1", 0.0)
+    assert [row["state"] for row in take_snapshot(state, 5.9)["slow"]] == ["done"]
+    slow = take_snapshot(state, 6.1)["slow"]
+    assert (slow[0]["state"], slow[0]["part"], slow[0]["worker"], slow[0]["mean_seconds"]) == ("running", 3, "b:1", 2.0)
+
+
+def test_lose_client__ends_the_night_of_that_client_only():
+    state = NightState()
+    begin_night(state)
+    state.lose_client("another", 101.0)
+    assert take_snapshot(state, 102.0)["night"]["state"] == "begin"
+    state.lose_client("c", 103.0)
+    night = take_snapshot(state, 104.0)["night"]
+    assert (night["state"], night["error"], night["seconds"]) == ("failed", "the driver went away", 3.0)
+
+
+def test_state__memory_does_not_grow_with_tasks():
+    state = NightState()
+    for number in range(200):
+        begin_tasks(state, f"train-r{number}", 1_000, token=str(number))
+        for index in range(1_000):
+            key = (f"train-r{number}", str(number), index)
+            state.start_task(key, "tcp://a:1", 100.0)
+            if index % 10 == 0:
+                state.fail_task(key, "tcp://a:1", "OSError")
+            state.finish_task(key, "tcp://a:1", 0.1)
+        if number % 2:
+            end_tasks(state, 101.0, token=str(number))
+    assert state.tasks_done == 200_000
+    assert len(state.batches) <= MAX_BATCHES
+    assert len(state.failures) == MAX_FAILURES
+    assert not state.in_hand
+    assert len(json.dumps(take_snapshot(state, 102.0))) < 20_000
+
+
+def test_exposure_facts__by_hand():
+    found = exposure_facts({"categories": ["a", "b", "c"], "counts": [90, 10, 0], "clicks": [40, 60, 0], "users": 50})
+    assert found["share"] == [0.9, 0.1, 0.0]
+    assert found["click_share"] == [0.4, 0.6, 0.0]
+    assert found["starved"] == [False, True, True]  # b has a sixth of its share of clicks, c has no user
+    assert (found["starved_categories"], found["coverage"]) == (2, 2 / 3)
+    without = exposure_facts({"categories": ["a", "b"], "counts": [1, 0]})
+    assert (without["starved"], without["click_share"]) == ([False, True], None)
+
+
+# What is shown
+
+
+def test_take_snapshot__is_json_also_with_numbers_that_are_none():
+    state = NightState()
+    state.apply({"kind": "train", "epoch": 1, "round": 1, "loss": math.inf, "validation_error": math.nan}, 1.0)
+    facts = json.loads(json.dumps(take_snapshot(state, 2.0), allow_nan=False))
+    assert facts["training"] == [{"epoch": 1, "round": 1, "loss": None, "validation_error": None}]
+
+
+def test_choose_categories__keeps_the_starved_ones():
+    counts = [1_000 - code for code in range(200)]
+    starved = [code in (150, 199) for code in range(200)]
+    chosen = choose_categories(counts, starved)
+    assert len(chosen) == MAX_CATEGORIES
+    assert chosen[-2:] == [150, 199]
+    assert chosen[:3] == [0, 1, 2]
+    assert choose_categories([1, 3, 2], [False] * 3) == [1, 2, 0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "–"), (0.04, "0.0 s"), (9.9, "9.9 s"), (59, "59 s"), (61, "1 min 01 s"), (3_599.7, "1 h 00 min"),
+     (7_260, "2 h 01 min")],
+)  # fmt: skip
+def test_seconds_text__as_a_person_says_it(seconds, text):
+    assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(None, "–"), (0, "0"), (12.345, "12.3"), (999, "999"), (15_000, "15k"), (2.5e6, "2.5M")]
+)
+def test_number_text__three_digits(number, text):
+    assert number_text(number) == text
+
+
+def test_label_of__draws_no_formula_and_no_control_characters():
+    label = label_of(HOSTILE, 60)
+    assert "$$" not in label
+    assert "\u202e" not in label
+    assert label_of("x" * 50) == "x" * 21 + "…"
+
+
+def test_table__escapes_every_cell():
+    assert table(("a",), [("<b>",)], empty="").count("&lt;b&gt;") == 1
+    assert table(("a",), [], empty="none & nothing") == '<p class="none">none &amp; nothing</p>'
+
+
+def hostile_state():
+    state = NightState()
+    begin_night(state, history=[{"date": HOSTILE, "seconds": 3.0, "users": 5}])
+    state.name_worker("tcp://a:1", HOSTILE)
+    begin_tasks(state, HOSTILE, 2, units=[1, 1], unit=HOSTILE)
+    state.finish_task((HOSTILE, "t", 0), "tcp://a:1", 1.0)
+    state.fail_task((HOSTILE, "t", 1), "tcp://a:1", HOSTILE)
+    facts = {"epoch": 1, "round": 1, "loss": 1.0, "planes_per_category": [1, 2], "categories": [HOSTILE, HOSTILE]}
+    state.apply({"kind": "train", "validation_error": 0.2, **facts}, 101.0)
+    state.apply(
+        {"kind": "exposure", "users": 3, "categories": [HOSTILE] * 2, "counts": [3, 0], "clicks": [1, 1]}, 101.0
+    )
+    return state
+
+
+def test_build_page__shows_hostile_names_as_text():
+    document = Document()
+    state = hostile_state()
+    build_page(document, lambda: take_snapshot(state, 102.0))
+    assert {root.name for root in document.roots} == {
+        "head", "timeline", "workers", "error", "loss", "planes", "exposure", "troubles", "history",
+    }  # fmt: skip
+    for root in document.roots:
+        if isinstance(root, Div):
+            assert "<script" not in root.text
+            assert "alert" not in root.text or "&lt;script&gt;" in root.text
+    drawn = Serializer().encode(document.to_json())
+    assert "script" in str(drawn)
+    assert "$$" not in str(drawn)
+    assert len(document.session_callbacks) == 1
+
+
+def test_build_page__an_unchanged_night_sends_nothing():
+    document = Document()
+    state = hostile_state()
+    build_page(document, lambda: take_snapshot(state, 102.0))
+    changes = []
+    document.on_change(changes.append)
+    document.session_callbacks[0].callback()
+    assert changes == []
+    state.apply({"kind": "exposure", "users": 9, "categories": ["a", "b"], "counts": [3, 6]}, 103.0)
+    document.session_callbacks[0].callback()
+    assert changes
+
+
+def test_head_html__tells_night_stage_rate_and_failures():
+    state = NightState()
+    begin_night(state, 100.0)
+    state.apply({"kind": "stage", "name": "score", "state": "begin"}, 100.0)
+    begin_tasks(state, "score", 2, 100.0, units=[1_000, 1_000])
+    state.finish_task(("score", "t", 0), "tcp://a:1", 2.0)
+    state.fail_task(("score", "t", 1), "tcp://a:1", "OSError")
+    text = head_html(take_snapshot(state, 102.0))
+    for word in ("2026-03-05", "running", ">score<", ">500<", "users a second", '<div class="bad"><b>1</b>'):
+        assert word in text
+    assert "No slow" in troubles_html(take_snapshot(NightState(), 1.0))
+    assert "first night" in history_html(take_snapshot(NightState(), 1.0))
+
+
+def test_night_collector__metrics_by_name():
+    state = hostile_state()
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(NightCollector(lambda: take_snapshot(state, 102.0)))
+    value = registry.get_sample_value
+    assert value("ammrank_night_state", {"date": "2026-03-05", "state": "begin"}) == 1.0
+    assert value("ammrank_night_state", {"date": "2026-03-05", "state": "failed"}) == 0.0
+    assert value("ammrank_night_seconds") == 2.0
+    assert value("ammrank_stage_state", {"stage": "ingest", "state": "waiting"}) == 1.0
+    assert value("ammrank_tasks_done_total") == 1.0
+    assert value("ammrank_tasks_failed_total") == 1.0
+    assert value("ammrank_training_loss") == 1.0
+    assert value("ammrank_validation_error") == 0.2
+    assert value("ammrank_starved_categories") == 1.0
+    assert prometheus_client.generate_latest(registry)
+
+
+# In a scheduler
+
+
+@contextmanager
+def small_cluster():
+    with (
+        LocalCluster(
+            2, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def get(client, path):
+    with urllib.request.urlopen(page_address(client).replace("/ammrank", path), timeout=20) as answer:
+        return answer.read().decode()
+
+
+def fetch(client):
+    time.sleep(0.6)  # readers share a snapshot for half a second
+    return json.loads(get(client, "/ammrank.json"))
+
+
+def double(number):
+    return 2 * number
+
+
+def fail_on(number):
+    if number == 3:
+        raise ValueError("a message with user-4711 in it")
+    return number
+
+
+def test_dashboard__the_internals_of_distributed_are_what_we_hook_into():
+    from distributed.dashboard.components.scheduler import env
+    from distributed.dashboard.scheduler import template_variables
+
+    with small_cluster() as client:
+        scheduler = client.cluster.scheduler
+        assert dashboard.find_dashboard(scheduler).prefix == ""
+        assert watch_cluster(client)
+        assert watch_cluster(client)  # again: the first stays
+        assert template_variables(scheduler)["pages"].count("ammrank") == 1
+        assert env.from_string("{{ 'ammrank'|title }} {{ 'status'|title }}").render() == "AMM-rank Status"
+        assert (
+            len([app for app in scheduler.http_application.applications if "/ammrank" in getattr(app, "app_paths", ())])
+            == 1
+        )
+        for page in ("/status", "/ammrank"):
+            assert '<a href="ammrank">AMM-rank</a>' in get(client, page)
+        assert 'id="ammrank-timeline"' in get(client, "/ammrank")
+        assert json.loads(get(client, "/ammrank.json"))["night"]["state"] == "none"
+        metrics = get(client, "/metrics")
+        assert "ammrank_tasks_done_total 0.0" in metrics
+        assert "dask_scheduler_workers" in metrics
+        (collector,) = dashboard._collectors
+    assert dashboard._collectors == []
+    assert not any(name.startswith("ammrank") for name in prometheus_client.REGISTRY._names_to_collectors)
+    assert collector.read()["tasks_done"] == 0
+
+
+def test_dashboard__two_schedulers_in_one_process_do_not_collide():
+    with small_cluster() as first, small_cluster() as second:
+        assert watch_cluster(first)
+        assert watch_cluster(second)
+        with watch_night(second, "2026-03-05", ["score"]):
+            pass
+        assert fetch(second)["night"]["state"] == "end"
+        assert 'ammrank_night_state{date="2026-03-05",state="end"} 1.0' in get(second, "/metrics")
+        assert fetch(first)["night"]["state"] == "none"
+
+
+def test_plugin__counts_a_night_on_a_cluster():
+    with small_cluster() as client:
+        watch_cluster(client)
+        client.submit(double, 1, key="a-stranger").result()
+        with watch_night(client, "2026-03-05", ["score", "report"]), watch_stage(client, "score"):
+            live = LiveExposure(client, ["Hats", "Shoes"], users_total=40, clicks=[1, 1])
+            seen = []
+            found = run_tasks(
+                client, "score", double, [(i,) for i in range(8)], units=lambda result: result,
+                on_result=lambda index, result: (seen.append(index), live.add(5, [result, 0])),
+            )  # fmt: skip
+            live.flush()
+            running = fetch(client)
+        assert found == [0, 2, 4, 6, 8, 10, 12, 14]
+        assert sorted(seen) == list(range(8))
+        assert running["night"]["stage"] == "score"
+        assert running["stages"][0]["step"] == {"name": "score", "state": "end", "done": 8, "total": 8}
+        assert running["stages"][0]["unit"] == "users"
+        assert {cell["worker"] for cell in running["workers"]} <= {"worker 0", "worker 1"}
+        assert sum(cell["tasks"] for cell in running["workers"]) == 8
+        assert running["exposure"]["counts"] == [56, 0]
+        assert running["exposure"]["starved"] == [False, True]
+        done = fetch(client)
+        assert done["tasks_done"] == 8
+        assert [stage["state"] for stage in done["stages"]] == ["end", "skipped"]
+        assert done["history"][0]["date"] == "2026-03-05"
+
+
+def test_plugin__a_failed_task_is_told_without_its_message():
+    with small_cluster() as client:
+        watch_cluster(client)
+        with (
+            pytest.raises(ValueError, match="user-4711"),
+            watch_night(client, "2026-03-05", ["score"]),
+            watch_stage(client, "score"),
+        ):
+            run_tasks(client, "score", fail_on, [(i,) for i in range(5)])
+        facts = fetch(client)
+        text = get(client, "/ammrank.json")
+        assert [(row["part"], row["error"]) for row in facts["failures"]] == [(3, "ValueError")]
+        assert (facts["night"]["state"], facts["night"]["error"]) == ("failed", "ValueError")
+        assert facts["stages"][0]["state"] == "failed"
+        assert "4711" not in text + get(client, "/metrics")
+
+
+def exit_once(marker):
+    if not os.path.exists(marker):
+        open(marker, "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return 1
+
+
+def test_plugin__a_lost_worker_is_told(tmp_path):
+    with (
+        LocalCluster(1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        watch_cluster(client)
+        assert run_tasks(client, "score", exit_once, [(str(tmp_path / "marker"),)]) == [1]
+        facts = fetch(client)
+        assert [(row["part"], row["error"]) for row in facts["failures"]] == [(0, "worker lost")]
+        assert facts["workers_lost"] == 1
+        assert facts["tasks_done"] == 1
+
+
+def test_watch_cluster__a_scheduler_that_refuses_is_left_alone(monkeypatch, caplog):
+    class Refusing:
+        def register_plugin(self, plugin):
+            raise ModuleNotFoundError("No module named 'ammrank_dask'")
+
+    assert not watch_cluster(Refusing())
+
+
+def test_watch_cluster__without_a_dashboard_there_is_nothing_to_see_and_nothing_breaks():
+    with (
+        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        assert watch_cluster(client)
+        assert run_tasks(client, "score", double, [(4,)]) == [8]
+
+
+def test_publish__numpy_values_arrive_as_plain_ones():
+    import numpy as np
+
+    with small_cluster() as client:
+        publish(client, "train", epoch=np.int64(1), round=1, planes_per_category=np.array([1, 2]), loss=np.float32(0.5))
+        ((_, event),) = client.get_events("ammrank")
+    assert list(event["planes_per_category"]) == [1, 2]
+    assert (event["epoch"], event["loss"], event["kind"]) == (1, 0.5, "train")
+
+
+def test_preload__gives_a_scheduler_the_page_from_its_start(tmp_path):
+    place = tmp_path / "scheduler.json"
+    command = [sys.executable, "-m", "distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0"]
+    command += ["--dashboard-address", "127.0.0.1:0", "--scheduler-file", str(place)]
+    command += ["--preload", "ammrank_dask.monitor.preload"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        deadline = time.monotonic() + 60
+        while not place.is_file() or not place.read_text():
+            assert time.monotonic() < deadline, "the scheduler did not start"
+            assert process.poll() is None, process.stderr.read()
+            time.sleep(0.1)
+        with Client(scheduler_file=str(place), set_as_default=False) as client:
+            assert "AMM-rank" in get(client, "/status")
+            assert watch_cluster(client)  # what the client brings too stays away
+            with watch_night(client, "2026-03-05", ["score"]):
+                assert fetch(client)["night"]["state"] == "begin"
+            assert (
+                client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.plugins)).count(NightPlugin.name)
+                == 1
+            )
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def test_record_performance__writes_a_page_that_needs_no_network(tmp_path):
+    folder = tmp_path / "reports"
+    with small_cluster() as client:
+        with record_performance(client, folder):
+            run_tasks(client, "score", double, [(4,)])
+        assert not folder.exists()
+        folder.mkdir()
+        with record_performance(client, folder):
+            run_tasks(client, "score", double, [(4,)])
+    page = (folder / PERFORMANCE_PAGE).read_text()
+    assert [path.name for path in folder.iterdir()] == [PERFORMANCE_PAGE]
+    assert '<script type="text/javascript" src=' not in page
+    assert "Dask Performance Report" in page
