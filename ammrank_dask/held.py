@@ -11,9 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ammrank_dask.scoring import BY_USER
 from storage.ids import UserIds, ids_from_values
 from storage.parts import CheckedReader
+from storage.qualifications import BY_USER
 from storage.runs import Run
 from storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
 

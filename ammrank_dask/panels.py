@@ -1,62 +1,13 @@
-"""Score rows with planes and keep the best categories of each: what stands around the fused kernel."""
-
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+"""Arrange the planes of a model for the fused scoring kernel, and call it."""
 
 import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.kernels.scoring import Filter, Panels, score_top_k
-from storage.vocabulary import AGE_BUCKETS, GENDERS
 
 _PANEL_BYTES = 512 * 1024
 _PANEL_WIDTH = (32, 256)
 _LINE = 16  # floats of a cache line
-
-UNKNOWN_AGE, UNKNOWN_GENDER = "unknown-age", "unknown-gender"
-USER_GROUPS = (*AGE_BUCKETS, UNKNOWN_AGE, *GENDERS, UNKNOWN_GENDER)
-"""Groups of users that categories can be kept from; an age below the first bucket counts as unknown."""
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What users may hold.
-
-    `min_score` is the lowest score that qualifies, None for no limit. `exclude` are category codes that nobody holds,
-    and `exclude_by_group` those that users of one of USER_GROUPS do not hold.
-    """
-
-    min_score: float | None = None
-    exclude: frozenset[int] = frozenset()
-    exclude_by_group: Mapping[str, frozenset[int]] = field(default_factory=dict)
-
-    def allowed(self, n_categories: int) -> np.ndarray:
-        """Return (n_groups, L) bool by `group_of`; no rows when everything is allowed."""
-        if not self.exclude and not any(self.exclude_by_group.values()):
-            return np.ones((0, n_categories), bool)
-        n_genders = len(GENDERS) + 1
-        table = np.ones((len(AGE_BUCKETS) + 1, n_genders, n_categories), bool)
-        table[:, :, sorted(self.exclude)] = False
-        for group, codes in self.exclude_by_group.items():
-            if group in (*AGE_BUCKETS, UNKNOWN_AGE):
-                table[(*AGE_BUCKETS, UNKNOWN_AGE).index(group), :, sorted(codes)] = False
-            else:
-                table[:, (*GENDERS, UNKNOWN_GENDER).index(group), sorted(codes)] = False
-        return table.reshape(-1, n_categories)
-
-    def filter(self, n_categories: int, age_bucket: np.ndarray, gender: np.ndarray) -> Filter:
-        """Return the limits as the kernel reads them."""
-        lowest = -np.inf if self.min_score is None else float(self.min_score)
-        return Filter(
-            self.allowed(n_categories), group_of(age_bucket, gender), lowest, keep_bare=self.min_score is None
-        )
-
-
-def group_of(age_bucket: np.ndarray, gender: np.ndarray) -> np.ndarray:
-    """Return the row of `Limits.allowed` of each user; -1 is unknown and stands last (uint8)."""
-    n_genders = len(GENDERS) + 1
-    age = np.where(age_bucket < 0, len(AGE_BUCKETS), age_bucket)
-    return (age * n_genders + np.where(gender < 0, len(GENDERS), gender)).astype(np.uint8)
 
 
 def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: np.ndarray, bias: float) -> Panels:
@@ -108,12 +59,6 @@ def top_categories(
     everything = np.empty((n_categories, n_rows) if keep_all else (0, 0), np.float32)
     score_top_k(X.data, X.indices, X.indptr, panels, limits, codes, scores, everything)
     return codes, scores, everything
-
-
-def codes_of(names: Sequence[str], categories: Sequence[str]) -> frozenset[int]:
-    """Return the codes of categories by name."""
-    known = {name: code for code, name in enumerate(categories)}
-    return frozenset(known[name] for name in names)
 
 
 def _cut_panels(n_weights: int, n_planes: int) -> tuple[int, int]:

@@ -11,7 +11,7 @@ from distributed import Client
 from ammrank_dask.checks import check_night
 from ammrank_dask.drift import population_stability
 from ammrank_dask.exposure import PolicyCounts, Thresholds, exposure_table, measure_policy, share_of, starved
-from ammrank_dask.scoring import Qualifications
+from ammrank_dask.qualifications import Qualifications
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.vocabulary import CATEGORY, RANK
 
@@ -32,9 +32,9 @@ def exposure_report(client: Client, quals: Qualifications, *, progress: Progress
         One row per category, in the order of their codes: `category`, `exposure` (users who hold it),
         `exposure_share` (of all qualifications), and `rank_1` … `rank_k` (users who hold it at that rank).
     """
-    tasks = [(str(part), quals.categories, quals.k) for part in quals.parts]
+    tasks = [(str(part), quals.categories, quals.n_ranks) for part in quals.parts]
     counts = run_tasks(client, "report", count_part, tasks, progress=progress)
-    exposure = sum(counts, start=np.zeros((len(quals.categories), quals.k), np.int64))
+    exposure = sum(counts, start=np.zeros((len(quals.categories), quals.n_ranks), np.int64))
     return exposure_table(exposure, quals.categories)
 
 

@@ -1,79 +1,68 @@
 """Score every user and write the categories they qualify for."""
 
+from __future__ import annotations
+
 import logging
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-import scipy.sparse as sp
 from distributed import Client
 
+from ammrank_dask.changes import PreviousPairs, compare_pairs
+from ammrank_dask.cuts import ScoreScratch
 from ammrank_dask.features import Features, open_features
+from ammrank_dask.kernels.scoring import Panels
+from ammrank_dask.kernels.selection import sort_by_category
 from ammrank_dask.monitor.events import LiveExposure
+from ammrank_dask.panels import top_categories
+from ammrank_dask.policies import POLICIES, Policy, PolicyCounts, ScoredUsers
+from ammrank_dask.qualifications import Qualifications, open_qualifications
 from ammrank_dask.ranker import AMMRank
+from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from storage.checkpoints import is_saved, load_array, load_facts, save_arrays
 from storage.errors import BadInput
-from storage.files import write_atomic
-from storage.ids import ids_from_values
-from storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
+from storage.files import digest_of, swap_folder
+from storage.qualifications import (
+    KIND,
+    WORK,
+    Pairs,
+    list_files,
+    make_folders,
+    remove_empty_folders,
+    write_pairs,
+    written_facts,
+)
+from storage.runs import finish_run, is_finished, remove_run
 
 logger = logging.getLogger(__name__)
 
-BY_USER = "by_user"
+MODEL = "model"
 
 
 @dataclass(frozen=True)
 class ScoreCounts:
-    """What a report needs to know about scored users, without any user in it.
-
-    `exposure` is (L, k) int64: users who hold the category at that rank. `categories_per_user` is (L + 1,)
-    int64: users who hold that many categories.
-    """
+    """What a report needs to know about scored users, without any user in it."""
 
     n_users: int
     cold_users: int
-    exposure: np.ndarray
-    categories_per_user: np.ndarray
+    policies: Mapping[str, PolicyCounts]
+    policy_facts: Mapping[str, Mapping[str, Any]]
 
-    def __add__(self, other: Self) -> "ScoreCounts":
-        """Return the counts of both sets of users together."""
-        return ScoreCounts(
-            self.n_users + other.n_users,
-            self.cold_users + other.cold_users,
-            self.exposure + other.exposure,
-            self.categories_per_user + other.categories_per_user,
-        )
-
-
-@dataclass(frozen=True)
-class Qualifications:
-    """The qualifications of all users, in one parquet file per partition."""
-
-    path: Path
-    n_partitions: int
-    categories: list[str]
-    k: int
-    counts: ScoreCounts
-
-    @property
-    def parts(self) -> list[Path]:
-        """The files, in the order of the partitions."""
-        return [part_path(self.path / BY_USER, i) for i in range(self.n_partitions)]
-
-    def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
-        """Return user_id, rank, category and score, by user and rank; of the given users, or of all."""
-        chosen = None if users is None else pc.field(USER_ID).isin(ids_from_values(list(users)).to_arrow())
-        tables = [pq.read_table(part, filters=chosen) for part in self.parts]
-        frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
-        return frame.sort_values([USER_ID, RANK], ignore_index=True)
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as the manifest has them."""
+        return {
+            "users": self.n_users,
+            "cold_users": self.cold_users,
+            "policies": {
+                name: {**counts.to_json(), **self.policy_facts[name]} for name, counts in self.policies.items()
+            },
+        }
 
 
 def score(
@@ -83,11 +72,18 @@ def score(
     path: str | Path,
     *,
     k: int = 10,
+    policy: str = "user_top_k",
+    n: int | None = None,
+    min_score: float | None = None,
+    exclude: Iterable[str] = (),
+    exclude_by_group: Mapping[str, Iterable[str]] | None = None,
+    previous: Qualifications | None = None,
     variant: str | None = None,
-    clicks: Sequence[int] | None = None,
     progress: Progress = silent,
 ) -> Qualifications:
-    """Write the k best categories of every user under `path` and count them.
+    """Write the categories every user qualifies for under `path`, and return them.
+
+    A run that was interrupted goes on where it stopped; `path` changes with one rename at the end.
 
     Parameters
     ----------
@@ -98,105 +94,253 @@ def score(
     features
         The users to score.
     path
-        A folder that all workers see; the files are `by_user/part-00000.parquet` and so on.
+        A folder that all workers see: `by_user/part-00000.parquet` and so on, `by_category/category=…/`, `delta/`.
     k
         Categories per user.
+    policy
+        `user_top_k`: every user gets the k best; `category_top_n`: every category takes its n best users.
+    n
+        Users per category; None for as many as make the slots of `user_top_k`.
+    min_score
+        The lowest score that qualifies.
+    exclude
+        Categories that nobody gets.
+    exclude_by_group
+        Categories by the group of users who do not get them: age buckets (`13-17`), `female`, `male`, `unknown-age`,
+        `unknown-gender`.
+    previous
+        Earlier qualifications that `delta` is taken against; None: everything is added.
     variant
         The columns the model was trained on; by default what the model says.
-    clicks
-        Clicks by category code that the dashboard compares the exposure with, while users are scored.
     progress
         Called after every finished task.
     """
-    started = time.perf_counter()
     path = Path(path)
     fitted = model if isinstance(model, AMMRank) else AMMRank.load(model)
-    if not 1 <= k <= fitted.n_categories_:
-        raise ValueError(f"k must be between 1 and n_categories ({fitted.n_categories_}), got {k}")
-    if variant is None:
-        variant = fitted.variant_
-    check_match(fitted, features, variant)
-    by_user = path / BY_USER
-    by_user.mkdir(parents=True, exist_ok=True)
-    # A folder stays what the features say also when an earlier run had more partitions.
-    expected = {part_path(by_user, i) for i in range(features.n_partitions)}
-    for stale in set(by_user.glob("part-*.parquet")) - expected:
-        stale.unlink()
-    # A file reaches every worker more cheaply than an argument, and survives the death of one.
-    model_path = path / ".model" if isinstance(model, AMMRank) else Path(model)
-    tasks = [(str(model_path), str(features.path), i, str(by_user), k, variant) for i in range(features.n_partitions)]
-    live = LiveExposure(client, features.categories, clicks=clicks)
-    try:
-        if isinstance(model, AMMRank):
-            model.save(model_path)
-        results = run_tasks(
-            client,
-            "score",
-            score_partition,
-            tasks,
-            progress=progress,
-            units=lambda counts: counts.n_users,
-            on_result=lambda _, counts: live.add(counts.n_users, counts.exposure.sum(axis=1)),
+    settings = ScoreSettings(
+        k=k, policy=policy, n=n, min_score=min_score, exclude=tuple(exclude),
+        exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
+    )  # fmt: skip
+    inputs = {
+        "features": digest_of([features.run.digest, features.run.checksums]),
+        "model": fitted.digest(),
+        "previous": None if previous is None else previous.run.digest,
+    }
+    digest = digest_of([inputs, variant, settings.to_json()])
+    if path.exists() and any(path.iterdir()) and open_qualifications(path).run.digest == digest:
+        return open_qualifications(path)
+    building = path.with_name(f".building-{path.name}-{digest}")
+    if not is_finished(building):
+        counts = write_qualifications(
+            client, fitted, features, building, settings, previous=previous, variant=variant, progress=progress
         )
-        live.flush()
-    finally:
-        if isinstance(model, AMMRank):
-            shutil.rmtree(model_path, ignore_errors=True)
-    counts = sum_counts(results, fitted.n_categories_, k)
+        finish_qualifications(building, digest, features, settings, counts, inputs=inputs)
+    swap_folder(building, path)
+    if building.is_dir():
+        remove_run(building)
+    return open_qualifications(path)
+
+
+def write_qualifications(
+    client: Client,
+    model: AMMRank,
+    features: Features,
+    run: Path,
+    settings: ScoreSettings,
+    *,
+    previous: Qualifications | None = None,
+    variant: str | None = None,
+    clicks: Sequence[int] | None = None,
+    progress: Progress = silent,
+) -> ScoreCounts:
+    """Write all partitions of a run and return the counts; what is whole from an earlier try is not done again.
+
+    Parameters are those of `score`; `clicks` by category code are what the dashboard compares the exposure with.
+    """
+    started = time.perf_counter()
+    if variant is None:
+        variant = model.variant_
+    settings.check(features.categories)
+    check_match(model, features, variant)
+    make_folders(run, features.categories)
+    # A file reaches every worker more cheaply than an argument, and survives the death of one.
+    panels = model.panels()
+    arrays = {name: value for name, value in panels._asdict().items() if isinstance(value, np.ndarray)}
+    save_arrays(run / WORK / MODEL, arrays, {"bias": panels.bias})
+    job = ScoreJob(
+        run, features.path, settings, variant,
+        None if previous is None else PreviousPairs.of(previous.run), features.n_partitions,
+    )  # fmt: skip
+    live = LiveExposure(client, features.categories, users_total=features.n_users, clicks=clicks)
+    counts = job.run_all(client, features, panels.tie_order, live, progress)
     seconds = time.perf_counter() - started
     logger.info("scored %d users, %d of them cold, %.1f s", counts.n_users, counts.cold_users, seconds)
-    return Qualifications(path, features.n_partitions, list(features.categories), k, counts)
+    return counts
 
 
-def score_partition(
-    model_path: str, features_path: str, partition: int, out_dir: str, k: int, variant: str | None
-) -> ScoreCounts:
-    """Write the qualifications of one partition as parquet, by user and rank, and return its counts."""
-    model = AMMRank.load(model_path)
-    features = open_features(features_path)
-    part = features.partition(partition, variant=variant)
-    codes, scores = score_block(model, part.X, k)
-    table = qualification_table(part.user_ids.to_arrow(), codes, scores, list(features.categories))
-    write_atomic(part_path(Path(out_dir), partition), lambda temporary: pq.write_table(table, temporary))
-    n_users = len(codes)
-    categories_per_user = np.zeros(len(features.categories) + 1, np.int64)
-    categories_per_user[k] = n_users
-    return ScoreCounts(
-        n_users=n_users,
-        cold_users=int((part.n_event_features == 0).sum()),
-        exposure=count_exposure(codes, len(features.categories)),
-        categories_per_user=categories_per_user,
+def finish_qualifications(
+    run: Path,
+    digest: str,
+    features: Features,
+    settings: ScoreSettings,
+    counts: ScoreCounts,
+    *,
+    inputs: Mapping[str, Any],
+    config: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Make a run whole whose partitions are all written."""
+    for scratch in (run / WORK).glob("scores-*"):
+        shutil.rmtree(scratch)
+    remove_empty_folders(run)
+    finish_run(
+        run,
+        KIND,
+        digest,
+        0,
+        config={
+            **settings.to_json(),
+            "categories": list(features.categories),
+            "partitions": features.n_partitions,
+            **(config or {}),
+        },
+        inputs=inputs,
+        facts={**counts.to_json(), **(facts or {})},
+        files=list_files(run, features.n_partitions),
     )
+    shutil.rmtree(run / WORK)
 
 
-def score_block(model: AMMRank, X: sp.csr_matrix, k: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the codes (n, k) int32 and scores (n, k) float32 of the k best categories of each row."""
-    return model.predict_top_k(X, k)
+@dataclass(frozen=True)
+class ScoreJob:
+    """One run of scoring, as its tasks know it."""
+
+    run: Path
+    features: Path
+    settings: ScoreSettings
+    variant: str | None
+    previous: PreviousPairs | None
+    n_partitions: int
+
+    @property
+    def scratch(self) -> ScoreScratch:
+        """Where all scores are kept for policies that need them."""
+        return ScoreScratch(self.run, self.n_partitions)
+
+    @property
+    def late(self) -> list[Policy]:
+        """The policies that need the scores of all users."""
+        return [policy for policy in self.settings.wanted if policy.needs_all_scores]
+
+    def run_all(
+        self, client: Client, features: Features, tie_order: np.ndarray, live: LiveExposure, progress: Progress
+    ) -> ScoreCounts:
+        """Score all partitions, then apply the policies that need all scores."""
+        scored = self._score_all(client, features, live, progress)
+        slots = sum(facts["slots"] for facts in scored)
+        policies: dict[str, PolicyCounts] = {}
+        policy_facts: dict[str, Mapping[str, Any]] = {}
+        for policy in self.settings.wanted:
+            plan = None
+            if policy.needs_all_scores:
+                plan = policy.plan(
+                    client, self.scratch, n=self.settings.n, slots=slots, tie_order=tie_order, progress=progress
+                )
+                tasks = [(self, partition, policy.name, plan) for partition in range(self.n_partitions)]
+                listed = run_tasks(client, policy.name, hold_partition, tasks, progress=progress)
+            else:
+                listed = [facts["policies"][policy.name] for facts in scored]
+            counts = [PolicyCounts.from_json(content) for content in listed]
+            policies[policy.name] = sum(counts[1:], start=counts[0])
+            policy_facts[policy.name] = policy.facts(plan)
+        users, cold = (sum(facts[name] for facts in scored) for name in ("users", "cold_users"))
+        return ScoreCounts(users, cold, policies, policy_facts)
+
+    def _score_all(
+        self, client: Client, features: Features, live: LiveExposure, progress: Progress
+    ) -> list[dict[str, Any]]:
+        """Return the facts of all partitions, after scoring those that are not done."""
+        found = {partition: self.finished_facts(partition) for partition in range(self.n_partitions)}
+        missing = [partition for partition, facts in found.items() if facts is None]
+        rows = [features.run.manifest["parts"][partition]["rows"] for partition in missing]
+
+        def show_exposure(_: int, facts: dict[str, Any]) -> None:
+            for counts in facts["policies"].values():
+                live.add(facts["users"], np.array(counts["exposure"], np.int64).sum(axis=1))
+
+        tasks = [(self, partition) for partition in missing]
+        results = run_tasks(
+            client, "score", score_partition, tasks, units=rows, on_result=show_exposure, progress=progress
+        )
+        live.flush()
+        found |= dict(zip(missing, results, strict=True))
+        return [facts for facts in found.values() if facts is not None]
+
+    def finished_facts(self, partition: int) -> dict[str, Any] | None:
+        """Return the facts of a partition that needs no scoring any more, else None."""
+        written = None
+        if not POLICIES[self.settings.policy].needs_all_scores:
+            written = written_facts(self.run, partition)
+            if written is None or not self.late:
+                return written
+        return load_facts(self.scratch.folder(partition)) if is_saved(self.scratch.folder(partition)) else None
+
+    def load_panels(self) -> Panels:
+        """Read the model as the kernel reads it."""
+        folder = self.run / WORK / MODEL
+        arrays = {name: load_array(folder, name) for name in Panels._fields if name != "bias"}
+        return Panels(**arrays, bias=load_facts(folder)["bias"])
+
+    def write(self, partition: int, pairs: Pairs, categories: Sequence[str], facts: Mapping[str, Any]) -> None:
+        """Write what the users of a partition hold, and what changed."""
+        start = np.empty(len(categories) + 1, np.int64)
+        order = np.empty(len(pairs.codes), np.int64)
+        sort_by_category(pairs.codes, pairs.scores.view(np.uint32), start, order)
+        changes = compare_pairs(pairs, categories, self.previous, partition, self.n_partitions)
+        write_pairs(self.run, partition, pairs, categories, order=order, start=start, changes=changes, facts=facts)
 
 
-def qualification_table(user_ids: pa.Array, codes: np.ndarray, scores: np.ndarray, categories: list[str]) -> pa.Table:
-    """Return one row per user and rank, with the category as a dictionary over all `categories`."""
-    n_users, k = codes.shape
-    return pa.table(
-        {
-            USER_ID: user_ids.take(pa.array(np.repeat(np.arange(n_users), k))),
-            RANK: pa.array(np.tile(np.arange(1, k + 1, dtype=np.int16), n_users)),
-            CATEGORY: pa.DictionaryArray.from_arrays(pa.array(codes.ravel()), pa.array(categories, pa.string())),
-            SCORE: pa.array(scores.ravel()),
-        }
+def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
+    """Score one partition, write it if its policy can already tell, and return its facts."""
+    features = open_features(job.features)
+    part = features.partition(partition, variant=job.variant)
+    panels = job.load_panels()
+    n_categories, k = len(features.categories), job.settings.k
+    limits = job.settings.limits(features.categories).filter(n_categories, part.age_bucket, part.gender)
+    codes, scores, everything = top_categories(part.X, panels, k, limits, keep_all=bool(job.late))
+    users = ScoredUsers(part.user_ids, codes, scores, panels.tie_order)
+    facts: dict[str, Any] = {
+        "users": len(codes),
+        "cold_users": int((part.n_event_features == 0).sum()),
+        "slots": int((codes >= 0).sum()),
+        "policies": {},
+    }
+    held: dict[str, Pairs] = {}
+    for policy in job.settings.wanted:
+        if not policy.needs_all_scores:
+            held[policy.name] = policy.hold(users, None)
+            facts["policies"][policy.name] = policy.count(held[policy.name], n_categories, k).to_json()
+    if job.late:
+        job.scratch.save(partition, everything, part.user_ids, facts)
+    if job.settings.policy in held:
+        job.write(partition, held[job.settings.policy], features.categories, facts)
+    return facts
+
+
+def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[str, Any]:
+    """Apply a policy that needed all scores to one partition, write it if it is the chosen one, return its counts."""
+    categories = open_features(job.features).categories
+    user_ids = job.scratch.user_ids(partition)
+    nothing = np.empty((len(user_ids), 0), np.int32)
+    users = ScoredUsers(
+        user_ids, nothing, nothing.astype(np.float32), job.load_panels().tie_order, job.scratch.bits(partition)
     )
-
-
-def count_exposure(codes: np.ndarray, n_categories: int) -> np.ndarray:
-    """Return how many rows hold each category at each rank, (n_categories, k) int64."""
-    columns = [np.bincount(codes[:, rank], minlength=n_categories) for rank in range(codes.shape[1])]
-    return np.stack(columns, axis=1).astype(np.int64)
-
-
-def sum_counts(results: list[ScoreCounts], n_categories: int, k: int) -> ScoreCounts:
-    """Return the counts of all partitions together; zeros when there is none."""
-    nothing = ScoreCounts(0, 0, np.zeros((n_categories, k), np.int64), np.zeros(n_categories + 1, np.int64))
-    return sum(results, start=nothing)
+    policy = POLICIES[name]
+    pairs = policy.hold(users, plan)
+    counts = policy.count(pairs, len(categories), job.settings.k).to_json()
+    if name == job.settings.policy:
+        job.write(partition, pairs, categories, counts)
+    return counts
 
 
 def check_match(model: AMMRank, features: Features, variant: str | None) -> None:
@@ -218,8 +362,3 @@ def check_match(model: AMMRank, features: Features, variant: str | None) -> None
             f"the features at {features.path} must have the model's {model.n_features_in_} columns, "
             f"found {features.n_columns(variant)}; train again"
         )
-
-
-def part_path(folder: Path, partition: int) -> Path:
-    """Return the file of one partition."""
-    return folder / f"part-{partition:05d}.parquet"

@@ -49,6 +49,13 @@ class UserIds(ABC):
     @abstractmethod
     def _find(self, other: Any) -> np.ndarray: ...
 
+    def count_up_to(self, one: UserIds) -> int:
+        """Return how many of these sorted ids are not above the single id of `one`."""
+        return self._count_up_to(_same_kind(self, one)) if len(self) else 0
+
+    @abstractmethod
+    def _count_up_to(self, one: Any) -> int: ...
+
     def to_pandas(self) -> pd.Series:
         """Return the ids as a pandas Series named user_id."""
         return pd.Series(self.to_arrow().to_pandas(), name="user_id")
@@ -87,6 +94,9 @@ class IntegerIds(UserIds):
         found[found == len(self.values)] = 0
         return np.where(self.values[found] == wanted, found, -1).astype(np.int64)
 
+    def _count_up_to(self, one: IntegerIds) -> int:
+        return int(np.searchsorted(self.values, one.values[0], side="right"))
+
 
 class StringIds(UserIds):
     """Ids that are strings, ordered by their UTF-8 bytes."""
@@ -116,6 +126,9 @@ class StringIds(UserIds):
     def _find(self, other: StringIds) -> np.ndarray:
         found = pc.index_in(other.values, value_set=self.values)
         return found.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def _count_up_to(self, one: StringIds) -> int:
+        return int(pc.sum(pc.less_equal(self.values, one.values[0])).as_py())
 
 
 def string_buffers(values: pa.Array) -> tuple[np.ndarray, np.ndarray]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.errors import DamagedStore
-from storage.vocabulary import AGE, CATEGORY, GENDER, GROUP, PARENT, RANK, SCORE, TIMESTAMP, USER_ID
+from storage.vocabulary import AGE, CATEGORY, CHANGE, GENDER, GROUP, PARENT, RANK, SCORE, TIMESTAMP, USER_ID
 
 FORMAT = 1
 """Version of everything under a site. A reader refuses any other."""
@@ -168,7 +168,25 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
             ColumnSpec(USER_ID, "int64 or string", "who"),
             ColumnSpec(RANK, "int16", "1 is best"),
             ColumnSpec(CATEGORY, "string", "the category the user qualifies for"),
-            ColumnSpec(SCORE, "float32", "g(category, user); comparable within a user"),
+            ColumnSpec(
+                SCORE, "float32", "g(category, user); comparable within a user; -inf: the category has no planes"
+            ),
+        ),
+    ),
+    "by_category": (
+        "qualifications/date=…/by_category/category=…/part-*.parquet, by score from the highest and then user id",
+        (
+            ColumnSpec(USER_ID, "int64 or string", "who qualifies for the category"),
+            ColumnSpec(SCORE, "float32", "as in by_user"),
+            ColumnSpec(RANK, "int16", "rank of the category for this user"),
+        ),
+    ),
+    "delta": (
+        "qualifications/date=…/delta/part-*.parquet: what changed since the night before, by user id",
+        (
+            ColumnSpec(USER_ID, "int64 or string", "who"),
+            ColumnSpec(CATEGORY, "string", "the category"),
+            ColumnSpec(CHANGE, "string", "added or removed; on a first night everything is added"),
         ),
     ),
 }

@@ -7,7 +7,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ammrank_dask.panels import UNKNOWN_AGE, Limits, arrange_planes, group_of, top_categories
+from ammrank_dask.limits import UNKNOWN_AGE, Limits, group_of
+from ammrank_dask.panels import arrange_planes, top_categories
 from ammrank_dask.ranker import AMMRank
 
 

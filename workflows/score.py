@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ammrank_dask.features import open_features
+from ammrank_dask.qualifications import Qualifications, open_qualifications
+from ammrank_dask.ranker import AMMRank
+from ammrank_dask.score_settings import ScoreSettings
+from ammrank_dask.scoring import finish_qualifications, write_qualifications
 from ammrank_dask.tasks import Progress, silent
 from storage.errors import BadInput, DamagedStore
 from storage.files import digest_of, swap_folder
-from storage.parts import list_checksums
-from storage.runs import MANIFEST, Run, finish_run, is_finished, open_run, remove_run, verify_run
+from storage.qualifications import KIND
+from storage.runs import MANIFEST, Run, is_finished, open_run, remove_run, verify_run
 from storage.site import Site
 from workflows.config import Config
 from workflows.features import score_features
@@ -29,14 +34,32 @@ from workflows.options import (
 from workflows.session import open_session
 from workflows.train import MODEL_NAME, find_model
 
-QUALIFICATIONS_KIND = "qualifications"
+QUALIFICATIONS_KIND = KIND
+
+
+def score_settings(config: Config) -> ScoreSettings:
+    """Return what decides who gets which categories."""
+    wanted = config.score
+    return ScoreSettings(
+        k=wanted.k,
+        policy=wanted.policy,
+        also=tuple(config.report.policies),
+        n=wanted.n,
+        min_score=wanted.min_score,
+        exclude=tuple(wanted.exclude),
+        exclude_by_group={group: tuple(names) for group, names in wanted.exclude_by_group.items()},
+    )
 
 
 def check_k(config: Config, known: Ingested) -> None:
-    """Refuse more categories a user than there are, before anything is computed for them."""
+    """Refuse settings of `score` that do not fit the categories, before anything is computed for them."""
     n_categories = len(known.taxonomy.categories)
     if config.score.k > n_categories:
         raise BadInput(f"score.k must be between 1 and the number of categories ({n_categories}), got {config.score.k}")
+    try:
+        score_settings(config).check(known.taxonomy.categories)
+    except BadInput as error:
+        raise BadInput(f"score.{error}") from None
 
 
 def score_users(
@@ -51,57 +74,47 @@ def score_users(
     progress: Progress = silent,
 ) -> Run:
     """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
-    from ammrank_dask.scoring import score
-
     check_k(config, known)
-    digest = digest_of([features.digest, model.digest, config.score.k])
+    settings = score_settings(config)
+    previous = find_previous(site, known.date)
+    inputs = {
+        "features": features.digest,
+        "model": model.digest,
+        "previous": None if previous is None else previous.run.digest,
+    }
     final = site.qualifications_folder(known.date)
-    published = _published_run(site, known.date, digest, rebuild)
+    published = _published_run(site, known.date, inputs, settings, rebuild)
     if published is not None:
         return published
+    digest = _digest(inputs, settings)
     building = final.with_name(f".building-{final.name}-{digest}")
-    model_path = model.path / MODEL_NAME
     window = _count_label_window(config, known)
-    quals = score(
-        client,
-        model_path,
-        open_features(features.path),
-        building,
-        k=config.score.k,
-        clicks=window["clicks"],
-        progress=progress,
-    )
-    counts = quals.counts
-    finish_run(
-        building,
-        QUALIFICATIONS_KIND,
-        digest,
-        0,
-        config={
-            "date": str(known.date),
-            "k": config.score.k,
-            "policy": "user_top_k",
-            "categories": list(known.taxonomy.categories),
-        },
-        inputs={"features": features.digest, "model": model.digest},
-        facts={
-            "users": counts.n_users,
-            "cold_users": counts.cold_users,
-            "policies": {
-                "user_top_k": {
-                    "exposure": counts.exposure.tolist(),
-                    "categories_per_user": counts.categories_per_user.tolist(),
-                    "slots": int(counts.exposure.sum()),
-                }
-            },
-            **window,
-        },
-        files=list_checksums(building, leave_out=[MANIFEST]),
-    )
+    opened = open_features(features.path)
+    if not is_finished(building):
+        counts = write_qualifications(
+            client,
+            AMMRank.load(model.path / MODEL_NAME),
+            opened,
+            building,
+            settings,
+            previous=previous,
+            clicks=window["clicks"],
+            progress=progress,
+        )
+        finish_qualifications(
+            building, digest, opened, settings, counts, inputs=inputs, config={"date": str(known.date)}, facts=window
+        )
     swap_folder(building, final)
     if building.is_dir():
         remove_run(building)
     return open_run(final, QUALIFICATIONS_KIND)
+
+
+def find_previous(site: Site, date: dt.date) -> Qualifications | None:
+    """Return the qualifications of the last night before a date, None when there are none."""
+    nights = sorted(path.parent for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}"))
+    earlier = [path for path in nights if dt.date.fromisoformat(path.name.removeprefix("date=")) < date]
+    return open_qualifications(earlier[-1]) if earlier else None
 
 
 def models_in_use(site: Site) -> list[Path]:
@@ -113,7 +126,9 @@ def models_in_use(site: Site) -> list[Path]:
     return [path for path in site.finished_runs("models") if open_run(path).digest in used]
 
 
-def _published_run(site: Site, date: dt.date, digest: str, rebuild: bool) -> Run | None:
+def _published_run(
+    site: Site, date: dt.date, inputs: Mapping[str, Any], settings: ScoreSettings, rebuild: bool
+) -> Run | None:
     """Return the qualifications of a date if they are from the same input; refuse others unless `rebuild`."""
     final = site.qualifications_folder(date)
     if not is_finished(final):
@@ -124,14 +139,19 @@ def _published_run(site: Site, date: dt.date, digest: str, rebuild: bool) -> Run
             found = open_run(final, QUALIFICATIONS_KIND)
         except DamagedStore:
             return None
-        return found if found.digest == digest else None
+        return found if found.digest == _digest(inputs, settings) else None
     found = open_run(final, QUALIFICATIONS_KIND)
-    if found.digest != digest:
+    # What was the night before when they were written stays so: neither a back-fill nor retention changes the past.
+    if found.digest != _digest({**inputs, "previous": found.manifest["inputs"]["previous"]}, settings):
         raise BadInput(
             f"the qualifications of {date} were written from other input;"
             f" write them again with `ammrank nightly {site.path} --date {date} --rebuild`"
         )
     return found
+
+
+def _digest(inputs: Mapping[str, Any], settings: ScoreSettings) -> str:
+    return digest_of([dict(inputs), settings.to_json()])
 
 
 def _count_label_window(config: Config, known: Ingested) -> dict[str, Any]:
