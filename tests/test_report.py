@@ -339,7 +339,7 @@ def test_render_page__says_the_answer_first(chosen):
     }
     users, categories = answers[chosen]
     assert f"{users}, 1 user (16.7 %) holds more than 2, and {categories}." in page
-    assert "There is no earlier night to compare with." in page
+    assert "There is no earlier night with the same partitions" in page
     assert "Not known yet" in page
 
 

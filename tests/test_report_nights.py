@@ -2,8 +2,10 @@
 
 import datetime as dt
 import json
+import re
 import shutil
 import socket
+import urllib.parse
 
 import pyarrow.parquet as pq
 import pytest
@@ -180,11 +182,18 @@ def test_write_night_report__has_no_user_clock_or_place(nights):
     users = pq.read_table(nights.path.parent / "lake" / "users.parquet")["user_id"].to_pylist()
     long_ids = [str(user) for user in users if user > 10**9]
     assert len(long_ids) > 300
-    for path in nights.report_folder(day(8)).iterdir():
-        text = path.read_text()
+    for name in ("summary.json", "exposure.csv", "report.html"):
+        text = (nights.report_folder(day(8)) / name).read_text()
         assert not any(user in text for user in long_ids)
         assert str(nights.path) not in text
         assert socket.gethostname() not in text
+
+
+def test_draw_report__links_lead_to_files(nights):
+    folder = nights.report_folder(day(8))
+    links = re.findall(r'href="([^"]+)"', (folder / "report.html").read_text())
+    assert len(links) == 7
+    assert all((folder / urllib.parse.unquote(link)).exists() for link in links)
 
 
 def test_write_night_report__other_partitions_and_no_users_table(client, nights, tmp_path):

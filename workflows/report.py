@@ -11,11 +11,12 @@ import click
 import numpy as np
 
 from ammrank_dask.exposure import PolicyCounts, Thresholds
+from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.tasks import Progress, silent
 from storage.errors import BadInput, DamagedStore
 from storage.files import digest_of, read_json
 from storage.registry import DAY
-from storage.reports import PAGE, SUMMARY, write_report
+from storage.reports import EXPOSURE, PAGE, SUMMARY, write_report
 from storage.runs import Run, is_finished, open_run
 from storage.site import Site
 from storage.vocabulary import CLICK_GROUP
@@ -113,21 +114,22 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
     date = _date_of(qualifications)
     folder = site.report_folder(date)
     manifest = qualifications.manifest
-    above = "../.."
-    about = {
-        "links": {
-            "summary.json": "summary.json",
-            "exposure.csv": "exposure.csv",
-            "qualifications by user": f"{above}/{site.relative(qualifications.path)}/by_user/",
-            "manifest of the qualifications": f"{above}/{site.relative(qualifications.path)}/manifest.json",
-            "run": f"{above}/runs/date={date}/",
-        },
-        "facts": {
-            "qualifications": qualifications.digest,
-            **{str(name): str(found) for name, found in manifest["inputs"].items() if found is not None},
-            **{name: version for name, version in manifest["versions"].items()},
-        },
+    scored = f"../../{site.relative(qualifications.path)}"
+    links = {
+        SUMMARY: SUMMARY,
+        EXPOSURE: EXPOSURE,
+        "qualifications by user": f"{scored}/by_user/",
+        "their manifest": f"{scored}/manifest.json",
     }
+    if site.run_folder(date).is_dir():  # a whole night: it leaves these when it ends
+        run = f"../../{site.relative(site.run_folder(date))}"
+        links |= {"run.json": f"{run}/run.json", "log": f"{run}/log.jsonl", "work of the cluster": PERFORMANCE_PAGE}
+    facts = {
+        "qualifications": qualifications.digest,
+        **{name: str(found) for name, found in manifest["inputs"].items() if found is not None},
+        **manifest["versions"],
+    }
+    about = {"links": links, "facts": facts}
     write_report(folder, summary, exposure_of(summary), about)
     return folder
 
