@@ -484,9 +484,11 @@ def _best_epoch(history: list[dict[str, Any]]) -> int | None:
 
 
 def _save_planes(folder: Path, planes: PlaneSums, mean: WeightMean, *, loss: float = 0.0, rows: int = 0) -> None:
+    n_total = int(planes.n_planes.sum())
+    # Without the room for more planes, which differs from shard to shard: sums that are merged have one shape.
     arrays = {
-        "sums": planes.sums,
-        "plane_category": planes.plane_category,
+        "sums": planes.sums[:, :n_total],
+        "plane_category": planes.plane_category[:n_total],
         "n_planes": planes.n_planes,
         "plane_id": planes.plane_id,
         **mean.to_arrays(),
