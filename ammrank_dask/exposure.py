@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ammrank_dask.policies import PolicyCounts
 from storage.vocabulary import CATEGORY
 
 
@@ -23,19 +24,6 @@ class Thresholds:
     jaccard: float = 0.5
     score_shift: float = 0.5
     psi: float = 0.25
-
-
-@dataclass(frozen=True)
-class PolicyCounts:
-    """What one policy handed out, counted without any user in it.
-
-    `exposure` is (L, k) users who hold the category at each rank, or (L, 1) where the policy gives no ranks.
-    `categories_per_user` is (L + 1,) users who hold 0 … L categories. `n` is the users a category may take.
-    """
-
-    exposure: np.ndarray
-    categories_per_user: np.ndarray
-    n: int | None = None
 
 
 def exposure_table(exposure: np.ndarray, categories: Sequence[str], clicks: np.ndarray | None = None) -> pd.DataFrame:
@@ -64,7 +52,9 @@ def exposure_table(exposure: np.ndarray, categories: Sequence[str], clicks: np.n
     return table
 
 
-def measure_policy(counts: PolicyCounts, clicks: np.ndarray, k: int, thresholds: Thresholds) -> dict[str, Any]:
+def measure_policy(
+    counts: PolicyCounts, clicks: np.ndarray, k: int, thresholds: Thresholds, n: int | None = None
+) -> dict[str, Any]:
     """Return the measures of one policy, with the meanings of the design.
 
     Parameters
@@ -75,23 +65,29 @@ def measure_policy(counts: PolicyCounts, clicks: np.ndarray, k: int, thresholds:
         (L,) clicks on the category.
     k
         Categories a user is meant to get.
+    n
+        Users a category takes, under a policy that has such a limit.
     """
     held = counts.exposure.sum(axis=1)
     n_held = np.arange(len(counts.categories_per_user))
-    is_ranked = counts.exposure.shape[1] == k
     return {
-        "slots": int(held.sum()),
-        "n": counts.n,
+        "slots": counts.slots,
+        "n": n,
         "starved_users": int(counts.categories_per_user[0]),
         "overexposed_users": int(counts.categories_per_user[n_held > thresholds.overexposed_factor * k].sum()),
         "starved_categories": int(starved(held, clicks, thresholds.starved_ratio).sum()),
         "gini": gini(held),
-        "rank_weighted_gini": gini(counts.exposure @ rank_weights(k)) if is_ranked else None,
+        "rank_weighted_gini": gini(counts.exposure @ rank_weights(k)) if has_ranks(counts, k) else None,
         "entropy": entropy(held),
         "coverage": float((held > 0).mean()) if len(held) else 0.0,
         "lorenz": lorenz(held).tolist(),
         "categories_per_user": counts.categories_per_user.tolist(),
     }
+
+
+def has_ranks(counts: PolicyCounts, k: int) -> bool:
+    """Tell whether a policy counts users by rank; one whose ranks say nothing has a single one."""
+    return counts.exposure.shape[1] == k
 
 
 def starved(held: np.ndarray, clicks: np.ndarray, ratio: float) -> np.ndarray:

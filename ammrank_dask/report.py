@@ -10,7 +10,8 @@ from distributed import Client
 
 from ammrank_dask.checks import check_night
 from ammrank_dask.drift import population_stability
-from ammrank_dask.exposure import PolicyCounts, Thresholds, exposure_table, measure_policy, share_of, starved
+from ammrank_dask.exposure import Thresholds, exposure_table, has_ranks, measure_policy, share_of, starved
+from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.qualifications import Qualifications
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.vocabulary import CATEGORY, RANK
@@ -55,6 +56,7 @@ def summarise(
     date: str | None,
     cold_users: int,
     k: int,
+    n_of: Mapping[str, int] | None = None,
     thresholds: Thresholds = Thresholds(),  # noqa: B008
     before: tuple[str, PolicyCounts] | None = None,
     drift: Mapping[str, Any] | None = None,
@@ -79,6 +81,8 @@ def summarise(
         Users without an event.
     k
         Categories a user is meant to get.
+    n_of
+        Users a category takes, of the policies that have such a limit.
     before
         Date and counts of the night that `drift` compares with, over the same categories and ranks.
     drift
@@ -90,14 +94,17 @@ def summarise(
     """
     clicks = np.asarray(clicks)
     chosen = policies[policy]
-    rows = category_rows(policies, chosen, clicks, categories, thresholds)
+    rows = category_rows(policies, chosen, clicks, categories, k, thresholds)
+    limits = n_of or {}
     summary: dict[str, Any] = {
         "date": date,
         "n_users": int(chosen.categories_per_user.sum()),
         "cold_users": int(cold_users),
         "k": int(k),
         "policy": policy,
-        "policies": {name: measure_policy(found, clicks, k, thresholds) for name, found in policies.items()},
+        "policies": {
+            name: measure_policy(found, clicks, k, thresholds, limits.get(name)) for name, found in policies.items()
+        },
         "categories": rows,
         "drift": None,
         "realised": [dict(night) for night in realised],
@@ -120,6 +127,7 @@ def category_rows(
     chosen: PolicyCounts,
     clicks: np.ndarray,
     categories: Sequence[str],
+    k: int,
     thresholds: Thresholds,
 ) -> list[dict[str, Any]]:
     """Return what is known of each category, in the order of their codes."""
@@ -132,7 +140,7 @@ def category_rows(
     for code, row in enumerate(rows):
         row["ratio"] = None if np.isnan(row["ratio"]) else row["ratio"]
         row["clicks"] = int(clicks[code])
-        row["ranks"] = chosen.exposure[code].tolist()
+        row["ranks"] = chosen.exposure[code].tolist() if has_ranks(chosen, k) else None
         row["psi"] = None
         row["policies"] = {
             name: {
@@ -151,9 +159,9 @@ def exposure_of(summary: Mapping[str, Any]) -> pd.DataFrame:
     frame = pd.DataFrame(
         [{name: row[name] for name in (CATEGORY, "exposure", "exposure_share", "click_share", "ratio")} for row in rows]
     )
-    n_ranks = max((len(row["ranks"]) for row in rows), default=0)
-    for rank in range(n_ranks):
-        frame[f"rank_{rank + 1}"] = [row["ranks"][rank] for row in rows]
+    ranked = [row["ranks"] for row in rows if row["ranks"] is not None]
+    for rank, users in enumerate(zip(*ranked, strict=True), start=1):
+        frame[f"rank_{rank}"] = users
     frame["clicks"] = [row["clicks"] for row in rows]
     for name in summary["policies"]:
         frame[f"{name}_exposure"] = [row["policies"][name]["exposure"] for row in rows]

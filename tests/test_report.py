@@ -11,7 +11,6 @@ import reference_report
 from ammrank_dask.checks import check_night
 from ammrank_dask.drift import SHIFT_EDGES, binned_quantile, compare_held, population_stability
 from ammrank_dask.exposure import (
-    PolicyCounts,
     Thresholds,
     entropy,
     exposure_table,
@@ -22,6 +21,7 @@ from ammrank_dask.exposure import (
 )
 from ammrank_dask.groups import count_by_group
 from ammrank_dask.held import held_from_table
+from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.realised import match_clicks
 from ammrank_dask.report import exposure_of, summarise
 from storage.ids import ids_from_values
@@ -62,8 +62,8 @@ def test_measure_policy__ranks_weigh_when_there_are_ranks():
     assert measured["gini"] == 0.0
     first, second = 2.0, 2 / np.log2(3)
     assert measured["rank_weighted_gini"] == pytest.approx((first - second) / (2 * (first + second)))
-    unranked = PolicyCounts(np.array([[2], [2]]), np.array([0, 0, 2]), n=2)
-    measured = measure_policy(unranked, np.array([1, 1]), 2, Thresholds())
+    unranked = PolicyCounts(np.array([[2], [2]]), np.array([0, 0, 2]))
+    measured = measure_policy(unranked, np.array([1, 1]), 2, Thresholds(), n=2)
     assert (measured["rank_weighted_gini"], measured["n"], measured["slots"]) == (None, 2, 4)
 
 
@@ -179,7 +179,7 @@ def test_count_by_group__by_hand():
 def make_counts():
     # Six users, k = 1: three hold category 0, one holds category 1; one holds nothing, one three, more than 2k.
     by_user = PolicyCounts(np.array([[3], [1], [0], [0]]), np.array([1, 4, 0, 1, 0]))
-    by_category = PolicyCounts(np.array([[1], [1], [1], [1]]), np.array([4, 1, 0, 1, 0]), n=1)
+    by_category = PolicyCounts(np.array([[1], [1], [1], [1]]), np.array([4, 1, 0, 1, 0]))
     return {"user_top_k": by_user, "category_top_n": by_category}
 
 
@@ -209,7 +209,7 @@ GROUPS = [
 
 
 def make_summary(**options):
-    settings = {"date": "2024-05-01", "cold_users": 2, "k": 1, **options}
+    settings = {"date": "2024-05-01", "cold_users": 2, "k": 1, "n_of": {"category_top_n": 1}, **options}
     return summarise(make_counts(), "user_top_k", CLICKS, CATEGORIES, **settings)
 
 
@@ -331,7 +331,8 @@ def test_harmless__formulas_are_text():
 
 @pytest.mark.parametrize("chosen", ["user_top_k", "category_top_n"])
 def test_render_page__says_the_answer_first(chosen):
-    summary = summarise(make_counts(), chosen, CLICKS, CATEGORIES, date="2024-05-01", cold_users=2, k=1)
+    options = {"date": "2024-05-01", "cold_users": 2, "k": 1, "n_of": {"category_top_n": 1}}
+    summary = summarise(make_counts(), chosen, CLICKS, CATEGORIES, **options)
     page = " ".join(render_page(summary).split())
     answers = {
         "user_top_k": ("1 user (16.7 %) gets nothing", "2 of 4 categories are starved"),

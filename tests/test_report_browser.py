@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from browser import Browser
 
-from ammrank_dask.exposure import PolicyCounts
+from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.report import exposure_of, summarise
 from storage.reports import write_report
 
@@ -28,7 +28,7 @@ def make_summary():
     per_user = np.bincount(rng.binomial(25, 0.4, 5_000), minlength=N_CATEGORIES + 1)
     policies = {
         "user_top_k": PolicyCounts(ranks, np.bincount([K] * 5_000, minlength=N_CATEGORIES + 1)),
-        "category_top_n": PolicyCounts(np.full((N_CATEGORIES, 1), 1_000), per_user, n=1_000),
+        "category_top_n": PolicyCounts(np.full((N_CATEGORIES, 1), 1_000), per_user),
     }
     quantiles = {"0.05": -0.6, "0.25": -0.1, "0.5": 0.01, "0.75": 0.2, "0.95": 0.8}
     means = {"hit_rate": 0.61, "precision": 0.08, "recall": 0.5}
@@ -40,6 +40,7 @@ def make_summary():
         date="2026-03-08",
         cold_users=120,
         k=K,
+        n_of={"category_top_n": 1_000},
         before=("2026-03-07", PolicyCounts(ranks[::-1], policies["user_top_k"].categories_per_user)),
         drift={
             "users": 4_990,

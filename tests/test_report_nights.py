@@ -196,14 +196,34 @@ def test_draw_report__links_lead_to_files(nights):
     assert all((folder / urllib.parse.unquote(link)).exists() for link in links)
 
 
-def test_write_night_report__other_partitions_and_no_users_table(client, nights, tmp_path):
-    site = Site(tmp_path / "site")
-    site.path.mkdir()
-    lake = {name: str((nights.path / place).resolve()) for name, place in CONFIG["lake"].items()}
-    for number, partitions in ((5, 2), (6, 3)):
-        config = check_config({**CONFIG, "lake": {**lake, "users": None}, "partitions": partitions}, "test")
-        nightly(client, site, config, day(number), rebuild=number == 6)
-    summary = summary_of(site, 6)
+def test_write_night_report__other_partitions_and_no_users_table(client, site):
+    config = check_config({**CONFIG, "lake": {**CONFIG["lake"], "users": None}, "partitions": 2}, "test")
+    nightly(client, site, config, day(7), rebuild=True)
+    summary = summary_of(site, 7)
     assert summary["drift"] is None
     assert summary["realised"][0]["measures"] is None
     assert summary["groups"] == []
+
+
+def test_write_night_report__category_top_n_in_force(client, nights, tmp_path):
+    site = Site(tmp_path / "site")
+    site.path.mkdir()
+    lake = {name: str((nights.path / place).resolve()) for name, place in CONFIG["lake"].items()}
+    config = check_config({**CONFIG, "lake": lake, "score": {"k": K, "policy": "category_top_n", "n": 30}}, "test")
+    for number in (5, 6):
+        nightly(client, site, config, day(number))
+    summary = summary_of(site, 6)
+    held, before = held_by_user(site, 6), held_by_user(site, 5)
+    measured = summary["policies"]["category_top_n"]
+    assert summary["policy"] == "category_top_n"
+    assert (measured["n"], measured["slots"]) == (30, sum(len(rows) for rows in held.values()))
+    assert measured["starved_users"] == 400 - len(held)
+    assert measured["overexposed_users"] == sum(len(rows) > 2 * K for rows in held.values())
+    assert summary["policies"]["user_top_k"]["slots"] == 400 * K
+    users, changed, _, jaccard, _ = reference_report.drift(before, held)
+    drift = summary["drift"]
+    assert (drift["users"], drift["new_users"], drift["gone_users"]) == (users, len(held) - users, len(before) - users)
+    assert (drift["changed_users"], drift["jaccard"]) == pytest.approx((changed / users, jaccard / users))
+    assert all(row["ranks"] is None for row in summary["categories"])
+    header = (site.report_folder(day(6)) / "exposure.csv").read_text().splitlines()[0]
+    assert "rank_1" not in header

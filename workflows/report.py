@@ -10,8 +10,9 @@ from typing import Any
 import click
 import numpy as np
 
-from ammrank_dask.exposure import PolicyCounts, Thresholds
+from ammrank_dask.exposure import Thresholds
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
+from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.tasks import Progress, silent
 from storage.errors import BadInput, DamagedStore
 from storage.files import digest_of, read_json
@@ -23,7 +24,7 @@ from storage.vocabulary import CLICK_GROUP
 from workflows.config import Config
 from workflows.ingest import Ingested, ingest
 from workflows.options import AmmrankCommand, computing_options, date_option, show, site_argument
-from workflows.score import QUALIFICATIONS_KIND
+from workflows.score import QUALIFICATIONS_KIND, find_previous
 from workflows.session import open_session
 
 REPORT_FORMAT = 2
@@ -77,8 +78,9 @@ def measure_night(
     facts, settings = qualifications.manifest["facts"], qualifications.manifest["config"]
     categories, k = settings["categories"], settings["k"]
     parts = held_parts(qualifications)
-    policies = {name: _counts(found) for name, found in facts["policies"].items()}
-    before = night_before(site, known.date)
+    policies = {name: PolicyCounts.from_json(found) for name, found in facts["policies"].items()}
+    previous = find_previous(site, known.date)
+    before = None if previous is None else previous.run
     drift = None
     if before is not None and len(held_parts(before)) == len(parts):
         drift = measure_drift(client, held_parts(before), parts, categories, progress=progress)
@@ -94,6 +96,7 @@ def measure_night(
         date=str(known.date),
         cold_users=facts["cold_users"],
         k=k,
+        n_of={name: found["n"] for name, found in facts["policies"].items() if "n" in found},
         thresholds=Thresholds(**config.report.thresholds.model_dump()),
         before=None
         if before is None
@@ -132,13 +135,6 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
     about = {"links": links, "facts": facts}
     write_report(folder, summary, exposure_of(summary), about)
     return folder
-
-
-def night_before(site: Site, date: dt.date) -> Run | None:
-    """Return the qualifications of the last night before a date, None before the first one."""
-    folders = sorted(path.parent for path in (site.path / "qualifications").glob("date=*/manifest.json"))
-    earlier = [path for path in folders if path.name < site.qualifications_folder(date).name]
-    return open_run(earlier[-1], QUALIFICATIONS_KIND) if earlier else None
 
 
 def _measure_past(
@@ -192,15 +188,10 @@ def _popular(past: Run, categories: Sequence[str]) -> np.ndarray:
     return np.array([code for code, name in enumerate(categories) if name in chosen], np.int64)
 
 
-def _counts(found: Mapping[str, Any]) -> PolicyCounts:
-    exposure = np.array(found["exposure"], np.int64)
-    return PolicyCounts(exposure, np.array(found["categories_per_user"], np.int64), found.get("n"))
-
-
 def _counts_like(before: Run, categories: Sequence[str], n_ranks: int) -> PolicyCounts:
     """Return the counts of a night over the categories and ranks of another one."""
     settings = before.manifest["config"]
-    counts = _counts(before.manifest["facts"]["policies"][settings["policy"]])
+    counts = PolicyCounts.from_json(before.manifest["facts"]["policies"][settings["policy"]])
     code_of = {name: code for code, name in enumerate(settings["categories"])}
     exposure = np.zeros((len(categories), n_ranks), np.int64)
     common = min(n_ranks, counts.exposure.shape[1])
