@@ -1,0 +1,145 @@
+"""What the AMM-rank page costs a scheduler: a night of many tasks with the page open, and with monitoring off."""
+
+from __future__ import annotations
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+from bokeh.client import pull_session
+from distributed import Client
+
+import ammrank_dask.monitor.events as events
+import ammrank_dask.tasks as tasks
+from ammrank_dask.monitor.plugin import page_address
+from benchmarks.measure import describe_machine
+
+N_TASKS, TASK_SECONDS, N_CATEGORIES, USERS_A_TASK = 10_000, 0.02, 50, 50_000
+STAGES = {"ingest": 0.4, "features": 0.3, "score": 0.3}
+
+
+def compare_monitor(folder: Path, users: int = N_TASKS * USERS_A_TASK) -> None:
+    """Run the same night with and without the page, twice each in turns, and compare CPU seconds."""
+    n_tasks = max(100, users // USERS_A_TASK)
+    print(f"monitor: a night of {n_tasks:,} tasks of {TASK_SECONDS * 1e3:.0f} ms; {describe_machine()}")
+    found: dict[bool, list[tuple[float, float, float]]] = {False: [], True: []}
+    for _ in range(2):
+        for is_watched in (False, True):
+            found[is_watched].append(_measure(n_tasks, is_watched))
+    for is_watched, name in ((False, "off"), (True, "page open")):
+        scheduler, night, seconds = min(found[is_watched])
+        print(f"  {name:10s} scheduler {scheduler:6.2f} CPU s, night {night:7.2f} CPU s, {seconds:6.1f} s")
+    more = min(found[True])[0] - min(found[False])[0]
+    night = min(found[False])[1]
+    print(f"  the scheduler needs {more:.2f} CPU s more: {more / night:.2%} of the night's (at most 3 % wanted)")
+
+
+def burn(seconds: float) -> int:
+    """Use so much CPU time, and return how many users that was."""
+    end = time.process_time() + seconds
+    while time.process_time() < end:
+        pass
+    return USERS_A_TASK
+
+
+def _measure(n_tasks: int, is_watched: bool) -> tuple[float, float, float]:
+    """Return CPU seconds of the scheduler and of all processes, and the seconds of the night."""
+    with _cluster(is_watched) as (client, processes), _page(client, is_watched), _events(is_watched):
+        before = [sum(process.cpu_times()[:2]) for process in processes]
+        own = sum(psutil.Process().cpu_times()[:2])
+        started = time.perf_counter()
+        _run_night(client, n_tasks)
+        seconds = time.perf_counter() - started
+        used = [sum(process.cpu_times()[:2]) - start for process, start in zip(processes, before, strict=True)]
+        own = sum(psutil.Process().cpu_times()[:2]) - own
+    return used[0], sum(used) + own, seconds
+
+
+def _run_night(client: Client, n_tasks: int) -> None:
+    names = [f"category {code}" for code in range(N_CATEGORIES)]
+    with events.watch_night(client, "2026-03-05", list(STAGES)):
+        for stage, share in STAGES.items():
+            live = events.LiveExposure(client, names, clicks=[1] * N_CATEGORIES)
+            with events.watch_stage(client, stage):
+                tasks.run_tasks(
+                    client,
+                    stage,
+                    burn,
+                    [(TASK_SECONDS,)] * int(n_tasks * share),
+                    units=int,
+                    on_result=lambda _, users, live=live: live.add(users, [users] * N_CATEGORIES),
+                )
+
+
+@contextlib.contextmanager
+def _cluster(is_watched: bool) -> Iterator[tuple[Client, list[psutil.Process]]]:
+    """Start a scheduler and two workers as processes of their own; the scheduler comes first."""
+    with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as folder, contextlib.ExitStack() as stack:
+        place = Path(folder) / "scheduler.json"
+        common = ["--scheduler-file", str(place)]
+        command = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common]
+        command += ["--dashboard-address", "127.0.0.1:0"]
+        command += ["--preload", "ammrank_dask.monitor.preload"] if is_watched else []
+        worker = ["distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard", *common]
+        processes = [stack.enter_context(_process(arguments)) for arguments in (command, worker, worker)]
+        deadline = time.monotonic() + 60
+        while not (place.is_file() and place.read_text()):
+            if time.monotonic() > deadline:
+                raise TimeoutError("the scheduler did not start within 60 s")
+            time.sleep(0.1)
+        client = stack.enter_context(Client(scheduler_file=str(place), set_as_default=False))
+        client.wait_for_workers(2, timeout=60)
+        tasks.run_tasks(client, "warm", burn, [(0.01,)] * 20)
+        yield client, [psutil.Process(process.pid) for process in processes]
+
+
+@contextlib.contextmanager
+def _process(arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+@contextlib.contextmanager
+def _page(client: Client, is_watched: bool) -> Iterator[None]:
+    """Keep the page open as a browser does, with a session that takes all changes."""
+    if not is_watched:
+        yield
+        return
+    session: Any = pull_session(url=page_address(client))
+    is_over = threading.Event()
+
+    def take_changes() -> None:
+        while not is_over.wait(1.0):
+            session.force_roundtrip()
+
+    reader = threading.Thread(target=take_changes, daemon=True)
+    reader.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        reader.join(timeout=10)
+        session.close()
+
+
+@contextlib.contextmanager
+def _events(is_watched: bool) -> Iterator[None]:
+    """Let nothing be published when monitoring is off."""
+    publish = events.publish
+    if not is_watched:
+        events.publish = tasks.publish = lambda client, kind, **facts: None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        events.publish = tasks.publish = publish  # type: ignore[assignment]
