@@ -366,3 +366,10 @@ def test_train__inside_a_running_event_loop_as_in_a_notebook(features):
     model, status, three = asyncio.run(cell())
     assert (status, three) == ("running", 3)
     assert model.n_categories_ == 6
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_train__shards_without_a_block_merge_with_the_others(client, features, warm):
+    start = train(client, features, shards=1, epochs=1, block_rows=60) if warm else None
+    model = train(client, features, shards=8, epochs=2, block_rows=300, start=start)
+    assert validation_error(model, features) < 0.2
