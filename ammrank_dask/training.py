@@ -270,7 +270,8 @@ class _Training:
         is_epoch_end = round_ + 1 == self.plan.rounds_per_epoch
         following = self._checkpoint(epoch + 1, 0) if is_epoch_end else self._checkpoint(epoch, round_ + 1)
         average_with = self.model.regularization if is_epoch_end and epoch >= self.model.epochs // 2 else None
-        merged = self._merge(name, outputs, [n / sum(rows) for n in rows])
+        # With fewer blocks than shards and rounds, a round may have no rows: every shard then keeps the model.
+        merged = self._merge(name, outputs, [n / sum(rows) if any(rows) else 1 / len(rows) for n in rows])
         task = (now, outputs, merged, sum(rows), round_ > 0, following, average_with)
         (facts,) = run_tasks(self.client, f"{name}-merge", close_round, [task], progress=silent)
         self._sweep(name)
@@ -278,7 +279,7 @@ class _Training:
         told = {
             "epoch": epoch + 1,
             "round": round_ + 1,
-            "loss": facts["loss"] / sum(rows),
+            "loss": facts["loss"] / sum(rows) if any(rows) else None,
             "planes": sum(facts["n_planes"]),
             "users_per_second": round(sum(rows) / (ended - started)),
         }

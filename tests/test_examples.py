@@ -1,0 +1,43 @@
+"""The examples run as they are, and find what was put into their data."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pandas as pd
+from distributed import Client, LocalCluster
+
+from workflows.examples.own_cluster import CATEGORIES, NOW, make_log, rank_clicks, run_example
+
+
+def test_rank_clicks__most_clicked_first():
+    clicks = pd.DataFrame({"user_id": [7, 7, 7, 9], "category": ["Hats", "Boots", "Hats", "Trains"]})
+    found = rank_clicks(clicks, pd.Series([7, 8, 9]))
+    assert found.tolist() == [[2, 0, -1, -1, -1, -1], [-1] * 6, [5, -1, -1, -1, -1, -1]]
+
+
+def test_run_example__finds_the_favourites_of_most_users(tmp_path):
+    with (
+        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        qualifications, exposure = run_example(client, tmp_path, n_users=800)
+        assert client.status == "running"
+    log = make_log(800)
+    views = log[(log["group"] == "pv") & (log["timestamp"] <= NOW)]
+    top = views.groupby(["user_id", "category"]).size().unstack(fill_value=0).reindex(columns=list(CATEGORIES))
+    most_seen = pd.Series(np.array(CATEGORIES)[top.to_numpy().argmax(axis=1)], index=top.index)
+    first = qualifications[qualifications["rank"] == 1].set_index("user_id")["category"].astype(str)
+    assert len(qualifications) == 2 * qualifications["user_id"].nunique()
+    assert (first == most_seen.reindex(first.index)).mean() > 0.5  # one in six would be chance
+    assert exposure["exposure"].sum() == len(qualifications)
+
+
+def test_own_cluster__runs_as_a_script():
+    done = subprocess.run(
+        [sys.executable, "-m", "workflows.examples.own_cluster"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith("dashboard http://127.0.0.1:")
+    assert "user_id" in done.stdout.splitlines()[0]
+    assert "exposure" in done.stdout
