@@ -1,0 +1,136 @@
+"""The AMM-rank page in a headless Chromium while a night runs. Run by `make test-system`."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+import urllib.request
+from itertools import chain
+
+import pyarrow.parquet as pq
+import pytest
+from browser import Browser
+from distributed import Client, LocalCluster
+
+from ammrank_dask.monitor.plugin import watch_cluster
+from ammrank_dask.simulation import simulate
+from workflows.config import check_config, write_config
+
+pytestmark = pytest.mark.system
+
+PANELS = {"head", "timeline", "workers", "error", "loss", "planes", "exposure", "troubles", "history"}
+SHOWN = """
+Object.fromEntries(Bokeh.documents[0].roots().map(root => [root.name, root.text ?? JSON.stringify({
+    title: root.title.text,
+    data: root.renderers.flatMap(({data_source: {data}}) =>
+        Array.from(data instanceof Map ? data.values() : Object.values(data), column => Array.from(column)))})]))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with LocalCluster(2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def site(cluster, tmp_path_factory):
+    """A site on a lake of users with long ids, that joins the cluster of the test."""
+    folder = tmp_path_factory.mktemp("world")
+    with Client(cluster, set_as_default=False) as client:
+        simulate(client, folder / "lake", truth=folder / "truth", users=3_000, days=24, seed=3, user_ids="string")
+    names = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
+    config = {
+        "lake": {key: str(folder / "lake" / name) for key, name in names.items()},
+        "label": {"days": 10, "min_categories": 1},
+        "features": {"min_days": 7},
+        "train": {"epochs": 4},
+        "partitions": 12,
+    }
+    place = folder / "site"
+    place.mkdir()
+    (place / "ammrank.yaml").write_text(write_config(check_config(config, "test")))
+    (place / "cluster.yaml").write_text(f"version: 1\naddress: {cluster.scheduler_address}\n")
+    return place
+
+
+@pytest.fixture
+def browser(tmp_path):
+    page = Browser(tmp_path / "profile")
+    yield page
+    page.close()
+
+
+def read(address):
+    with urllib.request.urlopen(address, timeout=20) as answer:
+        return answer.read().decode()
+
+
+def watch(browser, process, seconds=300):
+    """Look at the page until the command is done; return all that each panel showed."""
+    seen = {name: [] for name in PANELS}
+    deadline = time.monotonic() + seconds
+    is_last_look = False
+    while not is_last_look:
+        assert time.monotonic() < deadline, "the night takes too long"
+        is_last_look = process.poll() is not None
+        if is_last_look:
+            time.sleep(2.5)  # the page looks once a second
+        shown = browser.evaluate(SHOWN)
+        assert set(shown) == PANELS
+        for name, text in shown.items():
+            if not seen[name] or seen[name][-1] != text:
+                seen[name].append(text)
+        time.sleep(0.2)
+    return seen
+
+
+def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_path):
+    base = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
+    users = pq.read_table(site.parent / "lake" / "users.parquet")["user_id"].to_pylist()
+    with Client(cluster, set_as_default=False) as client:
+        assert watch_cluster(client)
+    browser.open(f"{base}/ammrank")
+    browser.wait_for("!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 9")
+    seen, texts = {name: [] for name in PANELS}, []
+    for date in ("2026-01-27", "2026-01-28"):
+        command = [sys.executable, "-m", "workflows.cli", "nightly", str(site), "--date", date]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            address = process.stderr.readline().split()[1]
+            assert address == f"{base}/ammrank"
+            for name, shown in watch(browser, process).items():
+                seen[name] += shown
+            assert process.wait() == 0, process.stderr.read()
+        texts += [read(f"{base}/ammrank.json"), read(f"{base}/metrics"), browser.evaluate("document.body.innerText")]
+    browser.screenshot(tmp_path / "page.png")
+
+    # Every panel had data and changed while the nights ran.
+    for name in ("timeline", "workers", "error", "loss", "planes", "exposure"):
+        filled = [shown for shown in seen[name] if any(map(len, json.loads(shown)["data"]))]
+        assert len(set(filled)) > (1 if name == "planes" else 2), name
+    for name in ("head", "troubles", "history"):
+        assert len(set(seen[name])) > 1, name
+    heads = " ".join(seen["head"])
+    for word in ("2026-01-27", "2026-01-28", "running", "published", "users a second"):
+        assert word in heads
+    assert "2026-01-27" in seen["history"][-1]
+    assert "waits" not in json.loads(seen["exposure"][-1])["title"]
+
+    # Nothing is wrong with it, nothing comes from another place, and no user is on it.
+    assert browser.errors() == []
+    assert all(re.match(rf"{base}/|data:|about:", request) for request in browser.requests), browser.requests
+    text = " ".join([*texts, *chain.from_iterable(seen.values())])
+    assert len(users) == 3_000
+    assert not [user for user in users if user in text]
+    assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+def test_page__is_in_the_navigation_bar_of_every_dashboard_page(cluster, browser):
+    base = f"http://127.0.0.1:{cluster.scheduler.http_server.port}"
+    browser.open(f"{base}/status")
+    browser.wait_for("document.querySelectorAll('.navbar a').length > 3")
+    links = browser.evaluate("Array.from(document.querySelectorAll('.navbar > ul > li > a'), a => a.textContent)")
+    assert "AMM-rank" in links
+    browser.evaluate("document.querySelector(\".navbar a[href='ammrank']\").click()")
+    browser.wait_for("location.pathname == '/ammrank' && !!document.querySelector('#ammrank-timeline')")
