@@ -25,7 +25,8 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
     ]
     drift = summary["drift"]
     if drift is not None:
-        shift = drift["score_shift"]["mean"]
+        # Another model has another scale: only scores of the same one are compared.
+        shift = None if drift["model_changed"] else drift["score_shift"]["mean"]
         checks += [
             _above("changed_users", "users whose categories changed", drift["changed_users"], thresholds),
             _below("jaccard", "overlap with the night before", drift["jaccard"], thresholds.jaccard),

@@ -20,7 +20,7 @@ class Thresholds:
     starved_users: float = 0.01
     overexposed_users: float = 0.01
     starved_categories: float = 0.2
-    changed_users: float = 0.9
+    changed_users: float = 0.95
     jaccard: float = 0.5
     score_shift: float = 0.5
     psi: float = 0.25

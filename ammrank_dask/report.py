@@ -86,7 +86,7 @@ def summarise(
     before
         Date and counts of the night that `drift` compares with, over the same categories and ranks.
     drift
-        What `measure_drift` returned.
+        What `measure_drift` returned, and `model_changed`: whether another model scored that night.
     realised
         By past night `nights`, `date` and `measures` (None when there is nothing to measure).
     groups

@@ -189,6 +189,22 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
             ColumnSpec(CHANGE, "string", "added or removed; on a first night everything is added"),
         ),
     ),
+    "exposure.csv": (
+        "reports/date=…/exposure.csv, one row a category; a name that a spreadsheet would take for a formula has a '"
+        " before it",
+        (
+            ColumnSpec(CATEGORY, "string", "the category"),
+            ColumnSpec("exposure", "integer", "users who hold it, under the policy in force"),
+            ColumnSpec("exposure_share", "number", "of all qualifications"),
+            ColumnSpec("click_share", "number", "of all clicks in the label window"),
+            ColumnSpec("ratio", "number, empty", "exposure share ÷ click share; empty without clicks"),
+            ColumnSpec("rank_1 … rank_k", "integer", "users who hold it at that rank, if the policy has ranks"),
+            ColumnSpec("clicks", "integer", "clicks in the label window"),
+            ColumnSpec("POLICY_exposure", "integer", "users who hold it under each policy of the report"),
+            ColumnSpec("POLICY_starved", "0 or 1", "whether the policy starves it"),
+            ColumnSpec("psi", "number, empty", "population stability index against the night before"),
+        ),
+    ),
 }
 
 

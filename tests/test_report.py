@@ -189,7 +189,7 @@ DRIFT = {
     "score_shift": {
         "pairs": 4, "mean": 0.01, "quantiles": {"0.05": -0.2, "0.25": -0.1, "0.5": 0.0, "0.75": 0.1, "0.95": 0.3}
     },
-    "model_changed": True,
+    "model_changed": False,
 }  # fmt: skip
 REALISED = [
     {
@@ -215,7 +215,8 @@ def make_summary(**options):
 
 def full_summary(**options):
     before = PolicyCounts(np.array([[1], [1], [1], [1]]), np.array([2, 4, 0, 0, 0]))
-    return make_summary(before=("2024-04-30", before), drift=DRIFT, realised=REALISED, groups=GROUPS, **options)
+    settings = {"drift": DRIFT, "realised": REALISED, "groups": GROUPS, **options}
+    return make_summary(before=("2024-04-30", before), **settings)
 
 
 def test_summarise__by_hand():
@@ -282,6 +283,8 @@ def test_check_night__warns_beyond_thresholds():
     ]
     warned = {check["name"] for check in check_night(full_summary(), strict) if check["status"] == "warn"}
     assert {"jaccard", "score_shift"} <= warned
+    other_model = full_summary(drift={**DRIFT, "model_changed": True}, thresholds=strict)["checks"]
+    assert "score_shift" not in {check["name"] for check in other_model}
     nobody = {**DRIFT, "changed_users": None, "jaccard": None, "score_shift": {**DRIFT["score_shift"], "mean": None}}
     counts = make_counts()["user_top_k"]
     names = [check["name"] for check in make_summary(before=("2024-04-30", counts), drift=nobody)["checks"]]

@@ -5,6 +5,8 @@ import json
 import re
 import shutil
 import socket
+import subprocess
+import sys
 import urllib.parse
 
 import pyarrow.parquet as pq
@@ -227,3 +229,23 @@ def test_write_night_report__category_top_n_in_force(client, nights, tmp_path):
     assert all(row["ranks"] is None for row in summary["categories"])
     header = (site.report_folder(day(6)) / "exposure.csv").read_text().splitlines()[0]
     assert "rank_1" not in header
+
+
+def test_report_command__draws_again_and_says_what_warns(site):
+    path = site.report_folder(day(8)) / "report.html"
+    before = path.read_bytes()
+    path.unlink()
+    (site.path / "cluster.yaml").write_text(
+        "version: 1\nclass: distributed.LocalCluster\n"
+        'kwargs: {n_workers: 1, threads_per_worker: 1, host: 127.0.0.1, dashboard_address: "127.0.0.1:0"}\n'
+    )
+    command = [sys.executable, "-m", "workflows.report", str(site.path), "--json", "--quiet", "--date"]
+    done = subprocess.run([*command, str(day(8))], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    shown = json.loads(done.stdout)
+    warned = [check["what"] for check in summary_of(site, 8)["checks"] if check["status"] == "warn"]
+    assert shown == {"date": str(day(8)), "warnings": "; ".join(warned) or "none", "report": str(path)}
+    assert path.read_bytes() == before
+    failed = subprocess.run([*command, str(day(7))], capture_output=True, text=True, check=False)
+    assert failed.returncode == 65
+    assert f"{day(7)} was not scored; run `ammrank score" in failed.stderr

@@ -143,9 +143,11 @@ class Thresholds(Section):
     starved_users: float = Field(0.01, ge=0.0, le=1.0, description="share of users without a category that warns")
     overexposed_users: float = Field(0.01, ge=0.0, le=1.0, description="share of over-exposed users that warns")
     starved_categories: float = Field(0.2, ge=0.0, le=1.0, description="share of starved categories that warns")
-    changed_users: float = Field(0.9, ge=0.0, le=1.0, description="share of users with another top K that warns")
+    changed_users: float = Field(0.95, ge=0.0, le=1.0, description="share of users with another top K that warns")
     jaccard: float = Field(0.5, ge=0.0, le=1.0, description="mean overlap with the night before, warns when lower")
-    score_shift: float = Field(0.5, ge=0.0, description="mean change of a score, up or down, that warns")
+    score_shift: float = Field(
+        0.5, ge=0.0, description="mean change of a score by the same model, up or down, that warns"
+    )
     psi: float = Field(0.25, ge=0.0, description="population stability index of a category that warns")
 
 
