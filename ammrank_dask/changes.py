@@ -50,7 +50,7 @@ def compare_pairs(
     Users and categories are compared by id and name: neither has to be in both.
     """
     if previous is None:
-        return Changes(pairs.user_ids, pairs.user, pairs.codes, np.ones(len(pairs.codes), bool), categories)
+        return Changes(pairs.row_ids, pairs.codes, np.ones(len(pairs.codes), bool), categories)
     names = [*categories, *sorted(set(previous.categories) - set(categories))]
     place = {name: code for code, name in enumerate(names)}
     old_code_of = np.array([place[name] for name in previous.categories], np.int32)
@@ -60,7 +60,7 @@ def compare_pairs(
     order = np.argsort(old_user, kind="stable")
     old_user = old_user[order]
     old_codes = old_code_of[np.concatenate([codes for _, _, codes in before])[order]]
-    new_user = everyone.positions_of(pairs.user_ids)[pairs.user]
+    new_user = np.repeat(everyone.positions_of(pairs.user_ids), np.diff(pairs.indptr))
     new_start, old_start = (_starts(user, len(everyone)) for user in (new_user, old_user))
     is_new, is_gone = np.empty(len(new_user), bool), np.empty(len(old_user), bool)
     mark_new(new_start, pairs.codes, old_start, old_codes, np.full(len(names), -1), is_new)
@@ -69,7 +69,7 @@ def compare_pairs(
     added = np.arange(len(user)) < is_new.sum()
     by_user = np.argsort(user, kind="stable")
     codes = np.concatenate([pairs.codes[is_new], old_codes[is_gone]])
-    return Changes(everyone, user[by_user], codes[by_user], added[by_user], names)
+    return Changes(everyone.take(user[by_user]), codes[by_user], added[by_user], names)
 
 
 def _starts(user: np.ndarray, n_users: int) -> np.ndarray:

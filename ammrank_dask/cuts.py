@@ -21,7 +21,7 @@ from storage.qualifications import WORK
 
 _TASKS = 32
 """Tasks of a pass, each over several partitions, so that what comes back does not grow with their number."""
-_IDS_AT_ONCE = 50_000
+_IDS_AT_ONCE, _IDS_PER_PARTITION = 50_000, 8
 _ABOVE_ALL = np.uint32(0xFFFFFFFF)
 
 
@@ -143,7 +143,7 @@ def _find_last_ids(
     """Return for each category the id up to which it takes so many of the users at its key."""
     last: dict[int, UserIds] = {}
     windows = [_Window(category, step=0) for category in wanted]
-    at_once = max(_IDS_AT_ONCE, 4 * scratch.n_partitions)
+    at_once = max(_IDS_AT_ONCE, _IDS_PER_PARTITION * scratch.n_partitions)
     while windows:
         tasks = [(scratch, group, key, windows) for group in _group(scratch.n_partitions)]
         found = run_tasks(client, "select", sample_ties, tasks, progress=progress)

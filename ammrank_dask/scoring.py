@@ -294,7 +294,7 @@ class ScoreJob:
     def write(self, partition: int, pairs: Pairs, categories: Sequence[str], facts: Mapping[str, Any]) -> None:
         """Write what the users of a partition hold, and what changed."""
         start = np.empty(len(categories) + 1, np.int64)
-        order = np.empty(len(pairs.codes), np.int64)
+        order = np.empty(len(pairs.codes), np.int32)
         sort_by_category(pairs.codes, pairs.scores.view(np.uint32), start, order)
         changes = compare_pairs(pairs, categories, self.previous, partition, self.n_partitions)
         write_pairs(self.run, partition, pairs, categories, order=order, start=start, changes=changes, facts=facts)

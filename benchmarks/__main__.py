@@ -7,22 +7,25 @@ from pathlib import Path
 
 import click
 
-from benchmarks import ingest, label_ranking, options, scale, store, training
+from benchmarks import ingest, label_ranking, monitor, options, scale, scoring, store, training
 
 BENCHMARKS = {
     "day": ingest.compare_day,
     "label-ranking": label_ranking.run_label_ranking,
+    "monitor": monitor.compare_monitor,
     "night": ingest.compare_night,
     "options": options.compare_options,
     "read": store.compare_read,
     "scale": scale.run_scale,
+    "score": scoring.compare_score,
+    "score-million": scoring.score_million,
     "epoch": training.compare_epoch,
     "shards": training.compare_shards,
     "workers": training.compare_workers,
     "memory": training.measure_memory,
     "start": training.measure_start,
 }
-QUICK = ("day", "night", "read", "epoch")
+QUICK = ("day", "night", "read", "epoch", "score")
 
 
 @click.command()

@@ -6,9 +6,11 @@ is written last and makes it whole. The lists are removed when the manifest of t
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -19,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import BadInput
-from storage.files import read_json, temporary_beside, write_json
+from storage.files import read_json, temporary_beside, write_text
 from storage.ids import UserIds
 from storage.parts import check_files
 from storage.vocabulary import CATEGORY, CHANGE, RANK, SCORE, USER_ID
@@ -30,7 +32,8 @@ ADDED, REMOVED = "added", "removed"
 WORK = ".work"
 """Folder of what only a run that is going on needs: lists of parts, scratch, the model."""
 
-_DICTIONARY = [CATEGORY, RANK, CHANGE]
+_DICTIONARY = (CATEGORY, RANK, CHANGE)
+_CHANGES = [ADDED, REMOVED]
 
 
 @dataclass(frozen=True)
@@ -45,23 +48,23 @@ class Pairs:
     codes: np.ndarray
     scores: np.ndarray
 
-    @property
-    def user(self) -> np.ndarray:
-        """The position of the user of every pair."""
-        return np.repeat(np.arange(len(self.user_ids)), np.diff(self.indptr))
+    @cached_property
+    def row_ids(self) -> UserIds:
+        """The user of every pair."""
+        return self.user_ids.take(np.repeat(np.arange(len(self.user_ids), dtype=np.int32), np.diff(self.indptr)))
 
-    @property
+    @cached_property
     def rank(self) -> np.ndarray:
         """The rank of every pair, from 1 (int16)."""
-        return (np.arange(len(self.codes)) - np.repeat(self.indptr[:-1], np.diff(self.indptr)) + 1).astype(np.int16)
+        first = np.repeat(self.indptr[:-1].astype(np.int32), np.diff(self.indptr))
+        return (np.arange(1, len(self.codes) + 1, dtype=np.int32) - first).astype(np.int16)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Pairs that are new or gone, by user: the codes are places in `names`."""
+    """Pairs that are new or gone, by user: `row_ids` has the user of each, the codes are places in `names`."""
 
-    user_ids: UserIds
-    user: np.ndarray
+    row_ids: UserIds
     codes: np.ndarray
     added: np.ndarray
     names: Sequence[str]
@@ -104,7 +107,6 @@ def write_pairs(
     changes
         What is new and what is gone since the run before.
     """
-    user, rank = pairs.user, pairs.rank
     names = pa.array(categories, pa.string())
     files = {}
 
@@ -114,34 +116,32 @@ def write_pairs(
     keep(
         part_path(Path(BY_USER), partition),
         {
-            USER_ID: _ids(pairs.user_ids, user),
-            RANK: pa.array(rank),
+            USER_ID: pairs.row_ids.to_arrow(),
+            RANK: pa.array(pairs.rank),
             CATEGORY: pa.DictionaryArray.from_arrays(pa.array(pairs.codes), names),
             SCORE: pa.array(pairs.scores),
         },
     )
+    ordered = {
+        USER_ID: pairs.row_ids.take(order).to_arrow(),
+        SCORE: pa.array(pairs.scores[order]),
+        RANK: pa.array(pairs.rank[order]),
+    }
     for code, category in enumerate(categories):
-        chosen = order[start[code] : start[code + 1]]
-        if len(chosen):
+        if start[code] < start[code + 1]:
             keep(
                 part_path(Path(BY_CATEGORY, category_folder(category)), partition),
-                {
-                    USER_ID: _ids(pairs.user_ids, user[chosen]),
-                    SCORE: pa.array(pairs.scores[chosen]),
-                    RANK: pa.array(rank[chosen]),
-                },
+                {name: column[start[code] : start[code + 1]] for name, column in ordered.items()},
             )
     keep(
         part_path(Path(DELTA), partition),
         {
-            USER_ID: _ids(changes.user_ids, changes.user),
+            USER_ID: changes.row_ids.to_arrow(),
             CATEGORY: pa.DictionaryArray.from_arrays(pa.array(changes.codes), pa.array(changes.names, pa.string())),
-            CHANGE: pa.DictionaryArray.from_arrays(
-                pa.array(np.where(changes.added, 0, 1).astype(np.int8)), pa.array([ADDED, REMOVED])
-            ),
+            CHANGE: pa.DictionaryArray.from_arrays(pa.array((~changes.added).view(np.int8)), pa.array(_CHANGES)),
         },
     )
-    write_json(_list_path(run, partition), {"files": files, "facts": dict(facts)}, durable=False)
+    write_text(_list_path(run, partition), json.dumps({"files": files, "facts": dict(facts)}), durable=False)
 
 
 def written_facts(run: Path, partition: int) -> dict[str, Any] | None:
@@ -184,8 +184,16 @@ def _list_path(run: Path, partition: int) -> Path:
 def _write(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
     sink = pa.BufferOutputStream()
-    # Dictionaries only where values repeat: trying them on ids and scores costs more than all the rest.
-    pq.write_table(table, sink, use_dictionary=[name for name in table.column_names if name in _DICTIONARY])
+    # Each is used only where it is worth what it costs: dictionaries where values repeat, compression where sorted ids
+    # do, statistics where a reader looks for users.
+    by_user = CATEGORY in table.column_names
+    pq.write_table(
+        table,
+        sink,
+        use_dictionary=[name for name in table.column_names if name in _DICTIONARY],
+        compression={name: "snappy" if by_user and name == USER_ID else "none" for name in table.column_names},
+        write_statistics=[USER_ID] if by_user else False,
+    )
     data = sink.getvalue()
     temporary = temporary_beside(path)
     try:
@@ -195,7 +203,3 @@ def _write(path: Path, table: pa.Table) -> list[int]:
     finally:
         temporary.unlink(missing_ok=True)
     return [data.size, google_crc32c.value(data.to_pybytes())]
-
-
-def _ids(ids: UserIds, positions: np.ndarray) -> pa.Array:
-    return ids.take(positions).to_arrow()

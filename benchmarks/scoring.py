@@ -1,0 +1,108 @@
+"""Scoring: the fused kernel against BLAS on dense rows, the whole stage against the kernel, and a million users."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from threadpoolctl import threadpool_limits
+
+from ammrank_dask.features import Features, write_features
+from ammrank_dask.panels import top_categories
+from ammrank_dask.ranker import AMMRank
+from ammrank_dask.scoring import ScoreSettings, finish_qualifications, score, write_qualifications
+from benchmarks.measure import best_of, cluster, describe_machine, worker_facts
+
+VALUES, COLUMNS, PLANES, CATEGORIES, K = 89, 511, 256, 50, 10
+
+
+def compare_score(work: Path, *, users: int = 200_000) -> None:
+    """Print what a user costs the fused kernel, sgemm of the dense rows with the planes, and the whole stage."""
+    rng = np.random.default_rng(0)
+    model = make_model(rng)
+    X = make_rows(rng, 4_000)
+    panels, dense, weights = model.panels(), X.toarray(), model.weights_[:COLUMNS].copy()
+    best = dict.fromkeys(("sgemm", "kernel"), float("inf"))
+    with threadpool_limits(1):
+        for _ in range(20):  # in turns, so that both meet the same noise
+            best["sgemm"] = min(best["sgemm"], best_of(2, lambda: dense @ weights))
+            best["kernel"] = min(best["kernel"], best_of(2, lambda: top_categories(X, panels, K)))
+    cost = {name: seconds / X.shape[0] * 1e6 for name, seconds in best.items()}
+    print(
+        f"\nscoring, {VALUES} values of {COLUMNS}, {PLANES} planes, {CATEGORIES} categories, k = {K}, one core; "
+        f"{describe_machine()}"
+    )
+    print(f"  sgemm of the dense rows with the planes, no more   {cost['sgemm']:6.2f} µs a user")
+    print(f"  fused kernel: planes, maximum, top {K}              {cost['kernel']:6.2f} µs a user")
+    ratio = cost["sgemm"] / cost["kernel"]
+    print(f"  users a second, kernel / sgemm                     {ratio:6.2f} (bar 1.1, goal 1.5)")
+
+    features = make_features(work / "score-features", rng, users)
+    with cluster(1) as client:
+        seconds = float("inf")
+        for turn in range(4):  # the first one compiles
+            shutil.rmtree(work / "score-quals", ignore_errors=True)
+            started = time.perf_counter()
+            score(client, model, features, work / "score-quals", k=K)
+            if turn:
+                seconds = min(seconds, time.perf_counter() - started)
+            with threadpool_limits(1):
+                best["kernel"] = min(best["kernel"], best_of(4, lambda: top_categories(X, panels, K)))
+    stage, kernel = seconds / users * 1e6, best["kernel"] / X.shape[0] * 1e6
+    print(f"  whole stage, {users:,} users, one worker           {stage:6.2f} µs a user")
+    print(f"  users a second, stage / kernel                     {kernel / stage:6.2f} (bar 0.4, goal 0.6)")
+
+
+def score_million(work: Path, *, users: int = 1_000_000, memory: str = "1GiB") -> None:
+    """Print seconds and peak memory of scoring, with both policies and the changes since the night before."""
+    rng = np.random.default_rng(0)
+    model = make_model(rng)
+    features = make_features(work / f"score-features-{users}", rng, users)
+    with cluster(2, memory) as client:
+        before = worker_facts(client)["pids"]
+        started = time.perf_counter()
+        first = score(client, model, features, work / "score-first", k=K)
+        print(f"\nscoring {users:,} users, 2 workers of {memory}; {describe_machine()}")
+        print(f"  user_top_k, first night            {time.perf_counter() - started:7.1f} s", end="")
+        print(f"   peak of a worker {worker_facts(client)['peak_mib']:5.0f} MiB")
+        started = time.perf_counter()
+        run = work / "score-second"
+        settings = ScoreSettings(k=K, policy="category_top_n", also=("user_top_k",))
+        counts = write_qualifications(client, model, features, run, settings, previous=first)
+        finish_qualifications(run, "0", features, settings, counts, inputs={})
+        print(f"  category_top_n, with changes       {time.perf_counter() - started:7.1f} s", end="")
+        after = worker_facts(client)
+        print(f"   peak of a worker {after['peak_mib']:5.0f} MiB")
+    print(f"  slots {[policy.slots for policy in counts.policies.values()]}")
+    print(f"  workers killed: {len(set(before) - set(after['pids']))}, bytes spilled: {after['spilled']:,}")
+    for name in ("score-first", "score-second"):
+        shutil.rmtree(work / name)
+
+
+def make_model(rng: np.random.Generator) -> AMMRank:
+    """Return a model of random planes, dealt evenly to the categories."""
+    model = AMMRank()
+    plane_category = np.sort(np.arange(PLANES) % CATEGORIES).astype(np.int32)
+    weights = rng.standard_normal((COLUMNS + 1, PLANES)).astype(np.float32)
+    model.set_planes(weights, plane_category, rng.integers(0, 1000, CATEGORIES), n_steps=1)
+    return model
+
+
+def make_rows(rng: np.random.Generator, users: int) -> sp.csr_matrix:
+    """Return sparse rows with the same number of values each."""
+    indices = np.sort(np.argsort(rng.random((users, COLUMNS), np.float32), axis=1)[:, :VALUES], axis=1)
+    data = rng.random(indices.size, np.float32)
+    indptr = np.arange(users + 1) * VALUES
+    return sp.csr_matrix((data, indices.ravel().astype(np.int32), indptr), shape=(users, COLUMNS))
+
+
+def make_features(path: Path, rng: np.random.Generator, users: int) -> Features:
+    """Write features of random rows in partitions of 50,000 users; many rows are there several times."""
+    rows = make_rows(rng, min(users, 50_000))
+    X = sp.vstack([rows] * -(-users // rows.shape[0]), format="csr")[:users]
+    columns = [f"pv:intensity:{i}" for i in range(COLUMNS)]
+    ids = rng.permutation(users).astype(np.int64) * 7919 + 10**9
+    return write_features(path, X, ids, columns, categories=[f"Category/{i}" for i in range(CATEGORIES)])

@@ -1,0 +1,408 @@
+"""Policies against full sorts: on random scores, on scores that tie, over any number of partitions and workers."""
+
+import json
+import shutil
+from collections import Counter
+from urllib.parse import quote
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from distributed import Client, LocalCluster
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ammrank_dask.changes import PreviousPairs, compare_pairs
+from ammrank_dask.cuts import Cuts, ScoreScratch, find_cuts, order_keys
+from ammrank_dask.features import Features, write_features
+from ammrank_dask.kernels.selection import order_key, sort_by_category
+from ammrank_dask.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
+from ammrank_dask.qualifications import open_qualifications
+from ammrank_dask.ranker import AMMRank
+from ammrank_dask.score_settings import ScoreSettings
+from ammrank_dask.scoring import finish_qualifications, score, write_qualifications
+from storage.errors import BadInput
+from storage.files import digest_tree
+from storage.ids import ids_from_values
+from storage.qualifications import Pairs
+from storage.runs import verify_run
+
+CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
+INTEGERS = np.array([-(2**62), -5, 0, 3, 8, 13, 21, 55, 89, 2**40])
+READ_PARTITION = Features.partition
+STRINGS = np.array(["", "a", "a/b", "B", "b", "user-1", "user-10", "user-2", "ü", "z"])
+
+
+@pytest.fixture(scope="module")
+def client():
+    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as client:
+        yield client
+
+
+def make_scratch(folder, scores, ids, home, n_partitions):
+    """Keep scores (L, n) of users in any order, each in the partition `home` says, ascending by id."""
+    scratch = ScoreScratch(folder, n_partitions)
+    for partition in range(n_partitions):
+        rows = np.flatnonzero(home == partition)
+        rows = rows[np.argsort([text_key(ids[row]) for row in rows])] if len(rows) else rows
+        scratch.save(partition, scores[:, rows], ids_from_values(ids[rows]), {})
+    return scratch
+
+
+def text_key(user):
+    return user.encode() if isinstance(user, str) else int(user)
+
+
+def take_best(scores, ids, wanted):
+    """Return {(user, category)} by a full sort: highest score first, then lowest id; -inf is no score."""
+    taken = set()
+    for category, row in enumerate(scores):
+        order = sorted((-row[user], text_key(ids[user]), user) for user in range(len(ids)) if row[user] > -np.inf)
+        taken |= {(user, category) for _, _, user in order[: wanted[category]]}
+    return taken
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), n_partitions=st.integers(1, 4), levels=st.sampled_from([1, 2, 5, 10**6]),
+    texts=st.booleans(), n=st.one_of(st.none(), st.integers(1, 12)), at_once=st.sampled_from([1, 50_000]),
+)  # fmt: skip
+@settings(max_examples=40, deadline=None)
+def test_category_top_n__equals_a_full_sort(client, tmp_path_factory, seed, n_partitions, levels, texts, n, at_once):
+    rng = np.random.default_rng(seed)
+    ids = (STRINGS if texts else INTEGERS)[rng.permutation(10)[: rng.integers(0, 11)]]
+    scores = (rng.integers(-levels, levels + 1, (4, len(ids))) / 7).astype(np.float32)
+    scores[scores == 0] *= rng.choice([1, -1])  # -0 is 0
+    scores[rng.random(scores.shape) < 0.2] = -np.inf
+    home = rng.integers(0, n_partitions, len(ids))
+    folder = tmp_path_factory.mktemp("scratch")
+    scratch = make_scratch(folder, scores, ids, home, n_partitions)
+    scored = (scores > -np.inf).sum(axis=1)
+    slots = int(rng.integers(0, scored.sum() + 1))
+    wanted = share_slots(scored, slots, range(4)) if n is None else np.minimum(n, scored)
+    tie_order = np.array([2, 0, 3, 1], np.int32)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ammrank_dask.cuts._IDS_AT_ONCE", at_once)
+        plan = find_cuts(client, scratch, lambda found: wanted)
+    assert plan.n_taken.tolist() == wanted.tolist()
+    held = set()
+    place = {c: i for i, c in enumerate(tie_order)}
+    for partition in range(n_partitions):
+        users = ScoredUsers(
+            scratch.user_ids(partition), np.empty((0, 0)), np.empty((0, 0)), tie_order, scratch.bits(partition)
+        )
+        pairs = CategoryTopN().hold(users, plan)
+        names = users.user_ids.to_arrow().to_pylist()
+        for row, name in enumerate(names):
+            codes = pairs.codes[pairs.indptr[row] : pairs.indptr[row + 1]]
+            user = ids.tolist().index(name)
+            np.testing.assert_array_equal(pairs.scores[pairs.indptr[row] : pairs.indptr[row + 1]], scores[codes, user])
+            assert codes.tolist() == sorted(codes, key=lambda c, user=user: (-scores[c, user], place[c]))
+            held |= {(user, int(code)) for code in codes}
+    assert held == take_best(scores, ids, wanted)
+    shutil.rmtree(folder)
+
+
+def test_find_cuts__many_ties_are_narrowed_by_samples(client, tmp_path):
+    ids = np.random.default_rng(5).permutation(3000) * 11
+    home = np.arange(3000) % 3
+    scratch = make_scratch(tmp_path, np.zeros((2, 3000), np.float32), ids, home, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ammrank_dask.cuts._IDS_AT_ONCE", 20)
+        plan = find_cuts(client, scratch, lambda found: np.array([1234, 3000]))
+    assert plan.last_id[0].to_arrow().to_pylist() == [1233 * 11]
+    assert 1 not in plan.last_id  # all of them are taken
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False), max_size=20), data=st.data())
+@settings(deadline=None)
+def test_sort_by_category__equals_a_stable_sort(values, data):
+    scores = np.array(values, np.float32)
+    codes = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))), np.int32)
+    start, order = np.empty(5, np.int64), np.empty(len(values), np.int32)
+    sort_by_category(codes, scores.view(np.uint32), start, order)
+    assert order.tolist() == sorted(range(len(values)), key=lambda i: (codes[i], -scores[i] + 0.0))
+    assert start.tolist() == [0, *np.cumsum(np.bincount(codes, minlength=4))]
+
+
+@given(a=st.floats(width=32, allow_nan=False), b=st.floats(width=32, allow_nan=False))
+def test_order_key__orders_as_the_floats_do(a, b):
+    bits = np.array([a, b], np.float32).view(np.uint32)
+    keys = [int(order_key(value)) for value in bits]
+    assert (a < b, a == b) == (keys[0] < keys[1], keys[0] == keys[1])
+    assert order_keys(bits).tolist() == keys
+
+
+@pytest.mark.parametrize(
+    ("scored", "slots", "expected"),
+    [
+        ([9, 9, 9], 9, [3, 3, 3]),
+        ([9, 9, 9], 10, [3, 3, 4]),
+        ([9, 1, 9], 10, [4, 1, 5]),
+        ([0, 0, 0], 5, [0, 0, 0]),
+        ([2, 2, 2], 7, [2, 2, 2]),
+        ([4, 4, 4], 0, [0, 0, 0]),
+    ],
+)
+def test_share_slots__by_hand(scored, slots, expected):
+    assert share_slots(np.array(scored), slots, [2, 0, 1]).tolist() == expected
+
+
+def test_user_top_k__leaves_out_what_is_not_there():
+    codes = np.array([[1, 0], [2, -1], [-1, -1]], np.int32)
+    scores = np.where(codes < 0, -np.inf, 1.5).astype(np.float32)
+    pairs = UserTopK().hold(ScoredUsers(ids_from_values([3, 5, 9]), codes, scores, np.arange(3)))
+    assert pairs.indptr.tolist() == [0, 2, 3, 3]
+    assert pairs.codes.tolist() == [1, 0, 2]
+    assert pairs.rank.tolist() == [1, 2, 1]
+    counts = UserTopK().count(pairs, 3, 2)
+    assert counts.exposure.tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert counts.categories_per_user.tolist() == [1, 1, 1, 0]
+    assert counts.slots == 3
+
+
+def make_model(rng, *, whole=False):
+    model = AMMRank()
+    plane_category = np.array([0, 0, 1, 2, 2, 3, 4], np.int32)
+    weights = rng.integers(-1, 2, (4, 7)) if whole else rng.standard_normal((4, 7))
+    model.set_planes(weights.astype(np.float32), plane_category, np.array([5, 3, 9, 1, 3, 2]), n_steps=1)
+    return model
+
+
+def make_features(path, rng, *, n_users=200, n_partitions=3, whole=False, texts=False):
+    X = rng.integers(0, 2, (n_users, 3)) if whole else rng.random((n_users, 3))
+    ids = np.array([f"u{i * 7 % n_users:04d}" for i in range(n_users)]) if texts else np.arange(n_users) * 13 - 700
+    return write_features(path, X, ids, ["pv:a", "pv:b", "pv:c"], categories=CATEGORIES, n_partitions=n_partitions)
+
+
+def all_scores(model, features):
+    """Return ids and scores of all users, by id."""
+    parts = [features.partition(i) for i in range(features.n_partitions)]
+    ids = [user for part in parts for user in part.user_ids.to_arrow().to_pylist()]
+    scores = np.concatenate([model.decision_function(part.X) for part in parts])
+    order = sorted(range(len(ids)), key=lambda i: text_key(ids[i]))
+    return [ids[i] for i in order], scores[order]
+
+
+@pytest.mark.parametrize("texts", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+def test_score__category_top_n_is_the_head_of_every_category(client, tmp_path, whole, texts):
+    rng = np.random.default_rng(8)
+    model, features = make_model(rng, whole=whole), make_features(tmp_path / "f", rng, whole=whole, texts=texts)
+    ids, scores = all_scores(model, features)
+    quals = score(client, model, features, tmp_path / "quals", k=2, policy="category_top_n")
+    # 200 users × 2 slots over the five categories that have scores.
+    expected = take_best(scores.T, np.array(ids), [80, 80, 80, 80, 80, 0])
+    frame = quals.to_pandas()
+    found = {(ids.index(u), CATEGORIES.index(c)) for u, c in zip(frame["user_id"], frame["category"], strict=True)}
+    assert len(frame) == 400
+    assert found == expected
+    assert quals.facts["policies"]["category_top_n"]["n"] == 80
+    assert quals.facts["policies"]["category_top_n"]["exposure"] == [[80]] * 5 + [[0]]
+    per_user = Counter(frame["user_id"])
+    assert quals.counts.categories_per_user.tolist() == [
+        sum(per_user.get(user, 0) == n for user in ids) for n in range(7)
+    ]
+    ranks = frame.groupby("user_id")["rank"].apply(list)
+    assert all(found == list(range(1, len(found) + 1)) for found in ranks)
+    given_n = score(client, model, features, tmp_path / "n", k=2, policy="category_top_n", n=7)
+    assert given_n.facts["policies"]["category_top_n"]["slots"] == 35
+
+
+@pytest.mark.parametrize("k", [1, 5, 6])
+def test_score__user_top_k_gives_every_user_exactly_k(client, tmp_path, k):
+    rng = np.random.default_rng(2)
+    model, features = make_model(rng, whole=True), make_features(tmp_path / "f", rng, whole=True)
+    quals = score(client, model, features, tmp_path / "quals", k=k)
+    counts = Counter(quals.to_pandas()["user_id"])
+    assert set(counts.values()) == {k}
+    assert len(counts) == 200
+    assert quals.counts.slots == 200 * k
+    # The category without planes comes last, without a score.
+    last = quals.to_pandas().query("category == 'no planes'")
+    assert last["rank"].tolist() == ([6] * 200 if k == 6 else [])
+    assert np.isneginf(last["score"]).all()
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_score__by_category_is_by_user_in_another_order(client, tmp_path, policy):
+    rng = np.random.default_rng(4)
+    model, features = make_model(rng, whole=True), make_features(tmp_path / "f", rng, whole=True)
+    quals = score(client, model, features, tmp_path / "quals", k=3, policy=policy)
+    by_user = {(u, c, r, s) for u, r, c, s in quals.to_pandas().itertuples(index=False)}
+    by_category = set()
+    folders = sorted((quals.path / "by_category").iterdir())
+    names = {f"category={quote(name, safe='')}": name for name in CATEGORIES}
+    assert "no planes" not in {names[folder.name] for folder in folders}
+    for folder in folders:
+        for part in sorted(folder.iterdir()):
+            rows = pq.read_table(part, partitioning=None).to_pylist()
+            assert rows
+            keys = [(-row["score"], row["user_id"]) for row in rows]
+            assert keys == sorted(keys)
+            by_category |= {(row["user_id"], names[folder.name], row["rank"], row["score"]) for row in rows}
+    assert by_category == by_user
+
+
+def test_score__delta_leads_from_one_night_to_the_next(client, tmp_path):
+    rng = np.random.default_rng(6)
+    model = make_model(rng)
+    before = make_features(tmp_path / "before", rng, n_users=150, n_partitions=2)
+    after = make_features(tmp_path / "after", rng, n_users=170, n_partitions=3)
+    first = score(client, model, before, tmp_path / "first", k=2)
+    second = score(client, model, after, tmp_path / "second", k=2, previous=first, exclude=["autos"])
+    held = {(u, c) for u, _, c, _ in first.to_pandas().itertuples(index=False)}
+    rows = [row for part in sorted((first.path / "delta").iterdir()) for row in pq.read_table(part).to_pylist()]
+    assert {(row["user_id"], row["category"]) for row in rows} == held
+    assert {row["change"] for row in rows} == {"added"}
+    for part in sorted((second.path / "delta").iterdir()):
+        rows = pq.read_table(part).to_pylist()
+        assert [row["user_id"] for row in rows] == sorted(row["user_id"] for row in rows)
+        for row in rows:
+            pair = (row["user_id"], row["category"])
+            if row["change"] == "added":
+                assert pair not in held
+                held.add(pair)
+            else:
+                held.remove(pair)
+    assert held == {(u, c) for u, _, c, _ in second.to_pandas().itertuples(index=False)}
+    # The same partitions on both sides.
+    third = score(client, model, after, tmp_path / "third", k=2, previous=second, exclude=["autos"])
+    assert all(pq.read_table(part).num_rows == 0 for part in (third.path / "delta").iterdir())
+
+
+def test_compare_pairs__a_category_that_is_gone_is_removed_by_name(client, tmp_path):
+    rng = np.random.default_rng(6)
+    first = score(client, make_model(rng), make_features(tmp_path / "f", rng, n_partitions=1), tmp_path / "first", k=1)
+    previous = PreviousPairs.of(first.run)
+    users = ids_from_values([10**6])
+    pairs = Pairs(users, np.array([0, 1]), np.array([1], np.int32), np.zeros(1, np.float32))
+    changes = compare_pairs(pairs, ["brand new", "news"], previous, 0, 1)
+    rows = zip(changes.row_ids.to_arrow().to_pylist(), changes.codes, changes.added, strict=True)
+    found = {(user, changes.names[code], bool(added)) for user, code, added in rows}
+    frame = first.to_pandas()
+    gone = {(u, c, False) for u, c in zip(frame["user_id"], frame["category"], strict=True)}
+    assert found == gone | {(10**6, "news", True)}
+
+
+def test_score__limits_hold_under_both_policies(client, tmp_path):
+    rng = np.random.default_rng(9)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    _, scores = all_scores(model, features)
+    lowest = float(np.median(scores[:, :5]))
+    limits = {"min_score": lowest, "exclude": ["news"], "exclude_by_group": {"unknown-age": ["autos"]}}
+    allowed = (scores >= lowest) & ~np.isin(np.arange(6), [0, 4])
+    slots = np.minimum(allowed.sum(axis=1), 2).sum()
+    for policy in POLICIES:
+        quals = score(client, model, features, tmp_path / policy, k=2, policy=policy, **limits)
+        frame = quals.to_pandas()
+        assert not set(frame["category"]) & {"news", "autos", "no planes"}
+        assert frame["score"].min() >= np.float32(lowest)
+        assert len(frame) == slots
+        assert quals.counts.categories_per_user.sum() == 200
+        # A user who may hold nothing is in no file and is counted.
+        assert quals.counts.categories_per_user[0] == 200 - frame["user_id"].nunique()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"exclude": ["auto"]}, "exclude: there is no ranked category 'auto'; did you mean 'autos'?"),
+        ({"exclude": ["§"]}, r"known ones are 'autos', 'games/\.\.=', '<script>', 'ünï', 'news', …"),
+        ({"exclude_by_group": {"13-18": ["autos"]}}, "no group of users '13-18'; did you mean '13-17'?"),
+        ({"exclude_by_group": {"male": ["newz"]}}, "exclude_by_group.male: .* 'newz'; did you mean 'news'?"),
+        ({"policy": "top"}, "policies are user_top_k, category_top_n, got top"),
+        ({"n": 0}, "n must be at least 1, got 0"),
+        ({"k": 0}, r"k must be between 1 and n_categories \(6\), got 0"),
+        ({"k": 7}, r"k must be between 1 and n_categories \(6\), got 7"),
+    ],
+)
+def test_score__refuses_what_does_not_fit(client, tmp_path, options, message):
+    rng = np.random.default_rng(9)
+    features = make_features(tmp_path / "f", rng, n_users=5)
+    with pytest.raises(BadInput, match=message):
+        score(client, make_model(rng), features, tmp_path / "quals", **{"k": 2, **options})
+    assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_score__refuses_a_folder_of_something_else(client, tmp_path):
+    rng = np.random.default_rng(9)
+    features = make_features(tmp_path / "f", rng, n_users=5)
+    (tmp_path / "quals").mkdir()
+    (tmp_path / "quals" / "mine.txt").write_text("mine")
+    with pytest.raises(BadInput, match="is not a finished run"):
+        score(client, make_model(rng), features, tmp_path / "quals", k=2)
+    assert (tmp_path / "quals" / "mine.txt").read_text() == "mine"
+
+
+def test_write_qualifications__goes_on_where_it_stopped(client, tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    for policy in POLICIES:
+        settings = ScoreSettings(k=2, policy=policy, also=tuple(POLICIES))
+        whole = tmp_path / f"whole-{policy}"
+        counts = write_qualifications(client, model, features, whole, settings)
+        finish_qualifications(whole, "d", features, settings, counts, inputs={})
+        again = tmp_path / f"again-{policy}"
+        calls = []
+
+        def fail_at_second(self, index, *, variant=None, calls=calls):
+            calls.append(index)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
+            return READ_PARTITION(self, index, variant=variant)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Features, "partition", fail_at_second)
+            with pytest.raises(OSError, match="No space left"):
+                write_qualifications(client, model, features, again, settings)
+            finished = [i for i in range(3) if again_is_whole(again, i, policy)]
+            assert finished
+            calls[:] = [None, None]
+            counts = write_qualifications(client, model, features, again, settings)
+        assert set(calls[2:]) == set(range(3)) - set(finished)
+        finish_qualifications(again, "d", features, settings, counts, inputs={})
+        assert digest_tree(whole, ["."]) == digest_tree(again, ["."])
+
+
+def again_is_whole(run, partition, policy):
+    names = {"user_top_k": f"part-{partition:05d}.json", "category_top_n": f"scores-{partition:05d}"}
+    return (run / ".work" / names[policy]).exists()
+
+
+def test_write_qualifications__a_damaged_part_is_made_again(client, tmp_path):
+    rng = np.random.default_rng(3)
+    model, features, settings = make_model(rng), make_features(tmp_path / "f", rng), ScoreSettings(k=2)
+    run = tmp_path / "run"
+    write_qualifications(client, model, features, run, settings)
+    part = run / "by_user" / "part-00001.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    counts = write_qualifications(client, model, features, run, settings)
+    finish_qualifications(run, "d", features, settings, counts, inputs={})
+    assert verify_run(run) > 0
+    assert not (run / ".work").exists()
+    config = json.loads((run / "manifest.json").read_text())["config"]
+    assert (config["k"], config["policy"], config["partitions"]) == (2, "user_top_k", 3)
+
+
+@pytest.mark.parametrize("policy", list(POLICIES))
+def test_score__same_bytes_on_any_number_of_workers(tmp_path, policy):
+    rng = np.random.default_rng(1)
+    model = make_model(rng, whole=True)
+    features = make_features(tmp_path / "f", rng, whole=True, n_partitions=5)
+    digests = set()
+    for n_workers in (1, 2, 3):
+        with (
+            LocalCluster(n_workers, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            quals = score(client, model, features, tmp_path / str(n_workers), k=2, policy=policy)
+            digests.add(digest_tree(quals.path, ["."]))
+    assert len(digests) == 1
+    assert open_qualifications(tmp_path / "1").run.digest == quals.run.digest
+
+
+def test_cuts__a_category_that_wants_nobody_takes_nobody():
+    cuts = Cuts(np.array([0xFFFFFFFF], np.uint32), {}, np.array([0]))
+    bits = np.array([[np.inf, 1.0]], np.float32).view(np.uint32)
+    users = ScoredUsers(ids_from_values([1, 2]), np.empty((2, 0)), np.empty((2, 0)), np.array([0], np.int32), bits)
+    assert CategoryTopN().hold(users, cuts).indptr.tolist() == [0, 0, 0]
