@@ -10,6 +10,7 @@ from markupsafe import Markup, escape
 
 WIDTH = 400
 """Units of a chart's width; about as many pixels on a phone, so that text keeps its size."""
+CURVE_POINTS = 400
 
 
 def draw(name: str, height: float, n_points: int, title: str, *content: Markup) -> Markup:
@@ -73,13 +74,14 @@ def lorenz_chart(curves: Mapping[str, Sequence[float]], labels: Mapping[str, str
     words = "categories, least shown first; share of all slots"
     content.append(tag("text", words, x=left + width / 2, y=bottom + 34, text_anchor="middle"))
     content.append(tag("line", x1=left, y1=bottom, x2=left + width, y2=top, class_="even"))
-    for place, (name, shares) in enumerate(curves.items()):
+    for line, (name, shares) in enumerate(curves.items()):
         n = max(1, len(shares) - 1)
+        drawn = [*range(0, n, 1 + n // CURVE_POINTS), n]
         points = " ".join(
-            f"{number(left + width * i / n)},{number(bottom - height * share)}" for i, share in enumerate(shares)
+            f"{number(left + width * place / n)},{number(bottom - height * shares[place])}" for place in drawn
         )
         content.append(tag("polyline", points=points, class_=f"curve {name}"))
-        content += _key(place, labels[name], f"curve {name}")
+        content += _key(line, labels[name], f"curve {name}")
     content += _key(len(curves), "all categories alike", "even")
     n_points = sum(len(shares) for shares in curves.values())
     return draw("lorenz", bottom + 40, n_points, "Lorenz curves of exposure by policy", *content)
@@ -108,7 +110,7 @@ def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, st
                 class_="tick",
             )
         )
-    every = next(step for step in (1, 2, 5, 10, 20, 50, 100, 1000, 10_000) if n_bins / step <= 12)
+    every = next(step * 10**power for power in range(20) for step in (1, 2, 5) if n_bins <= 12 * step * 10**power)
     for held in range(0, n_bins, every):
         x = left + slot * (held + 0.5)
         content.append(tag("text", held, x=x, y=bottom + 16, text_anchor="middle", class_="tick"))
@@ -129,15 +131,12 @@ def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, st
     return draw("categories-per-user", bottom + 40, n_points, "Users by the number of categories they hold", *content)
 
 
-def clicks_chart(clicks: Sequence[tuple[str, int]]) -> Markup:
-    """Return clicks per category, most clicked first, and the share of all clicks up to each."""
+def clicks_chart(clicks: Sequence[tuple[str, int]], total: int) -> Markup:
+    """Return clicks per category, most clicked first, and the share of all `total` clicks up to each."""
     left, top, width, height = 44, 12, 316, 190
     bottom = top + height
     ordered = sorted(clicks, key=lambda item: -item[1])
-    total, highest = (
-        max(1, sum(found for _, found in ordered)),
-        round_up(max((found for _, found in ordered), default=0)),
-    )
+    highest = round_up(max((found for _, found in ordered), default=0))
     slot = width / max(1, len(ordered))
     content = [_frame(left, top, width, height)]
     for step in range(5):
@@ -154,7 +153,7 @@ def clicks_chart(clicks: Sequence[tuple[str, int]]) -> Markup:
             tag("rect", what, x=left + slot * (place + 0.1), y=bottom - tall, width=slot * 0.8, height=tall,
                 class_="clicked")
         )  # fmt: skip
-        points.append(f"{number(left + slot * (place + 1))},{number(bottom - height * up_to / total)}")
+        points.append(f"{number(left + slot * (place + 1))},{number(bottom - height * up_to / max(1, total))}")
     content.append(tag("polyline", points=" ".join([f"{left},{bottom}", *points]), class_="curve sum"))
     words = "categories by clicks (bars, left); share of all clicks so far (line, right)"
     content.append(tag("text", words, x=WIDTH / 2, y=bottom + 20, text_anchor="middle", class_="tick"))
@@ -190,10 +189,15 @@ def breakable(name: str) -> Markup:
 
 
 def percent(share: float) -> str:
-    """Return a share in per cent: three digits at most, and never a nought for something."""
+    """Return a share in per cent, so that 0 % is nothing and 100 % is all."""
     value = 100 * share
-    digits = 0 if value >= 99.5 or value == 0 else 1 if value >= 0.1 else 2
-    return f"{value:.{digits}f}\u00a0%"
+    if value in (0, 100):
+        return f"{value:.0f}\u00a0%"
+    if value < 0.01:
+        return "<0.01\u00a0%"
+    if value > 99.99:
+        return ">99.99\u00a0%"
+    return f"{value:.{1 if 0.1 <= value <= 99.9 else 2}f}\u00a0%"
 
 
 def round_up(value: int) -> int:

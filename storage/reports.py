@@ -15,7 +15,7 @@ from storage.vocabulary import AGE_BUCKETS
 
 SUMMARY, EXPOSURE, PAGE = "summary.json", "exposure.csv", "report.html"
 _TEMPLATE = "report.html.j2"
-_SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_LIST = 60, 500, 10
+_SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_COLUMNS, _SHOWN_IN_LIST = 60, 500, 200, 10
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
@@ -95,7 +95,7 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
         "spans": spans,
         "spread": {name: str(low) if low == high else f"{low} to {high}" for name, (low, high) in spans.items()},
         "moved": sorted((row for row in rows if row["psi"]), key=lambda row: -row["psi"])[:_SHOWN_IN_LIST],
-        "clicks": [(row["category"], row["clicks"]) for row in rows],
+        "clicks": [(row["category"], row["clicks"]) for row in rows[:_SHOWN_IN_COLUMNS]],
         "head_clicks": sum(row["click_share"] for row in rows[: summary["k"]]),
         "ages": [
             age for age in AGE_BUCKETS if any(group["age"] == age and group["top"] for group in summary["groups"])

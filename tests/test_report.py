@@ -1,6 +1,7 @@
 """The report on qualifications: the figures by hand or from plain twins, and the files."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -24,6 +25,7 @@ from ammrank_dask.held import held_from_table
 from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.realised import match_clicks
 from ammrank_dask.report import exposure_of, summarise
+from storage.charts import breakable, percent, rank_bar, round_up, tag
 from storage.ids import ids_from_values
 from storage.reports import harmless, render_page, write_report
 from workflows import config
@@ -361,6 +363,30 @@ def test_render_page__many_categories_are_cut():
     names = [f"category {i:03d}" for i in range(n)]
     page = render_page(summarise(counts, "user_top_k", np.arange(n), names, date=None, cold_users=0, k=2))
     assert "The 60 most clicked of 600 categories" in page
+    assert 'data-chart="clicks" data-points="200"' in page
+    assert "the 200 most clicked of 600" in page
     assert "the 500 most clicked of" in page
     assert "category 599" in page
     assert "<td>category 050</td>" not in page
+
+
+def test_percent__nothing_and_all_are_exact():
+    shown = [percent(share).replace("\u00a0", " ") for share in (0, 1e-6, 0.0002, 0.001, 0.25, 0.9996, 0.999999, 1)]
+    assert shown == ["0 %", "<0.01 %", "0.02 %", "0.1 %", "25.0 %", "99.96 %", ">99.99 %", "100 %"]
+
+
+def test_round_up__has_whole_quarters():
+    assert [round_up(value) for value in (0, 4, 5, 9, 81, 1445, 99_999)] == [4, 4, 8, 20, 100, 2000, 100_000]
+
+
+def test_rank_bar__widths_by_hand():
+    bar = str(rank_bar([30, 0, 10], 50.0, 100.0))
+    found = re.findall(r'x="([\d.]+)" y="\d" width="([\d.]+)"', bar)
+    # Ranks 1 and 3 beside each other, then the mark, 0.8 wide, in the middle of the bar.
+    assert found == [("0", "30"), ("30", "10"), ("49.6", "0.8")]
+    assert "rank 3: 10 users" in bar
+
+
+def test_tag__escapes_content_and_attributes():
+    assert str(tag("text", "<b>", x=1.5, class_='"&')) == '<text x="1.5" class="&#34;&amp;">&lt;b&gt;</text>'
+    assert str(breakable("a/<b>/c")) == "a/<wbr>&lt;b&gt;/<wbr>c"
