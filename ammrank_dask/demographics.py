@@ -18,6 +18,7 @@ from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.errors import BadInput
 from storage.exchange import ExchangeBlock, read_slices, write_slices
 from storage.files import read_json, write_json
+from storage.forgotten import leave_out_forgotten, load_forgotten
 from storage.ids import UserIds, empty_ids
 from storage.lake import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from storage.parts import write_part
@@ -98,7 +99,7 @@ def ingest_users(
         if not path.is_file():
             remove_part(run, partition)
     collections = [
-        (run, partition, intake.n_partitions, slices, kinds[0], rows, facts[partition])
+        (run, partition, intake.n_partitions, slices, kinds[0], rows, facts[partition], intake.forgotten)
         for partition in start_run(run, intake.n_partitions)
     ]
     run_tasks(client, "users-collect", collect_users_partition, collections, progress=progress)
@@ -107,7 +108,7 @@ def ingest_users(
     for found in [*(block.read_facts() for block in blocks), *(read_json(path) for path in facts)]:
         problems.add(Problems.from_json(found))
     place = intake.quarantine / "users.parquet"
-    collect_quarantine(sorted(folder.glob("quarantine-*.parquet")), place)
+    collect_quarantine(sorted(folder.glob("quarantine-*.parquet")), place, intake.forgotten)
     if problems.rows > intake.max_quarantine_share * rows.total:
         raise BadInput(
             f"{problems.rows:,} of {rows.total:,} users cannot be read fully ({problems.describe()}), more than"
@@ -221,6 +222,7 @@ def collect_users_partition(
     id_kind: str,
     rows: TableRows,
     facts: Path,
+    forgotten: Path | None = None,
 ) -> None:
     """Sort the users of one partition by id; of a user who is there twice the first row counts."""
     found = read_slices(slices, partition, n_partitions)
@@ -247,4 +249,4 @@ def collect_users_partition(
     problems = Problems(len(again), Counter({DUPLICATE_USER: len(again)} if len(again) else {}))
     write_json(facts, problems.to_json(), durable=False)
     arrays = {**ids.to_arrays(), "age": columns["age"][first], "gender": columns["gender"][first]}
-    write_part(run, partition, USERS, arrays)
+    write_part(run, partition, USERS, leave_out_forgotten(USERS, arrays, load_forgotten(forgotten)))

@@ -23,6 +23,7 @@ from storage.errors import BadInput
 from storage.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
 from storage.exchange import ExchangeBlock, read_slices, write_slices
 from storage.files import digest_of
+from storage.forgotten import leave_out_forgotten, load_forgotten
 from storage.lake import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches, scan_file
 from storage.parts import write_part
 from storage.quarantine import QuarantineRows, collect_quarantine, write_quarantine
@@ -192,7 +193,10 @@ def _ingest_batch(
     for day in days:
         slices = [path for block in blocks[day.date] for path in block.slice_paths()]
         collections += [
-            (day.run, partition, intake.n_partitions, slices, day.id_kind, end_of(day.date), alpha, mapping.n_cells)
+            (
+                day.run, partition, intake.n_partitions, slices, day.id_kind, end_of(day.date), alpha, mapping.n_cells,
+                intake.forgotten,
+            )
             for partition in start_run(day.run, intake.n_partitions)
         ]
     run_tasks(client, "ingest-collect", collect_partition, collections, progress=progress, units=int)
@@ -216,7 +220,7 @@ def _check_day(day: DayPlan, blocks: Sequence[ExchangeBlock], intake: Intake) ->
     for block in blocks:
         facts.add(DayFacts.from_json(block.read_facts()))
     place = intake.quarantine / f"date={day.date}.parquet"
-    collect_quarantine([block.quarantine_path for block in blocks], place)
+    collect_quarantine([block.quarantine_path for block in blocks], place, intake.forgotten)
     if facts.quarantined > intake.max_quarantine_share * facts.rows:
         raise BadInput(
             f"{facts.describe(f'events of {day.date}')}, more than quarantine.max_share"
@@ -279,7 +283,7 @@ def _count(facts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMa
 
 def collect_partition(
     run: Path, partition: int, n_partitions: int, slices: Sequence[Path], id_kind: str, end: int, alpha: float,
-    n_cells: int,
+    n_cells: int, forgotten: Path | None = None,
 ) -> int:  # fmt: skip
     """Aggregate the slices of one partition of a day, in file order, write the partial and return its users."""
     with measure("read"):
@@ -287,7 +291,7 @@ def collect_partition(
     with measure("kernel"):
         state = aggregate_slices(found, id_kind=id_kind, end=end, alpha=alpha, n_cells=n_cells)
     with measure("write"):
-        write_part(run, partition, DAY, state.to_arrays())
+        write_part(run, partition, DAY, leave_out_forgotten(DAY, state.to_arrays(), load_forgotten(forgotten)))
     return len(state.user_ids)
 
 

@@ -19,6 +19,7 @@ class Intake:
     """Where rows of the lake are taken in, and how many bad ones are borne.
 
     `settings` is what the content depends on, as manifests keep it; `scratch` may be emptied between two commands.
+    `forgotten` is the folder with the list of users who are to be left out, when there is one.
     """
 
     n_partitions: int
@@ -26,6 +27,7 @@ class Intake:
     quarantine: Path
     max_quarantine_share: float
     settings: Mapping[str, Any]
+    forgotten: Path | None = None
 
 
 def slice_by_partition(

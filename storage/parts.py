@@ -190,9 +190,14 @@ def list_checksums(folder: Path, *, leave_out: Iterable[str] = ()) -> dict[str, 
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name = path.relative_to(folder).as_posix()
         if name not in set(leave_out):
-            data = path.read_bytes()
-            listing[name] = [len(data), google_crc32c.value(data)]
+            listing[name] = checksum_file(path)
     return listing
+
+
+def checksum_file(path: Path) -> list[int]:
+    """Return size and checksum of a file."""
+    data = path.read_bytes()
+    return [len(data), google_crc32c.value(data)]
 
 
 def check_part(run: Path, partition: int, expected: str | None = None) -> int:

@@ -21,6 +21,7 @@ from storage.events import (
     UNKNOWN_GROUP,
 )
 from storage.files import write_atomic
+from storage.forgotten import load_forgotten
 from storage.lake import EventColumns
 from storage.vocabulary import USER_ID
 
@@ -81,8 +82,12 @@ def write_quarantine(path: Path, rows: QuarantineRows) -> None:
         write_atomic(path, lambda temporary: pq.write_table(table, temporary), durable=False)
 
 
-def collect_quarantine(parts: Sequence[Path], place: Path) -> None:
-    """Put the rows of all blocks into one file; without any there is no file."""
+def collect_quarantine(parts: Sequence[Path], place: Path, forgotten: Path | None = None) -> None:
+    """Put the rows of all blocks into one file; without any there is no file.
+
+    `forgotten` is the folder with the list of users whose rows are not kept.
+    """
+    on_list = load_forgotten(forgotten)
     found = [part for part in parts if part.is_file()]
     if not found:
         place.unlink(missing_ok=True)
@@ -91,7 +96,11 @@ def collect_quarantine(parts: Sequence[Path], place: Path) -> None:
     def write(temporary: Path) -> None:
         with pq.ParquetWriter(temporary, SCHEMA) as writer:
             for part in found:
-                writer.write_table(pq.read_table(part, schema=SCHEMA))
+                table = pq.read_table(part, schema=SCHEMA)
+                if on_list is not None:
+                    known = on_list.texts_on(table.column(USER_ID).combine_chunks())
+                    table = table.filter(pa.array(~known))
+                writer.write_table(table)
 
     write_atomic(place, write)
 

@@ -56,7 +56,10 @@ class JsonLines(logging.Handler):
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)
         path.parent.mkdir(parents=True, exist_ok=True)
+        cut_off = path.is_file() and not path.read_bytes().endswith(b"\n")
         self._file = path.open("a", encoding="utf-8")
+        if cut_off:  # a killed night may have left half a line
+            self._file.write("\n")
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; a full disk must not end the night for the sake of its log."""

@@ -11,7 +11,16 @@ from typing import Any
 
 from storage.errors import BadInput, DamagedStore
 from storage.files import read_json, sweep_temporary, sync_folder, sync_tree, write_json
-from storage.parts import PartFacts, PartRef, check_files, check_part, checksum_of, is_written, part_facts
+from storage.parts import (
+    PartFacts,
+    PartRef,
+    check_files,
+    check_part,
+    checksum_file,
+    checksum_of,
+    is_written,
+    part_facts,
+)
 from storage.registry import FORMAT, PART_SCHEMAS
 
 MANIFEST = "manifest.json"
@@ -114,6 +123,16 @@ def finish_run(
     write_json(path / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
     sync_folder(path.parent)
     return open_run(path, kind)
+
+
+def rewrite_manifest(run: Run, folder: Path) -> None:
+    """Make a changed copy of a run whole: its manifest with the sizes and checksums that the files have now."""
+    files = run.manifest["files"]
+    parts = [part_facts(folder, partition).to_json() for partition in range(run.n_parts)]
+    listing = {name: checksum_file(folder / name) for name in files}
+    sync_tree(folder)
+    manifest = {**run.manifest, "parts": parts, "files": listing}
+    write_json(folder / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
 
 
 def is_finished(path: Path) -> bool:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import BadInput, DamagedStore, SiteBusy
-from storage.files import OTHERS, digest_tree, read_json, write_json
+from storage.files import OTHERS, TEMPORARY, digest_tree, read_json, write_json
 from storage.registry import FORMAT
 from storage.runs import MANIFEST, remove_run, verify_run
 
@@ -70,7 +70,8 @@ class Site:
     def finished_runs(self, folder: str) -> list[Path]:
         """Return the finished runs of one folder, oldest date first."""
         pattern = "*/*" if folder == "days" else "*"
-        return sorted(p.parent for p in (self.path / folder).glob(f"{pattern}/{MANIFEST}"))
+        found = [p.parent for p in (self.path / folder).glob(f"{pattern}/{MANIFEST}")]
+        return sorted(run for run in found if not run.name.startswith(TEMPORARY))
 
     def relative(self, path: Path) -> str:
         """Return a path as CURRENT names it."""

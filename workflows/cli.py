@@ -13,6 +13,7 @@ import click
 COMMANDS = {
     "demo": "Simulate a lake, make a site, run some nights, and say where the report is.",
     "features": "Build the features of every user at the end of a date.",
+    "forget": "Remove users from everything that is kept, and keep them out of later nights.",
     "ingest": "Bring the interest state up to a date.",
     "init": "Look at a lake and write the config of a site.",
     "nightly": "Run one night: ingest, features, training when due, scoring, report, publish.",

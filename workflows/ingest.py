@@ -296,7 +296,8 @@ def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) 
 
 
 def _intake(site: Site, config: Config, settings: dict[str, Any]) -> Intake:
-    return Intake(config.partitions, site.scratch, site.path / "quarantine", config.quarantine.max_share, settings)
+    quarantine, max_share = site.path / "quarantine", config.quarantine.max_share
+    return Intake(config.partitions, site.scratch, quarantine, max_share, settings, forgotten=site.path)
 
 
 def _refuse_mixed_ids(result: Ingested) -> None:

@@ -1,0 +1,171 @@
+"""Remove users from the runs of a site, and prove that they are gone."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from distributed import Client
+
+from ammrank_dask.features import csr_attributes
+from ammrank_dask.tasks import Progress, run_tasks, silent
+from storage.codec import METADATA
+from storage.errors import AmmrankError
+from storage.files import swap_folder, temporary_beside, write_atomic
+from storage.forgotten import ForgetList, drop_users, load_forgotten
+from storage.ids import ids_from_arrays
+from storage.parts import part_path, read_part, write_part
+from storage.qualifications import KIND as QUALIFICATIONS
+from storage.registry import FEATURES, PART_SCHEMAS
+from storage.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
+from storage.vocabulary import USER_ID
+
+_ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
+
+
+@dataclass(frozen=True)
+class Removed:
+    """What was found of the users: files looked at, of these those with one of them, and rows in these."""
+
+    files: int = 0
+    with_users: int = 0
+    rows: int = 0
+
+    def __add__(self, other: Removed) -> Removed:
+        """Return both together."""
+        return Removed(self.files + other.files, self.with_users + other.with_users, self.rows + other.rows)
+
+
+def forget_in_runs(
+    client: Client, site: Path, runs: Sequence[Path], tables: Sequence[Path], *, progress: Progress = silent
+) -> Removed:
+    """Write runs and tables again without the users on the list of the site; each changes with one rename.
+
+    Parameters
+    ----------
+    site
+        The folder with the list.
+    runs
+        Finished runs: partials, states, users, features and qualifications.
+    tables
+        Parquet files with a column `user_id` of text.
+    """
+    opened = [open_run(path) for path in runs]
+    buildings = [temporary_beside(run.path) for run in opened]
+    tasks: list[tuple[Any, ...]] = []
+    for run, building in zip(opened, buildings, strict=True):
+        tasks += [(site, run.path, building, name) for name in _pieces(run)]
+    found = run_tasks(client, "forget", forget_piece, tasks, progress=progress)
+    by_run: dict[Path, list[tuple[str, Removed]]] = {}
+    for (_, path, _, name), removed in zip(tasks, found, strict=True):
+        by_run.setdefault(path, []).append((name, removed))
+    for run, building in zip(opened, buildings, strict=True):
+        changed = {name for name, removed in by_run.get(run.path, []) if removed.with_users}
+        if changed:
+            _exchange(run, building, changed)
+    emptied = run_tasks(client, "forget-tables", forget_table, [(site, table) for table in tables], progress=progress)
+    return sum([*found, *emptied], start=Removed())
+
+
+def scan_runs(
+    client: Client, site: Path, runs: Sequence[Path], tables: Sequence[Path], *, progress: Progress = silent
+) -> Removed:
+    """Look for the users on the list in everything that can hold one."""
+    tasks: list[tuple[Any, ...]] = [(site, run.path, name) for run in map(open_run, runs) for name in _pieces(run)]
+    tasks += [(site, table.parent, table.name) for table in tables]
+    return sum(run_tasks(client, "forget-scan", scan_piece, tasks, progress=progress), start=Removed())
+
+
+def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
+    """Write one partition or table of a run again, beside the run, when it has one of the users."""
+    forgotten = _load(site)
+    if name.endswith(".parquet"):
+        table, dropped = _find_in_table(forgotten, run / name)
+        if dropped.any():
+            _write_table(building / name, table.filter(pa.array(~dropped)))
+        return Removed(1, int(dropped.any()), int(dropped.sum()))
+    partition = int(name)
+    schema = PART_SCHEMAS[open_run(run).kind]
+    expected = open_run(run).checksums[partition]
+    arrays = read_part(run, partition, schema, expected=expected)
+    dropped = forgotten.is_on(ids_from_arrays(arrays))
+    if dropped.any():
+        left = drop_users(schema, arrays, dropped)
+        attributes = {}
+        if schema is FEATURES:
+            columns = json.loads((part_path(run, partition) / "X" / METADATA).read_bytes())["attributes"]["shape"][1]
+            attributes = csr_attributes(int((~dropped).sum()), columns)
+        building.mkdir(parents=True, exist_ok=True)
+        write_part(building, partition, schema, left, group_attributes=attributes)
+    return Removed(1, int(dropped.any()), int(dropped.sum()))
+
+
+def forget_table(site: Path, table: Path) -> Removed:
+    """Write a table that stands alone again when it has one of the users."""
+    found, dropped = _find_in_table(_load(site), table)
+    if dropped.any():
+        _write_table(table, found.filter(pa.array(~dropped)))
+    return Removed(1, int(dropped.any()), int(dropped.sum()))
+
+
+def scan_piece(site: Path, run: Path, name: str) -> Removed:
+    """Count the rows of users on the list in one partition or table."""
+    forgotten = _load(site)
+    if name.endswith(".parquet"):
+        dropped = _find_in_table(forgotten, run / name)[1]
+    else:
+        schema = PART_SCHEMAS[open_run(run).kind]
+        dropped = forgotten.is_on(ids_from_arrays(read_part(run, int(name), schema, _ID_ARRAYS)))
+    return Removed(1, int(dropped.any()), int(dropped.sum()))
+
+
+def _pieces(run: Run) -> Iterable[str]:
+    """Return what of a run can hold users: its tables by name, or the numbers of its partitions."""
+    if run.kind == QUALIFICATIONS:
+        return [name for name in run.manifest["files"] if name.endswith(".parquet")]
+    return map(str, range(run.n_parts)) if run.kind in PART_SCHEMAS else []
+
+
+def _find_in_table(forgotten: ForgetList, path: Path) -> tuple[pa.Table, np.ndarray]:
+    table = pq.read_table(path)
+    # Ids repeat in a table: each distinct one is hashed once.
+    ids = table.column(USER_ID).combine_chunks().dictionary_encode()
+    on_list = forgotten.texts_on(ids.dictionary.cast(pa.string()))
+    codes = ids.indices.fill_null(len(on_list)).to_numpy(zero_copy_only=False)
+    return table, np.append(on_list, False)[codes]
+
+
+def _write_table(path: Path, table: pa.Table) -> None:
+    write_atomic(path, lambda temporary: pq.write_table(table, temporary))
+
+
+def _exchange(run: Run, building: Path, changed: set[str]) -> None:
+    """Complete the new run with the unchanged files of the old one, give it its name, and remove the old one."""
+    if run.kind == QUALIFICATIONS:
+        renewed = changed
+    else:
+        renewed = {f"part-{int(name):05d}{suffix}" for name in changed for suffix in (".json", ".zarr")}
+    for path in sorted(path for path in run.path.rglob("*") if path.is_file()):
+        name = path.relative_to(run.path).as_posix()
+        if name == MANIFEST or {name, name.partition("/")[0]} & renewed:
+            continue
+        target = building / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        os.link(path, target)
+    rewrite_manifest(run, building)
+    swap_folder(building, run.path)
+    remove_run(building)
+
+
+def _load(site: Path) -> ForgetList:
+    found = load_forgotten(site)
+    if found is None:
+        raise AmmrankError(f"{site} has no list of users to forget; run `ammrank forget` again")
+    return found

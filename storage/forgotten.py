@@ -1,0 +1,125 @@
+"""Remember who is to be forgotten without keeping their ids: a list of keyed hashes, and the key in a file of its own.
+
+Whoever has the list but not the key cannot tell whether an id is on it. Both files are for the owner only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from storage.errors import DamagedStore
+from storage.files import read_json, sync_folder, write_json
+from storage.ids import UserIds, ids_from_arrays
+from storage.registry import FORMAT, PartSchema
+
+KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
+_KEY_BYTES, _HASH_BYTES = 32, 16
+_STARTS = {"indptr": "cell", "X/indptr": "value", "ranking/indptr": "click", "user_id_offsets": "id_byte"}
+"""Arrays of starts, and the dimension that each cuts into users."""
+
+
+@dataclass(frozen=True)
+class ForgetList:
+    """The hashes of the users who are to be forgotten, and the key to make them."""
+
+    key: bytes
+    hashes: frozenset[str]
+
+    def hash_texts(self, texts: pa.Array) -> list[str]:
+        """Return the keyed hash of every id, given as text."""
+        return [
+            hashlib.blake2b(text.encode(), key=self.key, digest_size=_HASH_BYTES).hexdigest()
+            for text in texts.to_pylist()
+        ]
+
+    def is_on(self, ids: UserIds) -> np.ndarray:
+        """Return which ids are on the list."""
+        return self.texts_on(ids.to_arrow().cast(pa.string()))
+
+    def texts_on(self, texts: pa.Array) -> np.ndarray:
+        """Return which ids, given as text, are on the list; null is nobody."""
+        known = np.zeros(len(texts), bool)
+        filled = np.asarray(texts.is_valid().to_numpy(zero_copy_only=False))
+        found = self.hash_texts(texts.filter(pa.array(filled)))
+        known[filled] = [entry in self.hashes for entry in found]
+        return known
+
+
+def load_forgotten(site: Path | None) -> ForgetList | None:
+    """Return the list of a site, None when nobody was ever forgotten; refuse a list whose key is gone."""
+    if site is None:
+        return None
+    place, key_place = site / LIST_NAME, site / KEY_NAME
+    if not place.is_file():
+        return None
+    content = read_json(place)
+    if not isinstance(content, dict) or content.get("format") != FORMAT or "hashes" not in content:
+        raise DamagedStore(f"{place} is not the JSON that was written; put it back from a copy")
+    if not key_place.is_file() or len(key := key_place.read_bytes()) != _KEY_BYTES:
+        raise DamagedStore(f"{key_place}, the key of {place}, is missing or cut; put it back from a copy")
+    return ForgetList(key, frozenset(content["hashes"]))
+
+
+def add_forgotten(site: Path, ids: UserIds) -> ForgetList:
+    """Put users on the list, durably, and return it; the first time, make the key."""
+    known = load_forgotten(site)
+    if known is None:
+        known = ForgetList(_make_key(site / KEY_NAME), frozenset())
+    hashes = known.hashes | set(known.hash_texts(ids.to_arrow().cast(pa.string())))
+    before = os.umask(0o077)
+    try:
+        write_json(site / LIST_NAME, {"format": FORMAT, "hashes": sorted(hashes)})
+    finally:
+        os.umask(before)
+    return ForgetList(known.key, frozenset(hashes))
+
+
+def leave_out_forgotten(
+    schema: PartSchema, arrays: Mapping[str, np.ndarray], forgotten: ForgetList | None
+) -> dict[str, np.ndarray]:
+    """Return the arrays of a part without the users on the list."""
+    if forgotten is None:
+        return dict(arrays)
+    return drop_users(schema, arrays, forgotten.is_on(ids_from_arrays(arrays)))
+
+
+def drop_users(schema: PartSchema, arrays: Mapping[str, np.ndarray], dropped: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays of a part without some users: their rows and all that belongs to them."""
+    if not dropped.any():
+        return dict(arrays)
+    keep = ~dropped
+    kept = {"user": keep}
+    for name, dim in _STARTS.items():
+        if name in arrays:
+            kept[dim] = np.repeat(keep, np.diff(arrays[name]))
+    dims = {spec.name: spec.dims[0] for spec in schema.arrays}
+    left = {}
+    for name, array in arrays.items():
+        if name in _STARTS:
+            left[name] = np.concatenate([[0], np.cumsum(np.diff(array)[keep])]).astype(array.dtype)
+        else:
+            left[name] = array[kept[dims[name]]]
+    return left
+
+
+def _make_key(path: Path) -> bytes:
+    """Return the key of an earlier attempt, or a new one in a file that only the owner can read."""
+    if path.is_file() and len(found := path.read_bytes()) == _KEY_BYTES:
+        return found
+    path.unlink(missing_ok=True)
+    key = secrets.token_bytes(_KEY_BYTES)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(key)
+        file.flush()
+        os.fsync(file.fileno())
+    sync_folder(path.parent)
+    return key

@@ -1,0 +1,255 @@
+"""Forgetting: the users are gone from every store, all others are as they were, and they stay away."""
+
+import itertools
+import json
+import shutil
+import stat
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+import zarr
+from distributed import Client, LocalCluster
+from lakes import At, date_of, event, good_events, write_events, write_lake, write_site
+
+from storage.errors import BadInput, DamagedStore
+from storage.forgotten import add_forgotten, drop_users, load_forgotten
+from storage.ids import ids_from_values
+from storage.registry import FEATURES, STATE
+from storage.runs import verify_run
+from storage.user_lists import read_user_list
+from workflows.config import load_config
+from workflows.forget import forget_users, kept_runs
+from workflows.ingest import ingest
+from workflows.nightly import nightly
+
+N_DAYS = 7
+NUMBERS = list(range(101, 131))
+NAMES = [f"ü/{number}=<b>" for number in range(101, 131)]
+CONFIG = {
+    "features": {"min_days": 1},
+    "train": {"shards": 1, "epochs": 1, "every_nights": 3},
+    "score": {"k": 2},
+    "quarantine": {"max_share": 0.5},
+}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as c,
+    ):
+        yield c
+
+
+@pytest.fixture(scope="module", params=["integers", "strings"])
+def begun(request, client, tmp_path_factory):
+    """A site with two published nights, in which every user is in every store, quarantine included."""
+    ids = NUMBERS if request.param == "integers" else NAMES
+    types = {} if request.param == "integers" else {"user_id": pa.string()}
+    world = tmp_path_factory.mktemp("world")
+    lake = write_lake(world / "lake", n_days=N_DAYS, ids=ids, repeat=1, **types)
+    for day in range(N_DAYS):
+        bad = [event(user, category="Unheard of", timestamp=At(2)) for user in ids]
+        write_events(lake, day, good_events(ids), **types)
+        write_events(lake, day, bad, file="part-1.parquet", **types)
+    site = write_site(world / "site", lake, **CONFIG)
+    for day in (4, 5):
+        nightly(client, site, load_config(site.config_path), date_of(day))
+    return site, ids
+
+
+@pytest.fixture
+def place(begun, tmp_path):
+    site, ids = begun
+    shutil.copytree(site.path, tmp_path / "site")
+    return type(site)(tmp_path / "site"), ids
+
+
+def found_users(site):
+    """Return the ids in every store, read without our own readers, by the first folder of the store."""
+    found = {}
+    for path in site.path.rglob("*.parquet"):
+        column = pq.read_table(path).column("user_id")
+        found.setdefault(path.relative_to(site.path).parts[0], set()).update(str(value) for value in column.to_pylist())
+    for path in site.path.rglob("user_id*/zarr.json"):
+        store = found.setdefault(path.relative_to(site.path).parts[0], set())
+        group = zarr.open_group(path.parents[1], mode="r")
+        if path.parent.name == "user_id":
+            store.update(str(value) for value in group["user_id"][:])
+        elif path.parent.name == "user_id_offsets":
+            data, starts = group["user_id_bytes"][:].tobytes(), group["user_id_offsets"][:]
+            store.update(data[a:b].decode() for a, b in itertools.pairwise(starts))
+    return found
+
+
+STORES = {"days", "state", "users", "features", "qualifications", "quarantine"}
+
+
+def write_list(path, ids):
+    path.write_text("user_id\n" + "".join(f"{user}\n" for user in ids), encoding="utf-8")
+    return path
+
+
+def test_forget_users__are_gone_everywhere_and_all_others_stay(client, place, tmp_path):
+    site, ids = place
+    gone, others = ids[3:6], {str(user) for user in ids} - {str(user) for user in ids[3:6]}
+    before = found_users(site)
+    assert set(before) == STORES
+    assert all({str(user) for user in gone} <= users for users in before.values())
+    rows_before = pq.read_table(site.qualifications_folder(date_of(5)) / "by_user")
+    facts = forget_users(client, site, write_list(tmp_path / "list.txt", gone))
+    assert facts["rows left"] == 0
+    assert facts["rows removed"] > 0
+    assert facts["files with them"] > 0
+    after = found_users(site)
+    assert set(after) == STORES
+    for store, users in after.items():
+        assert users & others == before[store] & others
+        assert not users & {str(user) for user in gone}
+    for run in kept_runs(site):
+        verify_run(run)
+    keep = pc.invert(pc.is_in(rows_before.column("user_id"), pa.array(gone, rows_before.schema.field("user_id").type)))
+    rows_after = pq.read_table(site.qualifications_folder(date_of(5)) / "by_user")
+    assert rows_after.to_pylist() == rows_before.filter(keep).to_pylist()
+    assert not list(site.path.rglob(".tmp-*"))
+    for path in site.path.rglob("*"):
+        if path.is_file() and path.suffix in (".json", ".jsonl", ".csv", ".html"):
+            text = path.read_text(encoding="utf-8")
+            assert not any(f'"{user}"' in text for user in gone), path
+
+
+def test_forget_users__stay_away_and_the_night_equals_one_that_never_knew_them(client, place, tmp_path):
+    site, ids = place
+    gone = ids[:2]
+    forget_users(client, site, write_list(tmp_path / "list.txt", gone))
+    nightly(client, site, load_config(site.config_path), date_of(6))
+    for store, users in found_users(site).items():
+        assert not users & {str(user) for user in gone}, store
+    # From scratch, with the list in force from the first day on, the states are the same.
+    fresh = type(site)(tmp_path / "fresh")
+    fresh.path.mkdir()
+    for name in ("ammrank.yaml", ".forget-key", "forgotten.json"):
+        shutil.copy2(site.path / name, fresh.path / name)
+    known = ingest(client, fresh, load_config(site.config_path), date_of(6))
+    ours = site.path / site.current().runs["head"]
+    assert known.head.path.name == ours.name
+    for part in sorted(ours.glob("part-*.json")):
+        assert part.read_bytes() == (known.head.path / part.name).read_bytes()
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+def test_forget_users__goes_on_after_a_crash(client, place, tmp_path):
+    site, ids = place
+    listed = write_list(tmp_path / "list.txt", ids[:3])
+    # As a crash between exchange and removal leaves it: an old run under a temporary name, and half a run.
+    head = site.path / site.current().runs["head"]
+    shutil.copytree(head, head.with_name(f".tmp-{head.name}-abc"))
+    (site.path / "qualifications" / ".building-date=2026-01-11-abc").mkdir()
+    add_forgotten(site.path, ids_from_values(ids[:3]))
+    forget_users(client, site, listed)
+    assert not list(site.path.rglob(".tmp-*"))
+    assert not list((site.path / "qualifications").glob(".building-*"))
+    again = forget_users(client, site, listed)
+    assert (again["rows removed"], again["on the list"]) == (0, 3)
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+def test_forget_users__the_list_holds_no_id_and_needs_its_key(client, place, tmp_path):
+    site, ids = place
+    forget_users(client, site, write_list(tmp_path / "list.txt", ids[:2]))
+    text = (site.path / "forgotten.json").read_text()
+    assert len(json.loads(text)["hashes"]) == 2
+    assert not any(str(user) in text for user in ids[:2])
+    for name in ("forgotten.json", ".forget-key"):
+        assert stat.S_IMODE((site.path / name).stat().st_mode) == 0o600
+    (site.path / ".forget-key").unlink()
+    with pytest.raises(DamagedStore, match=r"\.forget-key, the key of .*forgotten.json, is missing or cut"):
+        nightly(client, site, load_config(site.config_path), date_of(6))
+
+
+def test_load_forgotten__not_what_was_written(tmp_path):
+    assert load_forgotten(None) is None
+    assert load_forgotten(tmp_path) is None
+    (tmp_path / "forgotten.json").write_text("{}")
+    with pytest.raises(DamagedStore, match="is not the JSON that was written; put it back from a copy"):
+        load_forgotten(tmp_path)
+
+
+def test_forget_list__another_key_gives_other_hashes(tmp_path):
+    ids = ids_from_values([1, 2, 3])
+    lists = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        lists.append(add_forgotten(tmp_path / name, ids_from_values([2])))
+    assert lists[0].is_on(ids).tolist() == lists[1].is_on(ids).tolist() == [False, True, False]
+    assert lists[0].hashes.isdisjoint(lists[1].hashes)
+    assert lists[0].texts_on(pa.array([None, "2", ""])).tolist() == [False, True, False]
+
+
+def test_drop_users__by_hand():
+    arrays = {
+        "user_id": np.array([5, 7, 9]),
+        "indptr": np.array([0, 2, 2, 3]),
+        "cell": np.array([1, 4, 0], np.uint16),
+        "intensity": np.array([0.5, 0.25, 1.0]),
+        "last": np.array([10, 20, 30]),
+    }
+    left = drop_users(STATE, arrays, np.array([True, False, False]))
+    assert {name: array.tolist() for name, array in left.items()} == {
+        "user_id": [7, 9],
+        "indptr": [0, 0, 1],
+        "cell": [0],
+        "intensity": [1.0],
+        "last": [30],
+    }
+    arrays = {
+        "user_id_offsets": np.array([0, 1, 3]),
+        "user_id_bytes": np.frombuffer(b"abb", np.uint8),
+        "X/indptr": np.array([0, 1, 3]),
+        "X/indices": np.array([2, 0, 1], np.uint16),
+        "X/data": np.array([1, 2, 3], np.float32),
+        "age_bucket": np.array([0, 1], np.int8),
+        "gender": np.array([-1, 1], np.int8),
+        "ranking/indptr": np.array([0, 2, 3]),
+        "ranking/category": np.array([2, 1, 0], np.uint16),
+        "ranking/intensity": np.array([2.0, 1.0, 0.5]),
+    }
+    left = drop_users(FEATURES, arrays, np.array([False, True]))
+    assert left["user_id_bytes"].tobytes() == b"a"
+    assert left["X/indices"].tolist() == [2]
+    assert left["ranking/category"].tolist() == [2, 1]
+    assert drop_users(FEATURES, arrays, np.array([False, False])).keys() == arrays.keys()
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("list.txt", "user_id\n\n", "has no user ids; write one a line"),
+        ("list.txt", "7\nseven\n", "line 2: user ids of this site are 64-bit integers, found text"),
+        ("list.txt", "99999999999999999999", "line 1: user ids of this site are 64-bit integers"),
+        ("list.parquet", "no parquet", "give a parquet file of user ids"),
+        (None, None, "give a text file with one user id a line"),
+    ],
+)
+def test_read_user_list__what_is_wrong_with_it(tmp_path, name, content, said):
+    path = tmp_path / (name or "missing")
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(BadInput, match=said) as caught:
+        read_user_list(path, "int64")
+    assert "seven" not in str(caught.value)
+
+
+def test_read_user_list__parquet_and_text(tmp_path):
+    pq.write_table(pa.table({"user_id": [3, 1, 3], "other": [0, 0, 0]}), tmp_path / "list.parquet")
+    assert read_user_list(tmp_path / "list.parquet", "int64").to_arrow().to_pylist() == [1, 3]
+    assert read_user_list(tmp_path / "list.parquet", "string").to_arrow().to_pylist() == ["1", "3"]
+    (tmp_path / "list.txt").write_text("b \n\nä\n", encoding="utf-8")
+    assert read_user_list(tmp_path / "list.txt", "string").to_arrow().to_pylist() == ["b", "ä"]
+    pq.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "two.parquet")
+    with pytest.raises(BadInput, match="must have a column user_id, found a, b"):
+        read_user_list(tmp_path / "two.parquet", "int64")

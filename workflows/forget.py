@@ -1,0 +1,91 @@
+"""`ammrank forget`: remove users from everything a site keeps, and keep them out of later nights."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ammrank_dask.forget import forget_in_runs, scan_runs
+from ammrank_dask.tasks import Progress, silent
+from storage.errors import AmmrankError, BadInput
+from storage.files import TEMPORARY
+from storage.forgotten import add_forgotten, load_forgotten
+from storage.runs import MANIFEST, open_run
+from storage.site import RUN_FOLDERS, Site
+from storage.user_lists import read_user_list
+from workflows.options import AmmrankCommand, computing_options, show, site_argument
+from workflows.session import open_session
+
+
+def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = silent) -> dict[str, Any]:
+    """Put users on the list, remove them from all that is kept, and look that nothing of them is left.
+
+    The list is written first: whatever happens afterwards, later nights leave these users out, and the same command
+    goes on where it stopped.
+    """
+    head = site.current()
+    if head is None:
+        raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
+    ids = read_user_list(users, open_run(site.path / head.runs["head"]).manifest["config"]["id_kind"])
+    add_forgotten(site.path, ids)
+    _remove_leftovers(site)
+    runs, tables = kept_runs(site), sorted((site.path / "quarantine").glob("*.parquet"))
+    removed = forget_in_runs(client, site.path, runs, tables, progress=progress)
+    left = scan_runs(client, site.path, runs, tables, progress=progress)
+    if left.rows:
+        raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
+    listed = load_forgotten(site.path)
+    return {
+        "users": len(ids),
+        "files with them": removed.with_users,
+        "rows removed": removed.rows,
+        "files scanned": left.files,
+        "rows left": left.rows,
+        "on the list": len(listed.hashes) if listed is not None else 0,
+        "not changed": "trained models, which hold no user; and the lake, which is yours: remove them there too",
+    }
+
+
+def kept_runs(site: Site) -> list[Path]:
+    """Return all finished runs that can hold users."""
+    runs = [run for folder in RUN_FOLDERS for run in site.finished_runs(folder)]
+    return [*runs, *sorted(path.parent for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}"))]
+
+
+def _remove_leftovers(site: Site) -> None:
+    """Remove scratch and unfinished runs: they may hold users, and can be made again."""
+    shutil.rmtree(site.scratch, ignore_errors=True)
+    finished = set(kept_runs(site))
+    for folder in (*RUN_FOLDERS, "qualifications"):
+        levels = "*/*" if folder == "days" else "*"
+        for path in (site.path / folder).glob(levels):
+            if path not in finished and path.is_dir():
+                shutil.rmtree(path)
+    for path in (site.path / "quarantine").glob(f"{TEMPORARY}*"):
+        path.unlink()
+
+
+@click.command("forget", cls=AmmrankCommand)
+@site_argument
+@click.option(
+    "--users",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File of user ids: parquet, or text with one a line.",
+)
+@computing_options
+def command(site: Path, users: Path, cluster: str | None, as_json: bool, quiet: bool) -> None:
+    """Remove users from everything that is kept, and keep them out of later nights.
+
+    Partials, state, features, qualifications and quarantined rows of all kept runs are written again without them.
+    """
+    with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
+        facts = forget_users(job.client, job.site, users, progress=job.progress)
+    show(facts, as_json)
+
+
+if __name__ == "__main__":
+    command()
