@@ -148,6 +148,23 @@ def population_stability(before: np.ndarray, now: np.ndarray, n_before: int, n_n
     return ((p - q) * np.log(p / q)).sum(axis=1)
 
 
+def align_exposure(exposure: np.ndarray, names: Sequence[str], categories: Sequence[str], n_ranks: int) -> np.ndarray:
+    """Return the exposure of a night over the categories and ranks of another one: (L, n_ranks), 0 where it has none.
+
+    Parameters
+    ----------
+    exposure, names
+        (L', k') users by category and rank, and the names of the categories.
+    """
+    aligned = np.zeros((len(categories), n_ranks), np.int64)
+    code_of = {name: code for code, name in enumerate(names)}
+    common = min(n_ranks, exposure.shape[1])
+    for code, name in enumerate(categories):
+        if name in code_of:
+            aligned[code, :common] = exposure[code_of[name], :common]
+    return aligned
+
+
 def _spread(exposure: np.ndarray, n_users: int) -> np.ndarray:
     counts = np.column_stack([exposure, n_users - exposure.sum(axis=1)]) + 0.5
     return counts / counts.sum(axis=1, keepdims=True)

@@ -10,7 +10,7 @@ import pytest
 import reference_report
 
 from ammrank_dask.checks import check_night
-from ammrank_dask.drift import SHIFT_EDGES, binned_quantile, compare_held, population_stability
+from ammrank_dask.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
 from ammrank_dask.exposure import (
     Thresholds,
     entropy,
@@ -23,7 +23,7 @@ from ammrank_dask.exposure import (
 from ammrank_dask.groups import count_by_group
 from ammrank_dask.held import held_from_table
 from ammrank_dask.policies import PolicyCounts
-from ammrank_dask.realised import match_clicks
+from ammrank_dask.realised import match_clicks, most_clicked
 from ammrank_dask.report import exposure_of, summarise
 from storage.charts import breakable, percent, rank_bar, round_up, tag
 from storage.ids import ids_from_values
@@ -145,6 +145,17 @@ def test_population_stability__by_hand():
     p, q = np.array([5.5, 5.5]) / 11, np.array([2.5, 8.5]) / 11
     assert population_stability(before, now, 10, 10)[0] == pytest.approx(((p - q) * np.log(p / q)).sum())
     assert population_stability(before, before, 10, 10).tolist() == [0.0]
+
+
+def test_align_exposure__by_name_and_rank():
+    before = np.array([[1, 2], [3, 4]])
+    assert align_exposure(before, ["b", "gone"], ["a", "b"], 3).tolist() == [[0, 0, 0], [1, 2, 0]]
+    assert align_exposure(before, ["b", "a"], ["a", "b"], 1).tolist() == [[3], [1]]
+
+
+def test_most_clicked__by_name_and_first_of_equals():
+    assert most_clicked([1, 5, 5, 9], list("abcd"), 2, list("dcb")).tolist() == [0, 2]
+    assert most_clicked([1, 5], list("ab"), 2, ["new"]).tolist() == []
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -180,6 +180,25 @@ def test_write_night_report__is_measured_again_when_lost_or_with_other_threshold
     assert (changed["limit"], changed["status"]) == (0.0, "warn")
 
 
+def test_write_night_report__a_damaged_past_night_is_left_out(client, site, caplog):
+    path = site.qualifications_folder(day(5)) / "by_user" / "part-00001.parquet"
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    config = check_config(CONFIG, "test")
+    known = ingest(client, site, config, day(6), with_lag=False)
+    scored = open_run(site.qualifications_folder(day(6)))
+    with caplog.at_level("WARNING", "workflows.report"):
+        write_night_report(client, site, config, known, scored, rebuild=True)
+    summary = summary_of(site, 6)
+    assert summary["drift"] is None
+    assert summary["realised"][0]["measures"] is None
+    said = [record.getMessage() for record in caplog.records if record.name == "workflows.report"]
+    assert [line.partition(":")[0] for line in said] == [
+        "the drift since the night before is not measured",
+        f"what became of the night of {day(5)} is not measured",
+    ]
+    assert all("is not what was written (checksum differs)" in line for line in said)
+
+
 def test_write_night_report__has_no_user_clock_or_place(nights):
     users = pq.read_table(nights.path.parent / "lake" / "users.parquet")["user_id"].to_pylist()
     long_ids = [str(user) for user in users if user > 10**9]

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 
+from ammrank_dask.drift import align_exposure, measure_drift
 from ammrank_dask.exposure import Thresholds
+from ammrank_dask.groups import rank_by_group
+from ammrank_dask.held import held_parts
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.policies import PolicyCounts
+from ammrank_dask.qualifications import Qualifications, open_qualifications
+from ammrank_dask.realised import PastNight, measure_realised, most_clicked
+from ammrank_dask.report import exposure_of, summarise
 from ammrank_dask.tasks import Progress, silent
 from storage.errors import BadInput, DamagedStore
 from storage.files import digest_of, read_json
@@ -20,12 +27,15 @@ from storage.registry import DAY
 from storage.reports import EXPOSURE, PAGE, SUMMARY, write_report
 from storage.runs import Run, is_finished, open_run
 from storage.site import Site
+from storage.verdicts import read_verdict
 from storage.vocabulary import CLICK_GROUP
 from workflows.config import Config
 from workflows.ingest import Ingested, ingest
 from workflows.options import AmmrankCommand, computing_options, date_option, show, site_argument
 from workflows.score import QUALIFICATIONS_KIND, find_previous
 from workflows.session import open_session
+
+logger = logging.getLogger(__name__)
 
 REPORT_FORMAT = 2
 """Version of summary.json: a report of another version is measured again."""
@@ -70,50 +80,36 @@ def measure_night(
     client: Any, site: Site, config: Config, known: Ingested, qualifications: Run, *, progress: Progress = silent
 ) -> dict[str, Any]:
     """Return the content of `summary.json` of a night."""
-    from ammrank_dask.drift import measure_drift
-    from ammrank_dask.groups import rank_by_group
-    from ammrank_dask.held import held_parts
-    from ammrank_dask.report import summarise
-
     facts, settings = qualifications.manifest["facts"], qualifications.manifest["config"]
-    categories, k = settings["categories"], settings["k"]
-    parts = held_parts(qualifications)
-    policies = {name: PolicyCounts.from_json(found) for name, found in facts["policies"].items()}
-    previous = find_previous(site, known.date)
-    before = None if previous is None else previous.run
-    drift = None
-    if before is not None and len(held_parts(before)) == len(parts):
-        drift = measure_drift(client, held_parts(before), parts, categories, progress=progress)
-        drift["model_changed"] = before.manifest["inputs"]["model"] != qualifications.manifest["inputs"]["model"]
+    before, drift = _compare_with_before(client, find_previous(site, known.date), qualifications, progress)
     groups = []
     if known.users is not None:
-        groups = rank_by_group(client, parts, known.users, categories, k, progress=progress)
+        parts = held_parts(qualifications)
+        groups = rank_by_group(client, parts, known.users, settings["categories"], settings["k"], progress=progress)
     summary = summarise(
-        policies,
+        {name: PolicyCounts.from_json(found) for name, found in facts["policies"].items()},
         settings["policy"],
         np.array(facts["clicks"], np.int64),
-        categories,
+        settings["categories"],
         date=str(known.date),
         cold_users=facts["cold_users"],
-        k=k,
+        k=settings["k"],
         n_of={name: found["n"] for name, found in facts["policies"].items() if "n" in found},
         thresholds=Thresholds(**config.report.thresholds.model_dump()),
-        before=None
-        if before is None
-        else (str(_date_of(before)), _counts_like(before, categories, policies[settings["policy"]].exposure.shape[1])),
+        before=before,
         drift=drift,
-        realised=list(_measure_past(client, site, config, known, len(parts), progress)),
+        realised=[_look_back(client, site, config, known, nights, progress) for nights in REALISED_NIGHTS],
         groups=groups,
     )
     summary["events_of_label_window"] = facts["events_of_label_window"]
     summary["source"] = _source(config, qualifications)
+    verdict = read_verdict(site, known.date)
+    summary["gate"] = dict(verdict.facts) if verdict is not None else None
     return summary
 
 
 def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:
     """Write the files of a report from its summary and return their folder."""
-    from ammrank_dask.report import exposure_of
-
     date = _date_of(qualifications)
     folder = site.report_folder(date)
     manifest = qualifications.manifest
@@ -137,33 +133,54 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
     return folder
 
 
-def _measure_past(
-    client: Any, site: Site, config: Config, known: Ingested, n_partitions: int, progress: Progress
-) -> Iterator[dict[str, Any]]:
-    """Yield what became of the qualifications of past nights; without measures where there were none."""
-    from ammrank_dask.held import held_parts
-    from ammrank_dask.realised import PastNight, measure_realised
+def _compare_with_before(
+    client: Any, previous: Qualifications | None, qualifications: Run, progress: Progress
+) -> tuple[tuple[str, PolicyCounts] | None, dict[str, Any] | None]:
+    """Return date and counts of the night before and the drift since; None when the two cannot be compared."""
+    parts = held_parts(qualifications)
+    if previous is None or previous.n_partitions != len(parts):
+        return None, None
+    settings = qualifications.manifest["config"]
+    categories, policy = settings["categories"], settings["policy"]
+    try:
+        drift = measure_drift(client, held_parts(previous.run), parts, categories, progress=progress)
+    except DamagedStore as error:
+        logger.warning("the drift since the night before is not measured: %s", error)
+        return None, None
+    drift["model_changed"] = previous.run.manifest["inputs"]["model"] != qualifications.manifest["inputs"]["model"]
+    n_ranks = PolicyCounts.from_json(qualifications.manifest["facts"]["policies"][policy]).exposure.shape[1]
+    counts = previous.counts
+    exposure = align_exposure(counts.exposure, previous.categories, categories, n_ranks)
+    return (str(_date_of(previous.run)), PolicyCounts(exposure, counts.categories_per_user)), drift
 
+
+def _look_back(
+    client: Any, site: Site, config: Config, known: Ingested, nights: int, progress: Progress
+) -> dict[str, Any]:
+    """Return what became of the qualifications of a past night; no measures when there are none, or no clicks since."""
+    date = known.date - dt.timedelta(nights)
+    found: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
+    folder = site.qualifications_folder(date)
+    if not is_finished(folder):
+        return found
     categories = known.taxonomy.categories
     first_cell = config.event_groups.index(CLICK_GROUP) * len(categories)
-    for nights in REALISED_NIGHTS:
-        date = known.date - dt.timedelta(nights)
-        folder = site.qualifications_folder(date)
-        days = _days_since(site, known, date) if is_finished(folder) else None
-        measures = None
-        if days is not None:
-            past = open_run(folder, QUALIFICATIONS_KIND)
-            parts = held_parts(past)
-            if len(parts) == n_partitions:
-                night = PastNight(
-                    parts,
-                    [[day.part(number) for day in days] for number in range(n_partitions)],
-                    _popular(past, categories),
-                    past.manifest["config"]["k"],
-                )
-                cells = (first_cell, first_cell + len(categories))
-                measures = measure_realised(client, night, categories, cells, progress=progress)
-        yield {"nights": nights, "date": str(date), "measures": measures}
+    try:
+        past = open_qualifications(folder)
+        days = _days_since(site, known, date)
+        if days is None or past.n_partitions != config.partitions:
+            return found
+        night = PastNight(
+            held_parts(past.run),
+            [[day.part(number) for day in days] for number in range(config.partitions)],
+            most_clicked(past.facts["clicks"], past.categories, past.k, categories),
+            past.k,
+        )
+        cells = (first_cell, first_cell + len(categories))
+        return {**found, "measures": measure_realised(client, night, categories, cells, progress=progress)}
+    except DamagedStore as error:
+        logger.warning("what became of the night of %s is not measured: %s", date, error)
+        return found
 
 
 def _days_since(site: Site, known: Ingested, date: dt.date) -> list[Run] | None:
@@ -177,28 +194,6 @@ def _days_since(site: Site, known: Ingested, date: dt.date) -> list[Run] | None:
             return None
         runs.append(open_run(path, DAY.kind))
     return runs
-
-
-def _popular(past: Run, categories: Sequence[str]) -> np.ndarray:
-    """Return the codes of the k categories that were clicked most when a night was scored."""
-    clicks = np.array(past.manifest["facts"]["clicks"], np.int64)
-    names = past.manifest["config"]["categories"]
-    best = np.argsort(-clicks, kind="stable")[: past.manifest["config"]["k"]]
-    chosen = {names[code] for code in best}
-    return np.array([code for code, name in enumerate(categories) if name in chosen], np.int64)
-
-
-def _counts_like(before: Run, categories: Sequence[str], n_ranks: int) -> PolicyCounts:
-    """Return the counts of a night over the categories and ranks of another one."""
-    settings = before.manifest["config"]
-    counts = PolicyCounts.from_json(before.manifest["facts"]["policies"][settings["policy"]])
-    code_of = {name: code for code, name in enumerate(settings["categories"])}
-    exposure = np.zeros((len(categories), n_ranks), np.int64)
-    common = min(n_ranks, counts.exposure.shape[1])
-    for code, name in enumerate(categories):
-        if name in code_of:
-            exposure[code, :common] = counts.exposure[code_of[name], :common]
-    return PolicyCounts(exposure, counts.categories_per_user)
 
 
 def _date_of(qualifications: Run) -> dt.date:
