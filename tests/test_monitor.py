@@ -3,15 +3,18 @@
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
 from contextlib import contextmanager
+from pathlib import Path
 
 import prometheus_client
 import pytest
+import yaml
 from bokeh.core.serialization import Serializer
 from bokeh.document import Document
 from bokeh.models.widgets import Div
@@ -31,6 +34,7 @@ from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, tabl
 from ammrank_dask.tasks import run_tasks
 
 HOSTILE = "<script>alert(1)</script>$$\\href{x}$$\u202e"
+ROOT = Path(__file__).parent.parent
 STAGES = ["ingest", "train", "score"]
 
 
@@ -97,6 +101,21 @@ def test_apply__training_tells_the_time_left_from_its_epochs():
     state.apply({"kind": "train", **closed}, 4.0)
     last = take_snapshot(state, 4.0)["training"]
     assert [(fact["loss"], fact.get("validation_error")) for fact in last] == [(3.0, None), (2.0, 0.1)]
+
+
+def test_apply__the_last_training_is_shown_until_another_night_trains():
+    state = NightState()
+    begin_night(state, 0.0)
+    state.apply({"kind": "train", "epoch": 1, "round": 1, "validation_error": 0.3}, 1.0)
+    state.apply({"kind": "night", "state": "end"}, 2.0)
+    begin_night(state, 3.0, date="2026-03-06")
+    facts = take_snapshot(state, 4.0)
+    assert [fact["night"] for fact in facts["training"]] == ["2026-03-05"]
+    state.apply({"kind": "night", "state": "end"}, 5.0)
+    assert [night.get("validation_error") for night in take_snapshot(state, 6.0)["history"]] == [0.3, None]
+    begin_night(state, 7.0, date="2026-03-07")
+    state.apply({"kind": "train", "epoch": 1, "round": 1, "loss": 1.0}, 8.0)
+    assert [fact["night"] for fact in take_snapshot(state, 9.0)["training"]] == ["2026-03-07"]
 
 
 def test_apply__without_a_night_tasks_make_their_stage():
@@ -217,7 +236,7 @@ def test_take_snapshot__is_json_also_with_numbers_that_are_none():
     state = NightState()
     state.apply({"kind": "train", "epoch": 1, "round": 1, "loss": math.inf, "validation_error": math.nan}, 1.0)
     facts = json.loads(json.dumps(take_snapshot(state, 2.0), allow_nan=False))
-    assert facts["training"] == [{"epoch": 1, "round": 1, "loss": None, "validation_error": None}]
+    assert facts["training"] == [{"epoch": 1, "round": 1, "loss": None, "validation_error": None, "night": None}]
 
 
 def test_choose_categories__keeps_the_starved_ones():
@@ -538,3 +557,31 @@ def test_record_performance__writes_a_page_that_needs_no_network(tmp_path):
     assert [path.name for path in folder.iterdir()] == [PERFORMANCE_PAGE]
     assert '<script type="text/javascript" src=' not in page
     assert "Dask Performance Report" in page
+
+
+# The docs
+
+
+def test_alerts__use_only_metrics_that_there_are():
+    rules = yaml.safe_load((ROOT / "docs" / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    state = hostile_state()
+    state.apply({"kind": "night", "state": "end"}, 103.0)
+    begin_night(state, history=[{"date": "2026-03-04", "stages": {"ingest": 1.0}}])
+    registry = prometheus_client.CollectorRegistry()
+    registry.register(NightCollector(lambda: take_snapshot(state, 104.0)))
+    known = {sample.name for metric in registry.collect() for sample in metric.samples}
+    exposure = {"ammrank_starved_categories", "ammrank_exposure_users", "ammrank_exposure_coverage"}
+    for rule in rules:
+        assert set(re.findall(r"ammrank_\w+", rule["expr"])) <= known | exposure, rule["alert"]
+        assert rule["annotations"]["summary"]
+
+
+def test_monitoring_md__names_every_metric_and_its_examples_run():
+    text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(ammrank_[a-z_]+)`", text))
+    source = (ROOT / "ammrank_dask" / "monitor" / "metrics.py").read_text(encoding="utf-8")
+    written = set(re.findall(r'"(ammrank_[a-z_]+)"', source))
+    assert {name.removesuffix("_total") for name in named} == written
+    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr

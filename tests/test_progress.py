@@ -4,6 +4,7 @@ import io
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 
@@ -103,6 +104,21 @@ def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, 
     written = capsys.readouterr().err
     assert written.startswith(pattern)
     assert written.count("\n") == (0 if quiet else 1)
+
+
+def test_ammrank__ctrl_c_on_a_terminal_ends_with_one_sentence_and_130(tmp_path):
+    """A terminal sends it to all processes of the command: none of them may end with a traceback."""
+    arguments = ["simulate", str(tmp_path / "lake"), "--users", "100000", "--days", "60"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "workflows.cli", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
+        said = [process.stderr.readline(), process.stderr.readline()]  # the dashboard, and the first stage
+        os.killpg(process.pid, signal.SIGINT)
+        said += process.stderr.readlines()
+        assert process.wait(timeout=60) == 130
+    assert said[0].startswith("dashboard ")
+    assert said[1].startswith("simulate-users: ")
+    assert said[2:] == ["ammrank: interrupted; run the same command again to go on\n"]
 
 
 def test_progress__importing_it_does_not_import_dask():

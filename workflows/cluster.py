@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from storage.errors import AmmrankError, BadInput
 from workflows.cluster_checks import check_workers, private_workers
+from workflows.interrupts import LeaveInterrupts
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -130,6 +131,8 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
             client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
         except (TimeoutError, OSError) as error:
             raise AmmrankError(f"the cluster did not come up within {config.timeout:g} s: {error}") from None
+        if config.class_ is not None:
+            client.register_plugin(LeaveInterrupts())
         stack.enter_context(private_workers(client))
         if site is not None and site.is_dir():
             check_workers(client, site, timeout=config.timeout)

@@ -198,7 +198,8 @@ class Curve(Panel):
         found = [fact for fact in facts["training"] if fact.get(self.fact) is not None]
         x = [fact["epoch"] - 1 + fact["round"] / max(1, fact.get("rounds", 1)) for fact in found]
         y = [float(fact[self.fact]) for fact in found]
-        self.set(self.figure.title, text=f"{self.title}: {y[-1]:.4g}" if y else self.waiting)
+        night = f" (night {label_of(found[-1]['night'])})" if found and found[-1]["night"] else ""
+        self.set(self.figure.title, text=f"{self.title}: {y[-1]:.4g}{night}" if y else self.waiting)
         self.set(self.points, data={"x": x, "y": y})
 
 

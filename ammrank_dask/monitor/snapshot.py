@@ -95,15 +95,15 @@ def _stage(stage: Stage, usual: float | None, state: NightState, now: float) -> 
         "tasks_failed": stage.tasks_failed,
         "step": step,
         "unit": None if rate is None else rate.unit,
-        "rate": None if rate is None else rate.rate(now),
+        "rate": None if rate is None or not rate.done else rate.rate(now),
     }
 
 
 def _training_left(state: NightState, seconds: float) -> float | None:
     """Return the seconds that training has left, from the epochs it has done."""
-    if not state.rounds or "epochs" not in state.rounds[-1]:
+    last = state.rounds[-1] if state.rounds else {}
+    if "epochs" not in last or last["night"] != state.night["date"]:
         return None
-    last = state.rounds[-1]
     done = (last["epoch"] - 1 + last["round"] / max(1, last.get("rounds", 1))) / max(1, last["epochs"])
     return seconds * (1 - done) / done if done else None
 

@@ -105,6 +105,8 @@ class NightState:
         self.nights: deque[dict[str, Any]] = deque(maxlen=MAX_NIGHTS)
         self.batches: OrderedDict[str, Batch] = OrderedDict()
         self.worker_names: OrderedDict[str, str] = OrderedDict()
+        self.rounds: deque[dict[str, Any]] = deque(maxlen=MAX_ROUNDS)
+        self.planes: dict[str, Any] | None = None
         self._begin_night({}, None)
 
     # Events of the client
@@ -141,8 +143,6 @@ class NightState:
         self.client = event.get("client")
         self.stages = OrderedDict((name, Stage(name)) for name in event.get("stages", [])[:MAX_STAGES])
         self.open_stage: str | None = None
-        self.rounds: deque[dict[str, Any]] = deque(maxlen=MAX_ROUNDS)
-        self.planes: dict[str, Any] | None = None
         self.exposure: dict[str, Any] | None = None
         self.in_hand: dict[Key, tuple[float, str]] = {}
         self.paces: OrderedDict[tuple[str, str], Pace] = OrderedDict()
@@ -205,6 +205,9 @@ class NightState:
         if counts is not None:
             self.planes = {"categories": categories or [str(code) for code in range(len(counts))], "counts": counts}
         facts = {name: value for name, value in event.items() if name not in ("kind", "client")}
+        facts["night"] = self.night["date"]
+        if self.rounds and self.rounds[-1]["night"] != facts["night"]:
+            self.rounds.clear()  # until a night trains, the page shows the training of the night that did last
         last = self.rounds[-1] if self.rounds else {}
         if (last.get("epoch"), last.get("round")) == (facts["epoch"], facts["round"]):
             self.rounds[-1] = facts | last  # the end of an epoch adds what was measured to its last round
@@ -302,7 +305,8 @@ class NightState:
         self.failures.append({"stage": batch.name, "part": key[2], "worker": name, "error": error})
 
     def _summary(self, now: float) -> dict[str, Any]:
-        errors = [fact["validation_error"] for fact in self.rounds if "validation_error" in fact]
+        own = [fact for fact in self.rounds if fact["night"] == self.night["date"]]
+        errors = [fact["validation_error"] for fact in own if "validation_error" in fact]
         stages = {stage.name: round(stage.seconds(now), 3) for stage in self.stages.values() if stage.started}
         seconds = now - self.night["started"] if self.night["started"] is not None else None
         summary: dict[str, Any] = {"date": self.night["date"], "seconds": seconds, "stages": stages}

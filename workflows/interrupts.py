@@ -1,0 +1,27 @@
+"""Let Ctrl-C end a command and nothing else: a terminal sends it to the workers of the embedded cluster too."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+from typing import Any
+
+from distributed import WorkerPlugin
+
+
+class LeaveInterrupts(WorkerPlugin):
+    """Make the processes of workers ignore Ctrl-C; the command that started them ends them in good order.
+
+    Without it every worker process ends with a traceback of its own on the terminal, and with a warning about the task
+    it was at.
+    """
+
+    name = "ammrank-interrupts"
+    idempotent = True
+
+    def setup(self, worker: Any) -> None:
+        """Ignore SIGINT from now on, in processes that are the worker's own."""
+        with contextlib.suppress(ValueError):  # a worker in a thread: the process is not its own
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            logging.getLogger("distributed.worker.state_machine").setLevel(logging.ERROR)
