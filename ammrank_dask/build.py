@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from ammrank_dask.features import (
 )
 from ammrank_dask.interest import InterestState, end_of
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
+from ammrank_dask.limits import Limits, group_of
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.state import DayPart, part_of, parts_of, read_states
 from ammrank_dask.tasks import Progress, run_tasks, silent
@@ -110,7 +111,8 @@ class FeatureSource:
 
     The state at `date` is `base` folded over `days` (none when `base` is of that date). With `label_days`, the days
     after `date` up to the end of the label window, only users who clicked at least `min_categories` categories in
-    them are kept, with their ranking. Without, users are those of the state, and of `users` if `all_users`.
+    them are kept, with their ranking. Without, users are those of the state, and of `users` if `all_users`. The users
+    of `suppressed`, by partition, are left out; `limits` keeps categories out of the rankings of groups of users.
     """
 
     date: dt.date
@@ -122,6 +124,8 @@ class FeatureSource:
     min_categories: int = 1
     id_kind: str = "int64"
     max_age_days: int | None = None
+    suppressed: Mapping[int, UserIds] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
 
     def part(self, partition: int) -> FeaturePart:
         """Return the source of one partition."""
@@ -135,6 +139,8 @@ class FeatureSource:
             self.min_categories,
             self.id_kind,
             self.max_age_days,
+            self.suppressed.get(partition, empty_ids(self.id_kind)),
+            self.limits,
         )
 
 
@@ -151,6 +157,8 @@ class FeaturePart:
     min_categories: int
     id_kind: str
     max_age_days: int | None
+    suppressed: UserIds
+    limits: Limits
 
 
 def build_features(
@@ -206,7 +214,7 @@ def build_partition(
     labels: dict[str, np.ndarray] = {}
     if source.label_days:
         with measure("read"):
-            clicks = _read_clicks(source, settings, click_group)
+            clicks = _read_clicks(source, settings, click_group, people)
         users = clicks.user_ids
         category, intensity = rank_users(clicks, len(settings.categories))
         labels = {
@@ -215,9 +223,9 @@ def build_partition(
             "ranking/intensity": intensity,
         }
     elif people is not None and source.all_users:
-        users = union([state.user_ids, people.user_ids])
+        users = _without(union([state.user_ids, people.user_ids]), source.suppressed)
     else:
-        users = state.user_ids
+        users = _without(state.user_ids, source.suppressed)
     bucket, gender = describe_users(users, people)
     with measure("kernel"):
         rows = _restrict(state, users).place(users)
@@ -248,12 +256,23 @@ def _read_state(source: FeaturePart, settings: FeatureSettings) -> InterestState
     return state.drop_empty_users()
 
 
-def _read_clicks(source: FeaturePart, settings: FeatureSettings, click_group: str) -> InterestState:
+def _read_clicks(
+    source: FeaturePart, settings: FeatureSettings, click_group: str, people: Demographics | None
+) -> InterestState:
+    """Return the clicks that make rankings: not of users who are left out, nor on categories kept from them."""
     first = settings.groups.index(click_group) * len(settings.categories)
     cells = (first, first + len(settings.categories))
     clicks = InterestState.empty(source.id_kind, settings.n_cells)
     for _, state in read_states(None, source.label_days, settings.alpha, None, source.id_kind, settings.n_cells, cells):
         clicks = state
+    allowed = source.limits.allowed(len(settings.categories))
+    if len(allowed) or len(source.suppressed):
+        counts = np.diff(clicks.indptr)
+        kept = np.repeat(source.suppressed.positions_of(clicks.user_ids) < 0, counts)
+        if len(allowed):
+            group = group_of(*describe_users(clicks.user_ids, people))
+            kept &= allowed[np.repeat(group, counts), clicks.cell - first]
+        clicks = clicks.select_cells(kept).drop_empty_users()
     counts = np.diff(clicks.indptr)
     few = np.repeat(counts < source.min_categories, counts)
     return clicks.select_cells(~few).drop_empty_users()
@@ -264,6 +283,13 @@ def _read_people(source: FeaturePart) -> Demographics | None:
         return None
     arrays = source.users.read(USERS)
     return Demographics(ids_from_arrays(arrays), arrays["age"], arrays["gender"])
+
+
+def _without(users: UserIds, others: UserIds) -> UserIds:
+    """Return the users who are not among others."""
+    if not len(others):
+        return users
+    return users.take(np.flatnonzero(others.positions_of(users) < 0))
 
 
 def _restrict(state: InterestState, users: UserIds) -> InterestState:

@@ -19,6 +19,7 @@ from ammrank_dask.features import Features, open_features
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.selection import sort_by_category
 from ammrank_dask.monitor.events import LiveExposure
+from ammrank_dask.monitor.meters import measure
 from ammrank_dask.panels import top_categories
 from ammrank_dask.policies import POLICIES, Policy, PolicyCounts, ScoredUsers
 from ammrank_dask.qualifications import Qualifications, open_qualifications
@@ -303,11 +304,13 @@ class ScoreJob:
 def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     """Score one partition, write it if its policy can already tell, and return its facts."""
     features = open_features(job.features)
-    part = features.partition(partition, variant=job.variant)
-    panels = job.load_panels()
+    with measure("read"):
+        part = features.partition(partition, variant=job.variant)
+        panels = job.load_panels()
     n_categories, k = len(features.categories), job.settings.k
     limits = job.settings.limits(features.categories).filter(n_categories, part.age_bucket, part.gender)
-    codes, scores, everything = top_categories(part.X, panels, k, limits, keep_all=bool(job.late))
+    with measure("kernel"):
+        codes, scores, everything = top_categories(part.X, panels, k, limits, keep_all=bool(job.late))
     users = ScoredUsers(part.user_ids, codes, scores, panels.tie_order)
     facts: dict[str, Any] = {
         "users": len(codes),
@@ -320,10 +323,11 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
         if not policy.needs_all_scores:
             held[policy.name] = policy.hold(users, None)
             facts["policies"][policy.name] = policy.count(held[policy.name], n_categories, k).to_json()
-    if job.late:
-        job.scratch.save(partition, everything, part.user_ids, facts)
-    if job.settings.policy in held:
-        job.write(partition, held[job.settings.policy], features.categories, facts)
+    with measure("write"):
+        if job.late:
+            job.scratch.save(partition, everything, part.user_ids, facts)
+        if job.settings.policy in held:
+            job.write(partition, held[job.settings.policy], features.categories, facts)
     return facts
 
 
@@ -339,7 +343,8 @@ def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[
     pairs = policy.hold(users, plan)
     counts = policy.count(pairs, len(categories), job.settings.k).to_json()
     if name == job.settings.policy:
-        job.write(partition, pairs, categories, counts)
+        with measure("write"):
+            job.write(partition, pairs, categories, counts)
     return counts
 
 

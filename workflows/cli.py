@@ -12,6 +12,8 @@ import click
 # The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
 COMMANDS = {
     "demo": "Simulate a lake, make a site, run some nights, and say where the report is.",
+    "evaluate": "Compare AMM-rank with other methods on your own data: table, curves, JSON, HTML.",
+    "explain": "Say why a user got their categories: scores, winning planes, and the features that carried them.",
     "features": "Build the features of every user at the end of a date.",
     "forget": "Remove users from everything that is kept, and keep them out of later nights.",
     "ingest": "Bring the interest state up to a date.",

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from ammrank_dask.build import FeatureSource, build_features
+from ammrank_dask.hashing import partition_of
+from ammrank_dask.limits import Limits, limits_by_name
 from ammrank_dask.tasks import Progress, silent
 from storage.errors import BadInput
-from storage.files import digest_of
+from storage.files import digest_file, digest_of
+from storage.ids import UserIds
 from storage.runs import Run
 from storage.site import Site
+from storage.user_lists import read_user_list
 from storage.vocabulary import CLICK_GROUP
 from workflows.config import Config
 from workflows.ingest import Ingested, ingest
-from workflows.mapping import feature_settings
+from workflows.mapping import feature_settings, lake_path
 from workflows.options import (
     AmmrankCommand,
     computing_options,
@@ -31,8 +37,17 @@ from workflows.session import open_session
 
 def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
     """Build the features of every user to be scored, at the end of the ingested date."""
-    source = FeatureSource(known.date, known.head, (), known.users, config.score.users == "all", id_kind=known.id_kind)
-    inputs = {"state": known.head.digest, "users": known.users.digest if known.users else None}
+    suppressed, digest = suppressed_users(site, config, known)
+    source = FeatureSource(
+        known.date,
+        known.head,
+        (),
+        known.users,
+        config.score.users == "all",
+        id_kind=known.id_kind,
+        suppressed=suppressed,
+    )
+    inputs = {"state": known.head.digest, "users": known.users.digest if known.users else None, **digest}
     return _build(client, site, config, known, source, inputs, progress)
 
 
@@ -45,6 +60,8 @@ def training_features(client: Any, site: Site, config: Config, known: Ingested, 
         )
     lag_date = known.date - dt.timedelta(config.label.days)
     window = [(day, digest) for day, digest in known.history if day > lag_date]
+    suppressed, suppress_digest = suppressed_users(site, config, known)
+    limits = ranking_limits(config, known.taxonomy.categories)
     source = FeatureSource(
         lag_date,
         known.lag,
@@ -54,13 +71,38 @@ def training_features(client: Any, site: Site, config: Config, known: Ingested, 
         label_days=tuple((day, known.days[day]) for day, _ in window),
         min_categories=config.label.min_categories,
         id_kind=known.id_kind,
+        suppressed=suppressed,
+        limits=limits,
     )
     inputs = {
         "state": known.lag.digest,
         "users": known.users.digest if known.users else None,
         "label_days": [[str(day), digest] for day, digest in window],
+        **suppress_digest,
+        **({"exclude_by_group": config.score.exclude_by_group} if limits.exclude_by_group else {}),
     }
     return _build(client, site, config, known, source, inputs, progress)
+
+
+def suppressed_users(site: Site, config: Config, known: Ingested) -> tuple[dict[int, UserIds], dict[str, str]]:
+    """Return the users to leave out, by partition, and what identifies them among the inputs of a run."""
+    if config.score.suppress is None:
+        return {}, {}
+    path = lake_path(site, config.score.suppress)
+    if not path.is_file():
+        raise BadInput(f"score.suppress must name a file of user ids, found none at {path}; write it or set null")
+    ids = read_user_list(path, known.id_kind, may_be_empty=True)
+    home = partition_of(ids, config.partitions)
+    by_partition = {int(i): ids.take(np.flatnonzero(home == i)) for i in np.unique(home)}
+    return by_partition, {"suppress": digest_file(path)}
+
+
+def ranking_limits(config: Config, categories: Sequence[str]) -> Limits:
+    """Return which categories are kept from groups of users."""
+    try:
+        return limits_by_name(categories, exclude_by_group=config.score.exclude_by_group)
+    except BadInput as error:
+        raise BadInput(f"score.{error}") from None
 
 
 def _build(
