@@ -1,0 +1,132 @@
+"""Flip a byte or take away a file in each kind of store: it is found before it is used, and what is published stays."""
+
+import datetime as dt
+import shutil
+
+import pytest
+from click.testing import CliRunner
+from distributed import Client, LocalCluster
+
+from ammrank_dask.simulation import simulate
+from storage.errors import BadInput, DamagedStore
+from storage.files import write_text
+from storage.site import Site
+from workflows.config import check_config, load_config, write_config
+from workflows.nightly import nightly
+from workflows.verify import command as verify
+
+FIRST = dt.date(2026, 1, 5)
+CONFIG = {
+    "label": {"days": 3, "min_categories": 1},
+    "features": {"min_days": 1},
+    "train": {"epochs": 1, "every_nights": 1},
+    "gate": {"min_users": 1},
+    "partitions": 2,
+}
+
+
+def day(number):
+    return FIRST + dt.timedelta(number)
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as c,
+    ):
+        yield c
+
+
+@pytest.fixture(scope="module")
+def begun(client, tmp_path_factory):
+    """A site with two published nights, the second of which compared two models."""
+    lake = tmp_path_factory.mktemp("world") / "lake"
+    simulate(client, lake, truth=lake.with_name("truth"), users=300, days=8, seed=3, start=FIRST)
+    place = Site(lake.parent / "site")
+    names = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
+    config = {**CONFIG, "lake": {key: str(lake / name) for key, name in names.items()}}
+    write_text(place.config_path, write_config(check_config(config, "test")))
+    for number in (4, 5):
+        nightly(client, place, load_config(place.config_path), day(number))
+    return place
+
+
+@pytest.fixture
+def place(begun, tmp_path):
+    shutil.copytree(begun.path, tmp_path / "site")
+    return Site(tmp_path / "site")
+
+
+def run_of(place, role):
+    return place.path / place.current().runs[role]
+
+
+STORES = {
+    "partial of a day": lambda place: min((place.path / "days" / f"date={day(4)}").glob("*/part-*.zarr/intensity/c/0")),
+    "state": lambda place: run_of(place, "head") / "part-00000.zarr" / "cell" / "c" / "0",
+    "lag state": lambda place: run_of(place, "lag") / "part-00001.zarr" / "user_id" / "c" / "0",
+    "users": lambda place: run_of(place, "users") / "part-00000.zarr" / "age" / "c" / "0",
+    "features": lambda place: run_of(place, "features") / "part-00000.zarr" / "X" / "data" / "c" / "0",
+    "columns of the features": lambda place: run_of(place, "features") / "columns.json",
+    "list of a part": lambda place: run_of(place, "head") / "part-00000.json",
+    "manifest": lambda place: run_of(place, "head") / "manifest.json",
+    "model": lambda place: max(
+        (path for path in run_of(place, "model").rglob("*") if path.is_file() and path.name != "manifest.json"),
+        key=lambda path: path.stat().st_size,
+    ),
+    "verdict": lambda place: place.verdict_folder(day(5)) / "manifest.json",
+    "qualifications by user": lambda place: run_of(place, "qualifications") / "by_user" / "part-00000.parquet",
+    "qualifications by category": lambda place: min((run_of(place, "qualifications") / "by_category").glob("*/*")),
+    "changes": lambda place: run_of(place, "qualifications") / "delta" / "part-00001.parquet",
+}
+USED_NEXT_NIGHT = (
+    "partial of a day",
+    "state",
+    "users",
+    "model",
+    "manifest",
+    "list of a part",
+    "qualifications by user",
+)
+
+
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+@pytest.mark.parametrize("harm", [flip, lambda path: path.unlink()], ids=["flipped", "removed"])
+@pytest.mark.parametrize("store", STORES)
+def test_verify__finds_damage_in_every_kind_of_store(place, store, harm):
+    victim = STORES[store](place)
+    harm(victim)
+    done = CliRunner().invoke(verify, [str(place.path)])
+    if store == "verdict" and not victim.exists():
+        return  # without a manifest there is no verdict: the gate decides again
+    assert done.exit_code == 65, done.output
+    assert str(victim.parent.relative_to(place.path)).split("/")[0] in done.output
+
+
+@pytest.mark.parametrize("store", USED_NEXT_NIGHT)
+def test_nightly__refuses_damaged_input_and_leaves_what_is_published(client, place, store):
+    published = (place.path / "CURRENT").read_bytes()
+    flip(STORES[store](place))
+    with pytest.raises(
+        (DamagedStore, BadInput), match=r"make it again with --rebuild|train it again|not the JSON that was"
+    ):
+        nightly(client, place, load_config(place.config_path), day(6))
+    assert (place.path / "CURRENT").read_bytes() == published
+
+
+def test_nightly__rebuild_repairs_and_ends_with_the_bytes_of_a_sound_site(client, begun, place, tmp_path):
+    sound = Site(tmp_path / "sound")
+    shutil.copytree(begun.path, sound.path)
+    config = load_config(place.config_path)
+    nightly(client, sound, config, day(6))
+    for store in ("partial of a day", "state", "users"):
+        flip(STORES[store](place))
+    nightly(client, place, config, day(6), rebuild=True)
+    assert place.digest() == sound.digest()
+    assert CliRunner().invoke(verify, [str(place.path)]).exit_code == 0
