@@ -75,6 +75,9 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
     rows = sorted(summary["categories"], key=lambda row: (-row["click_share"], -row["exposure"]))
     slots = policies[summary["policy"]]["slots"]
     clicked = sorted((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
+    in_force = summary["policy"]
+    starved = sorted((row for row in rows if row["policies"][in_force]["starved"]), key=lambda row: row["ratio"] or 0.0)
+    least = [*starved, *(row for row in clicked if not row["policies"][in_force]["starved"])]
     shown = rows[:_SHOWN_IN_CHART]
     spans = {name: _span(measured["categories_per_user"]) for name, measured in policies.items()}
     widest = max([1.0, *(row["exposure"] for row in shown), *(row["click_share"] * slots for row in shown)])
@@ -90,7 +93,7 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
         "short": {name: _short(name, name == summary["policy"]) for name in policies},
         "warnings": [check for check in summary["checks"] if check["status"] != "ok"],
         "n_starved": policies[summary["policy"]]["starved_categories"],
-        "least": clicked[:_SHOWN_IN_LIST],
+        "least": least[:_SHOWN_IN_LIST],
         "most": clicked[: -_SHOWN_IN_LIST - 1 : -1],
         "spans": spans,
         "spread": {name: str(low) if low == high else f"{low} to {high}" for name, (low, high) in spans.items()},

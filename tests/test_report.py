@@ -360,6 +360,19 @@ def test_render_page__says_the_answer_first(chosen):
     assert "Not known yet" in page
 
 
+def test_render_page__starved_categories_come_first():
+    page = " ".join(render_page(make_summary()).split())
+    least = page[page.index("Shown least for their clicks") : page.index("Shown most for their clicks")]
+    names = re.findall(r"<li><span>(.*?)(?: <b class=\"pill warn\">starved</b>)?</span><span>(.*?)</span>", least)
+    assert names == [
+        ("=garten &amp; haus", "0.00"),
+        ("&lt;script&gt;alert(1)&lt;/<wbr>script&gt;", "no clicks"),
+        ("games /<wbr> &lt;b&gt;", "0.31"),
+        ("autos", "7.50"),
+    ]
+    assert least.count(">starved<") == 2
+
+
 def test_render_page__without_users_or_date():
     nothing = {"user_top_k": PolicyCounts(np.zeros((4, 1), int), np.zeros(5, int))}
     summary = summarise(nothing, "user_top_k", np.zeros(4, int), CATEGORIES, date=None, cold_users=0, k=1)
