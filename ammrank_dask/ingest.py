@@ -16,7 +16,7 @@ import pyarrow as pa
 from distributed import Client
 
 from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, end_of
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.routing import Intake, number_users, slice_by_partition
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.errors import BadInput
@@ -194,7 +194,14 @@ def _ingest_batch(
         slices = [path for block in blocks[day.date] for path in block.slice_paths()]
         collections += [
             (
-                day.run, partition, intake.n_partitions, slices, day.id_kind, end_of(day.date), alpha, mapping.n_cells,
+                day.run,
+                partition,
+                intake.n_partitions,
+                slices,
+                day.id_kind,
+                end_of(day.date),
+                alpha,
+                mapping.n_cells,
                 intake.forgotten,
             )
             for partition in start_run(day.run, intake.n_partitions)
@@ -250,13 +257,15 @@ def read_block(
             columns.category,
             *([columns.user_id] if piece.file.id_kind == "string" else []),
         )
-        for row, table in read_batches(piece, names, dictionaries):
-            batch = decode_events(table, mapping, end=end, where=piece.file.path)
+        for row, table in measure_each("read", read_batches(piece, names, dictionaries)):
+            with measure("decode"):
+                batch = decode_events(table, mapping, end=end, where=piece.file.path)
             _count(facts, batch, table, mapping)
             bad_rows.add(batch.status, table, columns, piece.file.name, row)
             rows = {"cell": batch.cell.astype(cell_dtype(mapping.n_cells)), "time": batch.time}
             sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
-            write_slices(block.slice_path(n_batches), n_partitions, sections)
+            with measure("write"):
+                write_slices(block.slice_path(n_batches), n_partitions, sections)
             n_batches += 1
     write_quarantine(block.quarantine_path, bad_rows)
     block.finish(n_batches, facts.to_json(VALUES_COUNTED))

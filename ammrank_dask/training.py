@@ -22,6 +22,7 @@ from distributed import Client
 from ammrank_dask.features import Features
 from ammrank_dask.metrics import disagreement_error
 from ammrank_dask.monitor.events import publish
+from ammrank_dask.monitor.meters import measure
 from ammrank_dask.planes import PlaneSums, WeightMean, train_block
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.shards import (
@@ -414,16 +415,22 @@ def train_shard(
     for block in blocks:
         if block.partition not in rows:
             rows[block.partition] = PreparedRows(folder / f"rows-{block.partition:05d}", TRAIN)
-        X, rankings = rows[block.partition].read(block.start, block.stop)
+        with measure("read"):
+            X, rankings = rows[block.partition].read(block.start, block.stop)
         key = [model.seed, epoch, block.number] if epoch >= 0 else [model.seed, 2**31, block.number, 1]
-        loss += train_block(planes, X, rankings, np.random.default_rng(key).permutation(len(rankings)), **options)
-    _save_planes(output, planes, WeightMean(), loss=loss)
+        order = np.random.default_rng(key).permutation(len(rankings))
+        with measure("kernel"):
+            loss += train_block(planes, X, rankings, order, **options)
+    with measure("write"):
+        _save_planes(output, planes, WeightMean(), loss=loss)
 
 
 def merge_shards(parts: list[Path], weights: list[float], output: Path) -> None:
     """Write the weighted sum of some models."""
-    sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights)
-    save_arrays(output, {"sums": sums}, {})
+    with measure("merge"):
+        sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights)
+    with measure("write"):
+        save_arrays(output, {"sums": sums}, {})
 
 
 def close_round(
@@ -448,7 +455,8 @@ def close_round(
     before, learned = load_facts(now), [load_facts(shard) for shard in shards]
     planes = _load_planes(shards[0])
     parts, weights = zip(*merged, strict=True)
-    planes.sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights).astype(np.float32)
+    with measure("merge"):
+        planes.sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights).astype(np.float32)
     planes.step = advance_step(before["step"], [facts["step"] - before["step"] for facts in learned])
     mean = _load_mean(now)
     if average_with is not None:

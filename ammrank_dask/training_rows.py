@@ -9,6 +9,7 @@ import scipy.sparse as sp
 
 from ammrank_dask.features import open_features
 from ammrank_dask.hashing import SPLITS, split_of
+from ammrank_dask.monitor.meters import measure
 from ammrank_dask.rankings import check_rankings
 from storage.checkpoints import load_array, load_facts, save_arrays
 from storage.errors import BadInput
@@ -19,7 +20,8 @@ TRAIN, VALIDATION = "train", "validation"
 def prepare_rows(features_path: str, partition: int, variant: str | None, block_rows: int, folder: Path) -> None:
     """Decode the labelled rows of one partition, training and validation apart, and count clickers by block."""
     features = open_features(features_path)
-    part = features.partition(partition, variant=variant)
+    with measure("decode"):
+        part = features.partition(partition, variant=variant)
     if part.rankings is None:
         raise BadInput(f"partition {partition} of {features_path} must have rankings, found none")
     n_categories = len(features.categories)

@@ -23,6 +23,7 @@ from distributed import Client, LocalCluster
 from ammrank_dask.monitor import dashboard
 from ammrank_dask.monitor.events import LiveExposure, publish, watch_night, watch_stage
 from ammrank_dask.monitor.exposure import exposure_facts
+from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.monitor.metrics import NightCollector
 from ammrank_dask.monitor.page import build_page, head_html, history_html, troubles_html
 from ammrank_dask.monitor.panels import MAX_CATEGORIES, choose_categories
@@ -516,6 +517,35 @@ def test_publish__numpy_values_arrive_as_plain_ones():
         ((_, event),) = client.get_events("ammrank")
     assert list(event["planes_per_category"]) == [1, 2]
     assert (event["epoch"], event["loss"], event["kind"]) == (1, 0.5, "train")
+
+
+def spend(seconds):
+    with measure("kernel"):
+        time.sleep(seconds)
+    return sum(measure_each("read", iter([1, 2, 3])))
+
+
+def test_measure__spans_tell_what_a_stage_spends_its_time_on():
+    assert spend(0.0) == 6  # outside a task nothing happens
+    with small_cluster() as client:
+        with watch_stage(client, "train"):
+            assert run_tasks(client, "train", spend, [(0.2,)]) == [6]
+        deadline = time.monotonic() + 20
+        found = {}
+        while ("train", "kernel") not in found and time.monotonic() < deadline:  # workers tell with their heartbeat
+            time.sleep(0.1)
+            found = client.run_on_scheduler(seconds_by_span)
+    assert found["train", "kernel"] == pytest.approx(0.2, abs=0.1)
+    assert ("train", "read") in found
+
+
+def seconds_by_span(dask_scheduler):
+    found = {}
+    for span in dask_scheduler.extensions["spans"].spans.values():
+        for (_, _, part, unit), seconds in span.cumulative_worker_metrics.items():
+            if unit == "seconds" and len(span.name) == 2:
+                found[span.name[1], part] = seconds
+    return found
 
 
 def test_preload__gives_a_scheduler_the_page_from_its_start(tmp_path):

@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import workflows.progress
+from workflows.cluster import BUILT_IN
 from workflows.progress import Bars, Lines, progress_for
 
 
@@ -108,7 +109,9 @@ def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, 
 
 def test_ammrank__ctrl_c_on_a_terminal_ends_with_one_sentence_and_130(tmp_path):
     """A terminal sends it to all processes of the command: none of them may end with a traceback."""
-    arguments = ["simulate", str(tmp_path / "lake"), "--users", "100000", "--days", "60"]
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(BUILT_IN.read_text().replace("127.0.0.1:8787", "127.0.0.1:0"))
+    arguments = ["simulate", str(tmp_path / "lake"), "--users", "100000", "--days", "60", "--cluster", str(cluster)]
     with subprocess.Popen(
         [sys.executable, "-m", "workflows.cli", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
     ) as process:
