@@ -5,6 +5,7 @@ Unlike the runs of a site they are mapped into memory, not decoded, and go when 
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -23,9 +24,8 @@ def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[s
     temporary = temporary_beside(folder)
     temporary.mkdir()
     try:
-        for name, array in arrays.items():
-            np.save(temporary / f"{name}.npy", array, allow_pickle=False)
-        write_json(temporary / FACTS, dict(facts), durable=False)
+        places = {name: _write_array(temporary / f"{name}.npy", array) for name, array in arrays.items()}
+        write_json(temporary / FACTS, {"facts": dict(facts), "arrays": places}, durable=False)
         rename_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -38,11 +38,27 @@ def is_saved(folder: Path) -> bool:
 
 def load_facts(folder: Path) -> dict[str, Any]:
     """Return the facts of a folder."""
-    facts: dict[str, Any] = read_json(folder / FACTS)
+    facts: dict[str, Any] = read_json(folder / FACTS)["facts"]
     return facts
 
 
 def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     """Return one array: a copy of its own, or mapped and read only."""
-    array: np.ndarray = np.load(folder / f"{name}.npy", mmap_mode="r" if mapped else None, allow_pickle=False)
-    return array
+    # Not with np.load, which reads the header as Python: that fails now and then when threads of one process do it at
+    # the same time (CPython issue 106905, mended in 3.12).
+    dtype, shape, offset = read_json(folder / FACTS)["arrays"][name]
+    path = folder / f"{name}.npy"
+    if mapped and math.prod(shape):
+        return np.memmap(path, np.dtype(dtype), "r", offset, tuple(shape))
+    return np.fromfile(path, np.dtype(dtype), math.prod(shape), offset=offset).reshape(shape)
+
+
+def _write_array(path: Path, array: np.ndarray) -> tuple[str, list[int], int]:
+    """Write a `.npy` file and return type, shape, and where the values begin."""
+    array = np.ascontiguousarray(array)
+    # Not with np.save, which does not say that a disk is full.
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        offset = file.tell()
+        file.write(array.data)
+    return array.dtype.str, list(array.shape), offset

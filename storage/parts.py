@@ -99,7 +99,7 @@ def write_part(
         for folder in sorted({parent for name in files for parent in PurePosixPath(name).parents}):
             (temporary / folder).mkdir(parents=folder == _HERE)
         for name, data in files.items():
-            with open(temporary / name, "xb", buffering=0) as file:
+            with open(temporary / name, "xb") as file:
                 file.write(data)
         # The list comes before the rename: a part that has its name has its list. The end of the run syncs all.
         write_json(final.with_suffix(".json"), sidecar, durable=False)

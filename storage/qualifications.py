@@ -197,7 +197,7 @@ def _write(path: Path, table: pa.Table) -> list[int]:
     data = sink.getvalue()
     temporary = temporary_beside(path)
     try:
-        with open(temporary, "wb", buffering=0) as file:
+        with open(temporary, "wb") as file:
             file.write(data)
         os.replace(temporary, path)
     finally:

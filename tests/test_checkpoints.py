@@ -1,0 +1,37 @@
+"""Arrays of a running job: what is written is read back, mapped or not, by any number of threads."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from storage.checkpoints import is_saved, load_array, load_facts, save_arrays
+
+ARRAYS = {
+    "floats": np.arange(6, dtype=np.float32).reshape(2, 3),
+    "columns": np.asfortranarray(np.arange(6).reshape(2, 3)),
+    "empty": np.zeros((0, 4), np.int16),
+    "flags": np.array([True, False]),
+}
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_load_array__is_what_was_saved(tmp_path, mapped):
+    folder = tmp_path / "new" / "saved"
+    assert not is_saved(folder)
+    save_arrays(folder, ARRAYS, {"n": 3})
+    assert is_saved(folder)
+    assert load_facts(folder) == {"n": 3}
+    for name, array in ARRAYS.items():
+        found = load_array(folder, name, mapped=mapped)
+        assert found.dtype == array.dtype
+        np.testing.assert_array_equal(found, array)
+        assert found.flags.writeable or mapped
+        np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), array)
+
+
+def test_load_array__by_many_threads_at_once(tmp_path):
+    save_arrays(tmp_path / "saved", ARRAYS, {})
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda _: load_array(tmp_path / "saved", "floats").sum(), range(400)))
+    assert set(found) == {15.0}
