@@ -1,6 +1,7 @@
 """The gate: a new model scores only when the held-out users rank no worse with it."""
 
 import datetime as dt
+import json
 import shutil
 
 import numpy as np
@@ -31,7 +32,7 @@ CONFIG = {
     "gate": {"min_users": 1},
     "partitions": 2,
 }
-TERRIBLE = {"epochs": 1, "every_nights": 2, "regularization": 1e6}
+TERRIBLE = {"epochs": 1, "every_nights": 2, "regularization": 1e6, "warm_start": False}
 
 
 def day(number):
@@ -167,6 +168,9 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     assert not verdict.accepted
     assert verdict.facts["challenger"]["disagreement_error"] > verdict.facts["champion"]["disagreement_error"]
     assert verify_run(place.verdict_folder(day(7))) == 0
+    folder = place.report_folder(day(7))
+    assert json.loads((folder / "summary.json").read_text())["gate"]["accepted"] is False
+    assert f"the model of {day(5)} stays: disagreement error" in (folder / "report.html").read_text()
     # A night that died between training and the verdict decides alike.
     digest, written = place.digest(), (place.verdict_folder(day(7)) / "manifest.json").read_bytes()
     shutil.rmtree(place.path / "gates")
