@@ -1,4 +1,4 @@
-"""The charts of the page: each takes a snapshot and changes only what differs from the last one."""
+"""The charts of the page, each drawn from a snapshot of the night."""
 
 from __future__ import annotations
 
@@ -8,66 +8,19 @@ from typing import Any
 
 from bokeh.models import (
     BasicTicker,
-    ColumnDataSource,
     DataRange1d,
     FixedTicker,
     HoverTool,
     NumeralTickFormatter,
     Range1d,
 )
-from bokeh.models.annotations import Title
-from bokeh.plotting import figure
 
+from ammrank_dask.monitor.panel import BLUE, GREY, INK, ORANGE, PALE, RED, Panel, empty_source
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text
 
-BLUE, PALE, ORANGE, GREY, RED, INK = "#3f76b0", "#e3e6ea", "#e8912d", "#b9c0ca", "#c8372d", "#333c47"
 STATE_COLOURS = {"waiting": PALE, "running": ORANGE, "end": BLUE, "failed": RED, "skipped": PALE}
 STATE_WORDS = {"waiting": "waits", "skipped": "not due", "failed": "failed"}
 MAX_CATEGORIES, MAX_STARVED, MAX_WORKER_ROWS = 60, 25, 8
-
-
-class Panel:
-    """A figure and what it shows now: every change of a property is a message to the browser."""
-
-    def __init__(self, name: str, title: str, **options: Any) -> None:
-        self._shown: dict[tuple[str, str], Any] = {}
-        self.figure = plot = figure(
-            name=name,
-            title=Title(text=title, text_color=INK, text_font_size="13px"),
-            toolbar_location=None,
-            tools="",
-            sizing_mode="stretch_both",
-            min_border=4,
-            **options,
-        )
-        plot.outline_line_color = None
-        plot.grid.grid_line_color = "#eef0f3"
-        plot.axis.axis_line_color = GREY
-        plot.axis.major_tick_line_color = GREY
-        plot.axis.minor_tick_line_color = None
-        plot.axis.major_label_text_font_size = "11px"
-        plot.axis.major_label_text_color = INK
-        plot.axis.axis_label_text_font_size = "11px"
-        plot.axis.axis_label_text_font_style = "normal"
-
-    def set(self, model: Any, **properties: Any) -> None:
-        """Set those properties of a model that differ from what was set last."""
-        for name, value in properties.items():
-            if self._shown.get((model.id, name), self) != value:
-                self._shown[model.id, name] = value
-                setattr(model, name, value)
-
-    def label(self, axis: Any, places: Sequence[float], names: Sequence[str]) -> None:
-        """Write names at places of an axis; names need not differ from each other."""
-        labels = dict(zip(places, names, strict=True))
-        if self._shown.get((axis.id, "labels")) != labels:
-            self._shown[axis.id, "labels"] = labels
-            axis.ticker = FixedTicker(ticks=list(places))
-            axis.major_label_overrides = labels
-
-    def update(self, facts: dict[str, Any]) -> None:
-        """Show a snapshot."""
-        raise NotImplementedError
 
 
 class Timeline(Panel):
@@ -75,8 +28,8 @@ class Timeline(Panel):
 
     def __init__(self) -> None:
         super().__init__("timeline", "Stages", x_range=Range1d(start=0, end=10), y_range=Range1d(start=-0.6, end=0.6))
-        self.bars = _source("y", "left", "right", "colour")
-        self.texts = _source("y", "x", "text")
+        self.bars = empty_source("y", "left", "right", "colour")
+        self.texts = empty_source("y", "x", "text")
         self.figure.hbar(
             y="y", left="left", right="right", height=0.62, fill_color="colour", line_color=None, source=self.bars
         )
@@ -122,7 +75,7 @@ class Workers(Panel):
         super().__init__(
             "workers", "Speed of workers", x_range=Range1d(start=-0.5, end=0.5), y_range=Range1d(start=-0.5, end=0.5)
         )
-        self.cells = _source("x", "y", "alpha", "text", "colour")
+        self.cells = empty_source("x", "y", "alpha", "text", "colour")
         self.figure.rect(
             x="x",
             y="y",
@@ -187,7 +140,7 @@ class Curve(Panel):
     def __init__(self, name: str, fact: str, title: str, waiting: str, colour: str) -> None:
         super().__init__(name, waiting)
         self.fact, self.title, self.waiting = fact, title, waiting
-        self.points = _source("x", "y")
+        self.points = empty_source("x", "y")
         self.figure.line(x="x", y="y", line_width=2, line_color=colour, source=self.points)
         self.figure.scatter(x="x", y="y", size=6, fill_color=colour, line_color="white", source=self.points)
         self.figure.xaxis.axis_label = "epoch"
@@ -210,7 +163,7 @@ class Planes(Panel):
         super().__init__(
             "planes", "Planes per category", x_range=Range1d(start=-0.6, end=0.6), y_range=DataRange1d(start=0)
         )
-        self.bars = _source("x", "top", "name")
+        self.bars = empty_source("x", "top", "name")
         self.figure.vbar(x="x", top="top", width=0.8, fill_color=BLUE, line_color=None, source=self.bars)
         self.figure.add_tools(HoverTool(tooltips=[("category", "@name"), ("planes", "@top")]))
         self.figure.xaxis.ticker = FixedTicker(ticks=[])
@@ -238,14 +191,14 @@ class Exposure(Panel):
 
     def __init__(self) -> None:
         super().__init__("exposure", "Exposure", x_range=Range1d(start=-0.6, end=0.6), y_range=DataRange1d(start=0))
-        self.bars = _source("x", "top", "colour", "name", "users")
-        self.clicks = _source("x", "y")
+        self.bars = empty_source("x", "top", "colour", "name", "users")
+        self.clicks = empty_source("x", "y")
         bars = self.figure.vbar(x="x", top="top", width=0.74, fill_color="colour", line_color=None, source=self.bars)
         self.figure.scatter(
             x="x", y="y", marker="dash", size=13, line_color=INK, line_width=2, source=self.clicks,
             legend_label="share of clicks",
         )  # fmt: skip
-        self.marks = _source("x", "top")
+        self.marks = empty_source("x", "top")
         self.figure.scatter(
             x="x", y="top", marker="inverted_triangle", size=9, fill_color=RED, line_color=None,
             source=self.marks, legend_label="starved",
@@ -326,7 +279,3 @@ def _stage_text(stage: dict[str, Any]) -> str:
     if stage["state"] == "waiting" and stage["left"]:
         return f"usually {seconds_text(stage['left'])}"
     return STATE_WORDS.get(stage["state"], "")
-
-
-def _source(*columns: str) -> ColumnDataSource:
-    return ColumnDataSource({column: [] for column in columns})
