@@ -1,135 +1,108 @@
-"""Pull the plug on the real command: the published night stays, and the rerun ends with the bytes of a quiet run."""
+"""Pull the plug on the real command: the published night stays, and the rerun ends with the bytes of a quiet run.
 
-import contextlib
+A few kills here; `make test-system` pulls it in every stage on every kind of process.
+"""
+
 import json
-import os
 import random
-import signal
+import shutil
 import subprocess
-import sys
-import time
 
 import pytest
 from distributed import Client, LocalCluster
+from plug import STAGES, VICTIMS, OutsideCluster, Plug, ammrank, check_published
 
 from ammrank_dask.simulation import simulate
-from storage.runs import verify_run
 from storage.site import Site
 from workflows.config import check_config, write_config
 
-N_DAYS = 8
 CONFIG = {
     "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
     "label": {"days": 3, "min_categories": 1},
-    "partitions": 4,
+    "features": {"min_days": 1},
+    "train": {"epochs": 2, "shards": 2, "every_nights": 1},
+    "gate": {"min_users": 1},
+    "partitions": 2,
 }
-CLUSTER = """\
-version: 1
-class: distributed.LocalCluster
-kwargs: {n_workers: 2, threads_per_worker: 1, host: 127.0.0.1, dashboard_address: "127.0.0.1:0"}
-"""
-NIGHTS = ("2026-01-11", "2026-01-12")
-
-
-@pytest.fixture(scope="module")
-def lake(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world") / "lake"
-    with LocalCluster(1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
-        simulate(client, folder, truth=folder.with_name("truth"), users=2_000, days=N_DAYS, seed=7)
-    return folder
-
-
-def new_site(lake, name):
-    site = lake.parent / name
-    site.mkdir()
-    (site / "ammrank.yaml").write_text(write_config(check_config(CONFIG, "test")))
-    (site / "cluster.yaml").write_text(CLUSTER)
-    return site
-
-
-def ammrank(*arguments):
-    return [sys.executable, "-m", "workflows.cli", *map(str, arguments)]
+FIRST, SECOND = "2026-01-11", "2026-01-12"
 
 
 def run(*arguments):
-    return subprocess.run(ammrank(*arguments), capture_output=True, text=True, check=False)
-
-
-def digest(site):
-    """Check every byte of the published runs and return one hash over them."""
-    place = Site(site)
-    for name in place.current().runs.values():
-        assert verify_run(site / name) > 0
-    return place.digest()
+    done = subprocess.run(ammrank(*arguments), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 @pytest.fixture(scope="module")
-def undisturbed(lake):
-    site = new_site(lake, "undisturbed")
-    digests = []
-    for night in NIGHTS:
-        done = run("features", site, "--date", night)
-        assert done.returncode == 0, done.stderr
-        digests.append(digest(site))
-    return digests
+def cluster(tmp_path_factory):
+    with OutsideCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
-def children_of(pid):
-    """Return the processes that a process started, and theirs."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                with open(f"/proc/{entry}/stat", encoding="utf-8") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
-            except (OSError, ValueError):
-                continue
-            if parent == pid:
-                found += [int(entry), *children_of(int(entry))]
-    return found
+@pytest.fixture(scope="module")
+def quiet(cluster, tmp_path_factory):
+    """A site with one published night, and the hash of that night and of the next, run without disturbance."""
+    world = tmp_path_factory.mktemp("world")
+    lake, begun, site = world / "lake", world / "begun", world / "quiet"
+    with LocalCluster(1, processes=False, dashboard_address="127.0.0.1:0") as local, Client(local) as client:
+        simulate(client, lake, truth=world / "truth", users=1_000, days=8, seed=7)
+    begun.mkdir()
+    (begun / "ammrank.yaml").write_text(write_config(check_config(CONFIG, "test")))
+    (begun / "cluster.yaml").write_text(f"version: 1\nscheduler_file: {cluster.file}\nwait_for_workers: 2\n")
+    run("nightly", begun, "--date", FIRST)
+    shutil.copytree(begun, site)
+    run("nightly", site, "--date", SECOND)
+    return begun, dict([check_published(begun), check_published(site)])
 
 
-def kill_quietly(pid):
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
+def plug_of(quiet, cluster, name, seed):
+    begun, expected = quiet
+    return Plug(begun, begun.with_name(name), SECOND, cluster, expected, random.Random(seed))
 
 
-@pytest.mark.parametrize("victim", ["driver", "worker"])
-def test_features__killed_again_and_again_end_with_the_same_bytes(lake, undisturbed, victim):
-    site = new_site(lake, f"killed-{victim}")
-    assert run("features", site, "--date", NIGHTS[0]).returncode == 0
-    chance = random.Random(11)
-    n_kills = 0
-    for _ in range(3):
-        with subprocess.Popen(
-            ammrank("features", site, "--date", NIGHTS[1]), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            time.sleep(chance.uniform(1.5, 4.5))
-            children = children_of(process.pid)
-            if process.poll() is None:
-                n_kills += 1
-                for pid in [process.pid, *children] if victim == "driver" else children[-1:]:
-                    kill_quietly(pid)
-            process.wait(timeout=120)
-        published = json.loads((site / "CURRENT").read_text())["date"]
-        assert published in NIGHTS
-        assert digest(site) == undisturbed[NIGHTS.index(published)]
-    assert n_kills
-    done = run("features", site, "--date", NIGHTS[1])
-    assert done.returncode == 0, done.stderr
-    assert digest(site) == undisturbed[1]
+@pytest.mark.timeout(1200)
+def test_nightly__killed_again_and_again_ends_with_the_same_bytes(quiet, cluster):
+    plug = plug_of(quiet, cluster, "killed", seed=11)
+    plug.pull([("train", "worker"), ("score", "driver"), ("train", "scheduler")])
+    assert len(plug.kills) == 3
 
 
-def test_ingest__sigterm_ends_cleanly_with_143(lake, undisturbed):
-    site = new_site(lake, "terminated")
-    with subprocess.Popen(
-        ammrank("features", site, "--date", NIGHTS[1]), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as process:
+@pytest.mark.system
+@pytest.mark.timeout(3600)
+def test_nightly__thirty_kills_in_all_stages(quiet, cluster):
+    plug = plug_of(quiet, cluster, "plugged", seed=5)
+    plan = [(stage, victim) for stage in STAGES for victim in VICTIMS]
+    plan += [(stage, plug.chance.choice(VICTIMS)) for stage in ("ingest", "train", "score") for _ in range(3)]
+    plug.chance.shuffle(plan)
+    plug.pull(plan)
+    assert len(plug.kills) == len(plan) == 30
+    assert {stage for stage, _ in plug.kills} == set(STAGES)
+
+
+def test_nightly__sigterm_ends_cleanly_with_143(quiet, cluster):
+    begun, expected = quiet
+    site = begun.with_name("terminated")
+    shutil.copytree(begun, site)
+    command = ammrank("nightly", site, "--date", SECOND)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         # The address of the dashboard is printed before the first task: from here on the command is at work.
         while not process.stderr.readline().startswith("dashboard"):
             assert process.poll() is None
+        process.stderr.readline()
         process.terminate()
         process.communicate(timeout=60)
         assert process.returncode == 143
-    assert run("features", site, "--date", NIGHTS[1]).returncode == 0
-    assert digest(site) == undisturbed[1]
+    attempt = json.loads((site / "runs" / f"date={SECOND}" / "run.json").read_text())
+    assert (attempt["status"], attempt["exit_code"]) == ("failed", 143)
+    assert check_published(site) == (FIRST, expected[FIRST])
+    second = subprocess.run(ammrank("nightly", site, "--date", SECOND), capture_output=True, check=False)
+    assert second.returncode == 0
+    assert check_published(site) == (SECOND, expected[SECOND])
+
+
+def test_nightly__a_second_run_on_the_same_site_exits_75(quiet, cluster):
+    begun, _ = quiet
+    with Site(begun).exclusive():
+        done = subprocess.run(ammrank("nightly", begun, "--date", SECOND), capture_output=True, text=True, check=False)
+    assert done.returncode == 75
+    assert "another run holds" in done.stderr
