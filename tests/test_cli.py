@@ -15,7 +15,7 @@ from distributed import LocalCluster
 from lakes import write_lake, write_site
 
 from storage.errors import AmmrankError, BadInput, SiteBusy
-from workflows.cli import COMMANDS, ammrank
+from workflows.cli import COMMANDS, SECTIONS, ammrank
 from workflows.cluster import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster, open_cluster
 from workflows.options import AmmrankCommand, show
 
@@ -32,6 +32,13 @@ def run_function(function):
 
 
 # Commands and options
+
+
+def test_ammrank__help_lists_every_command_once():
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(COMMANDS)
+    text = run("--help").output
+    assert [title for title in SECTIONS if f"{title}:" in text] == list(SECTIONS)
+    assert "  nightly  Run one night: ingest" in text
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -27,6 +27,14 @@ COMMANDS = {
     "verify": "Check every manifest and every checksum of a site.",
 }
 
+SECTIONS = {
+    "To start": ("demo", "init"),
+    "Every night": ("nightly", "status"),
+    "One stage of a night": ("ingest", "features", "train", "score", "report"),
+    "To look closer": ("explain", "evaluate", "verify"),
+    "Besides": ("forget", "simulate"),
+}
+
 
 class LazyGroup(click.Group):
     """A group that imports a command's module only when the command is asked for."""
@@ -44,9 +52,10 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands."""
-        with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+        """Write the commands by what they are for."""
+        for title, names in SECTIONS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, COMMANDS[name]) for name in names])
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command, or suggest one."""
