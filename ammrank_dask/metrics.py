@@ -30,15 +30,20 @@ def disagreement_error(scores: np.ndarray, rankings: np.ndarray, tied: np.ndarra
     >>> disagreement_error(np.array([[3.0, 2.0, 1.0]]), np.array([[0, 2, -1]]))
     0.3333333333333333
     """
+    errors = disagreement_errors(scores, rankings, tied)
+    if np.isnan(errors).all():
+        raise ValueError("rankings must hold at least one preferred pair, found none")
+    return float(np.nanmean(errors))
+
+
+def disagreement_errors(scores: np.ndarray, rankings: np.ndarray, tied: np.ndarray | None = None) -> np.ndarray:
+    """Return the shares of each row (n,), of which `disagreement_error` is the mean; NaN for rows without a pair."""
     scores, rankings = _check(scores, rankings)
-    tied = _check_tied(tied, rankings)
     wrong, n_pairs = np.empty(len(scores)), np.empty(len(scores))
     by_category = np.zeros(scores.shape[1])
+    tied = _check_tied(tied, rankings)
     count_wrong_pairs(scores, rankings, tied, wrong, n_pairs, by_category, by_category.copy())
-    counted = n_pairs > 0
-    if not counted.any():
-        raise ValueError("rankings must hold at least one preferred pair, found none")
-    return float((wrong[counted] / n_pairs[counted]).mean())
+    return np.divide(wrong, n_pairs, out=np.full(len(scores), np.nan), where=n_pairs > 0)
 
 
 def top_k_metrics(scores: np.ndarray, rankings: np.ndarray, k: int = 10) -> dict[str, np.ndarray]:

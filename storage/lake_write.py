@@ -132,3 +132,9 @@ def write_truth(path: Path, arrays: Mapping[str, NDArray[Any]], attributes: Mapp
 def read_truth_attributes(path: Path) -> dict[str, Any]:
     """Read what `write_truth` was given as attributes."""
     return dict(zarr.open_group(path, mode="r").attrs)
+
+
+def read_truth(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the arrays that `write_truth` wrote."""
+    group = zarr.open_group(path, mode="r")
+    return {name: np.asarray(array[:]) for name, array in group.arrays()}

@@ -22,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 MAX_PAIR_BYTES = 1 << 30
 """Limit of the weights of all pairs; training holds three arrays of this size."""
+FEWEST_STEPS = 50
+"""Steps an epoch has at least; with few rows batches are smaller."""
 
 
 class Logistic(Method):
@@ -50,7 +52,7 @@ class Logistic(Method):
     """
 
     method: ClassVar[str] = "lr"
-    grid: ClassVar[Sequence[dict[str, Any]]] = ({"C": 0.1}, {"C": 0.3}, {"C": 1.0}, {"C": 3.0}, {"C": 10.0})
+    grid: ClassVar[Sequence[dict[str, Any]]] = ({"C": 0.3}, {"C": 1.0}, {"C": 3.0}, {"C": 10.0}, {"C": 100.0})
 
     def __init__(
         self, *, C: float = 1.0, tolerance: float = 1e-4, max_iterations: int = 500, n_categories: int | None = None
@@ -119,7 +121,7 @@ class PairwiseLogistic(Method):
     """
 
     method: ClassVar[str] = "pw-lr"
-    grid: ClassVar[Sequence[dict[str, Any]]] = ({"C": 0.3}, {"C": 1.0}, {"C": 3.0}, {"C": 10.0})
+    grid: ClassVar[Sequence[dict[str, Any]]] = ({"C": 0.3}, {"C": 1.0}, {"C": 3.0}, {"C": 10.0}, {"C": 100.0})
 
     def __init__(
         self,
@@ -154,12 +156,13 @@ class PairwiseLogistic(Method):
         weights, gradient, squares = (np.zeros(shape, np.float32) for _ in range(3))
         mean = np.zeros(shape, np.float64)
         n_rows = sum(len(rankings) for _, rankings, _ in blocks)
+        batch_rows = min(self.batch_rows, -(-n_rows // FEWEST_STEPS))
         for epoch in range(self.epochs):
             for number in np.random.default_rng([self.seed, epoch]).permutation(len(blocks)):
                 X, rankings, tied = blocks[int(number)]
                 order = np.random.default_rng([self.seed, epoch, int(number)]).permutation(len(rankings))
-                for start in range(0, len(order), self.batch_rows):
-                    rows = order[start : start + self.batch_rows]
+                for start in range(0, len(order), batch_rows):
+                    rows = order[start : start + batch_rows]
                     add_pair_gradient(X.data, X.indices, X.indptr, rankings, tied, rows, weights, gradient)
                     decay = np.float32(len(rows) / (n_rows * self.C))
                     step_pairs(weights, gradient, squares, np.float32(self.rate), decay)

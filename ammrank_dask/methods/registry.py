@@ -1,0 +1,135 @@
+"""Know the methods of the comparison by name, load further ones from a file, and build them for the rows at hand."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ammrank_dask.methods.base import Method, Ranker
+from ammrank_dask.plane_model import PlaneModel
+from storage.errors import BadInput
+
+REFERENCE = "amm-rank"
+"""The method the others are compared with."""
+
+_HOMES = {
+    "amm": "ammrank_dask.amm:AMM",
+    "central-mal": "ammrank_dask.methods.mallows:CentralMallows",
+    "ag-mal": "ammrank_dask.methods.mallows:GroupMallows",
+    "ib-mal": "ammrank_dask.methods.mallows:NeighborMallows",
+    "lr": "ammrank_dask.methods.logistic:Logistic",
+    "pw-lr": "ammrank_dask.methods.logistic:PairwiseLogistic",
+    REFERENCE: "ammrank_dask.ranker:AMMRank",
+}
+METHODS = tuple(_HOMES)
+"""All names, in the order of the paper's table."""
+
+_PLANE_GRID = [
+    {"regularization": regularization, "max_planes": max_planes}
+    for regularization, max_planes in itertools.product((1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 5, 50))
+]
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 15, 100
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a method is built for."""
+
+    n_rows: int
+    n_categories: int
+    group_columns: Sequence[Sequence[int]] = ()
+    seed: int = 0
+    tuned_rows: int | None = None
+    """Training rows with which the parameters were chosen, None while they are being chosen."""
+
+
+def resolve_methods(names: Sequence[str]) -> list[str]:
+    """Return known names and absolute paths of files, refusing anything else; all known methods when empty."""
+    found = []
+    for name in names or METHODS:
+        if name.endswith(".py"):
+            path = Path(name).resolve()
+            if not path.is_file():
+                raise BadInput(f"{name} must be a file that defines a method, found none there")
+            load_method(str(path))
+            found.append(str(path))
+        elif name in METHODS:
+            found.append(name)
+        else:
+            close = difflib.get_close_matches(name, METHODS, n=1)
+            hint = f"; did you mean {close[0]}?" if close else ""
+            raise BadInput(f"there is no method {name!r}{hint} Known ones are {', '.join(METHODS)}, or a FILE.py")
+    labels = [method_label(name) for name in found]
+    twice = sorted({label for label in labels if labels.count(label) > 1})
+    if twice:
+        raise BadInput(f"every method must be named once, found {', '.join(twice)} more than once")
+    return found
+
+
+def method_label(name: str) -> str:
+    """Return the name by which results are listed."""
+    label: str = load_method(name).method
+    return label
+
+
+@functools.cache
+def load_method(name: str) -> Any:
+    """Return the class of a known name, or the one that a file defines."""
+    if not name.endswith(".py"):
+        module, _, attribute = _HOMES[name].partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    spec = importlib.util.spec_from_file_location(f"ammrank_method_{Path(name).stem}", name)
+    if spec is None or spec.loader is None:
+        raise BadInput(f"{name} cannot be loaded as a Python file")
+    module_of_file = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module_of_file)
+    except Exception as error:
+        raise BadInput(f"{name} cannot be loaded: {type(error).__name__}: {error}") from None
+    defined = [
+        value
+        for value in vars(module_of_file).values()
+        if inspect.isclass(value) and issubclass(value, Method) and value.__module__ == spec.name
+    ]
+    if len(defined) != 1:
+        raise BadInput(f"{name} must define one subclass of ammrank_dask.methods.base.Method, found {len(defined)}")
+    if not isinstance(getattr(defined[0], "method", None), str):
+        raise BadInput(f'{defined[0].__name__} in {name} must say its name as `method = "…"`')
+    return defined[0]
+
+
+def grid_of(name: str) -> list[dict[str, Any]]:
+    """Return the parameters among which held-out users choose."""
+    cls = load_method(name)
+    return [dict(params) for params in (_PLANE_GRID if issubclass(cls, PlaneModel) else cls.grid)]
+
+
+def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Ranker:
+    """Return an unfitted method with the chosen parameters and those that follow from the rows.
+
+    Planes get as many epochs as make 200,000 steps, 15 at least and 100 at most. Their λ weighs against the mean
+    loss: chosen with fewer rows it is scaled down in proportion, which the C of the logistic models does by itself.
+    """
+    cls = load_method(name)
+    known = inspect.signature(cls).parameters
+    offered: dict[str, Any] = {
+        "n_categories": setting.n_categories,
+        "seed": setting.seed,
+        "group_columns": tuple(tuple(columns) for columns in setting.group_columns),
+    }
+    chosen = {key: value for key, value in offered.items() if key in known} | dict(params)
+    if issubclass(cls, PlaneModel):
+        epochs = min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _STEPS // max(1, setting.n_rows)))
+        chosen = {"epochs": epochs} | chosen
+        if setting.tuned_rows is not None:
+            chosen["regularization"] *= setting.tuned_rows / setting.n_rows
+    built: Ranker = cls(**chosen)
+    return built

@@ -1,0 +1,133 @@
+"""The methods of the paper side by side: on a simulated world, on public tables, and against the clock."""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from ammrank_dask.evaluation import prepare_features, run_fold
+from ammrank_dask.features import open_features
+from ammrank_dask.methods.registry import METHODS
+from ammrank_dask.tasks import Progress, silent
+from benchmarks.measure import cluster, describe_machine, make_lake, site_of
+from storage.evaluations import PAGE, write_evaluation
+from storage.site import Site
+from workflows.config import Config
+from workflows.evaluate import evaluate_site, evaluate_table
+from workflows.features import training_features
+from workflows.ingest import ingest
+
+FIRST, DAYS = dt.date(2026, 1, 5), 60
+LAST = FIRST + dt.timedelta(DAYS - 1)
+TABLE_METHODS = ("central-mal", "ib-mal", "lr", "pw-lr", "amm-rank")
+
+
+def compare_methods_on_world(
+    work: Path, *, users: int = 266_000, variants: Sequence[str] = ("adv",), methods: Sequence[str] = METHODS
+) -> None:
+    """Print the comparison on a simulated lake; 266,000 users have 100,000 with enough clicks, 532,000 twice as many.
+
+    The page with everything is kept below `work`.
+    """
+    out = work / f"comparison-{users}-{'-'.join(variants)}"
+    with cluster(2) as client:
+        site, config = _site(work, users)
+        make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
+        started = time.perf_counter()
+        evaluation = evaluate_site(
+            client, site, config, LAST, variants=variants, methods=methods, n_folds=5, seed=0, truth=None,
+            scratch=out / ".rows", progress=_say_seconds(started),
+        )  # fmt: skip
+        shutil.rmtree(out / ".rows", ignore_errors=True)
+    write_evaluation(out, evaluation)
+    print(f"\ncomparison, {evaluation['source']['labelled_users']:,} users with clicks, 5 folds; {describe_machine()}")
+    for variant, found in evaluation["variants"].items():
+        details = evaluation["details"][variant]
+        print(f"  {variant:12} {'ε_dis':>7} {'95 % interval':>17} {'fit s':>8} {'score s':>8}   paper's data")
+        for method, row in found.items():
+            low, high = details["intervals"][method]["disagreement"]
+            printed = evaluation["paper"].get(variant, {}).get(method)
+            print(
+                f"  {method:12} {row['disagreement']['mean']:7.4f} {low:8.4f} –{high:7.4f} {row['fit_seconds']:8.1f}"
+                f" {row['score_seconds']:8.1f}   {printed}"
+            )
+        for pair in details["order"]:
+            low, high = pair["interval"]
+            print(f"    {pair['worse']} > {pair['better']}: {pair['verdict']} ({low:+.4f} to {high:+.4f})")
+        gain = details["gain"]
+        if gain is not None:
+            low, high = gain["interval"]
+            print(f"    gain over pw-lr {gain['gain']:.1%} ({low:+.1%} to {high:+.1%}), paper {gain['paper']:.1%}")
+    for name, truth in (evaluation["floor"] or {}).items():
+        print(f"  floor, {name}: {truth['disagreement']:.4f}")
+    print(f"  page: {out / PAGE}")
+
+
+def compare_training_time(work: Path, *, users: int = 266_000) -> None:
+    """Print how long amm-rank takes to be as good as pw-lr: both fitted to the same fold, one after the other."""
+    scratch = work / "comparison-time"
+    with cluster(2) as client:
+        site, config = _site(work, users)
+        make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
+        known = ingest(client, site, config, LAST)
+        features = open_features(training_features(client, site, config, known).path)
+        rows = prepare_features(client, features, "adv", scratch)
+    print(f"\ntime to train, one fold of {rows.training(0).n_rows:,} users, one core; {describe_machine()}")
+    trials = [("pw-lr", {"C": 1.0, "epochs": epochs}) for epochs in (2, 5, 10)]
+    trials += [
+        ("amm-rank", {"regularization": 0.01, "max_planes": 5, "epochs": epochs}) for epochs in (2, 5, 10, 15, 20)
+    ]
+    for name, params in trials:
+        found = run_fold(name, params, rows, 0, 0, False)
+        epochs = params["epochs"]
+        print(f"  {name:9} {epochs:3} epochs  {found.fit_seconds:7.1f} s  ε_dis {found.measures.disagreement:.4f}")
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def compare_on_tables(
+    data: Path | None, *, sets: Sequence[str] | None = None, methods: Sequence[str] = TABLE_METHODS, n_folds: int = 5
+) -> None:
+    """Print Kendall τ of the methods on every table of a folder, parameters chosen inside the training folds."""
+    if data is None:
+        raise SystemExit("tables needs --data, the folder of the tables")
+    print(f"\nKendall τ, {n_folds} folds, parameters chosen in training folds; {describe_machine()}")
+    print(f"  {'set':11} {'rows':>6} " + " ".join(f"{method:>11}" for method in methods) + "  seconds")
+    found = []
+    with cluster(2) as client:
+        for path in [data / f"{name}.csv" for name in sets] if sets else sorted(data.glob("*.csv")):
+            started = time.perf_counter()
+            with tempfile.TemporaryDirectory(prefix="ammrank-table-") as scratch:
+                evaluation = evaluate_table(
+                    client, path, methods=methods, n_folds=n_folds, seed=0, scratch=Path(scratch), progress=silent
+                )
+            taus = [evaluation["variants"]["table"][method]["kendall_tau"] for method in methods]
+            found.append(taus)
+            columns = " ".join(f"{tau:11.3f}" for tau in taus)
+            n_rows, seconds = evaluation["source"]["rows"], time.perf_counter() - started
+            print(f"  {path.stem:11} {n_rows:6} {columns} {seconds:8.1f}", flush=True)
+    print(f"  mean of {len(found):3}       " + " ".join(f"{tau:11.3f}" for tau in np.mean(found, axis=0)))
+
+
+def _site(work: Path, users: int) -> tuple[Site, Config]:
+    """Return the site of an earlier run, which has its features, or a fresh one."""
+    folder, lake = work / f"comparison-site-{users}", work / f"comparison-lake-{users}"
+    if folder.exists():
+        with tempfile.TemporaryDirectory() as elsewhere:
+            return Site(folder), site_of(Path(elsewhere) / "site", lake, users)[1]
+    return site_of(folder, lake, users)
+
+
+def _say_seconds(started: float) -> Progress:
+    """Return a progress callback that prints a line for every finished stage."""
+
+    def say(stage: str, done: int, total: int) -> None:
+        if done == total:
+            print(f"  {stage}: {total} tasks, {time.perf_counter() - started:.0f} s so far", flush=True)
+
+    return say

@@ -1,0 +1,181 @@
+"""Draw the charts of a comparison as SVG, in the style of the report's charts; a colour for each method."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+from markupsafe import Markup
+
+from storage.charts import WIDTH, draw, number, tag
+
+COLORS = ("amm", "central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", "amm-rank")
+_DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "")
+
+
+def color_of(method: str) -> str:
+    """Return the style class of a method; those that are not of the paper share one."""
+    return f"m{COLORS.index(method)}" if method in COLORS else "m7"
+
+
+def curves_chart(measure: str, curves: Mapping[str, Sequence[float]]) -> Markup:
+    """Return a measure at K = 1 … 10, a line for each method."""
+    left, top, width, height = 40, 10, 346, 220
+    bottom = top + height
+    values = [value for curve in curves.values() for value in curve]
+    low, high = _nice_range(min(values), max(values))
+    content = list(_grid(left, top, width, height, low, high))
+    n = max(len(curve) for curve in curves.values())
+    for k in range(n):
+        x = left + width * k / max(1, n - 1)
+        content.append(tag("text", k + 1, x=x, y=bottom + 15, text_anchor="middle", class_="tick"))
+    for method, curve in curves.items():
+        points = [
+            (left + width * k / max(1, n - 1), bottom - height * (value - low) / (high - low))
+            for k, value in enumerate(curve)
+        ]
+        content.append(_line(method, points))
+        for (x, y), value in zip(points, curve, strict=True):
+            what = tag("title", f"{method}: {value:.4f}")
+            content.append(tag("circle", what, cx=x, cy=y, r=2.6, class_=f"dot {color_of(method)}"))
+    content.append(tag("text", "K", x=left + width / 2, y=bottom + 30, text_anchor="middle"))
+    content.append(_legend(list(curves), left, bottom + 44))
+    rows = -(-len(curves) // 4)
+    return draw(f"{measure}-at-k", bottom + 46 + 16 * rows, len(values), f"{measure} at 1 to {n}", *content)
+
+
+def errors_chart(errors: Mapping[str, float], intervals: Mapping[str, Sequence[float]], floor: float | None) -> Markup:
+    """Return the disagreement error of each method as a bar with its interval, and the floor as a line."""
+    left, top, step, width = 84, 6, 26, 270
+    highest = max([*errors.values(), 1e-9]) * 1.08
+    content = []
+    for place, (method, error) in enumerate(errors.items()):
+        y = top + step * place
+        low, high = intervals[method]
+        content += [
+            tag("text", method, x=left - 6, y=y + 14, text_anchor="end"),
+            tag("rect", tag("title", f"{method}: {error:.4f}"), x=left, y=y + 3, width=width * error / highest,
+                height=15, class_=f"fill {color_of(method)}"),
+            tag("line", x1=left + width * low / highest, x2=left + width * high / highest, y1=y + 10.5, y2=y + 10.5,
+                class_="interval"),
+            tag("text", f"{error:.4f}", x=left + width * error / highest + 5, y=y + 14, class_="tick"),
+        ]  # fmt: skip
+    bottom = top + step * len(errors)
+    if floor is not None:
+        x = left + width * floor / highest
+        content.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="limit"))
+        content.append(tag("text", f"floor {floor:.4f}", x=x, y=bottom + 13, text_anchor="middle", class_="tick"))
+    return draw("errors", bottom + 18, len(errors), "Disagreement error of each method", *content)
+
+
+def cost_chart(points: Mapping[str, tuple[float, float]]) -> Markup:
+    """Return error against seconds to fit, the seconds on a scale of powers of ten."""
+    left, top, width, height = 46, 10, 330, 220
+    bottom = top + height
+    cost = {method: max(1e-3, seconds) for method, (seconds, _) in points.items()}
+    first = math.floor(math.log10(min(cost.values())))
+    last = max(first + 1, math.ceil(math.log10(max(cost.values()))))
+    errors = [error for _, error in points.values()]
+    low, high = _nice_range(min(errors), max(errors))
+    content = list(_grid(left, top, width, height, low, high))
+    for power in range(first, last + 1):
+        x = left + width * (power - first) / (last - first)
+        content.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
+        label = f"{10**power:g} s"
+        content.append(tag("text", label, x=x, y=bottom + 15, text_anchor="middle", class_="tick"))
+    for method, (_, error) in points.items():
+        x = left + width * (math.log10(cost[method]) - first) / (last - first)
+        y = bottom - height * (error - low) / (high - low)
+        what = tag("title", f"{method}: {error:.4f} after {cost[method]:.3g} s")
+        content.append(tag("circle", what, cx=x, cy=y, r=5, class_=f"dot {color_of(method)}"))
+        right = x < left + width * 0.75
+        content.append(
+            tag("text", method, x=x + (9 if right else -9), y=y - 6, text_anchor="start" if right else "end")
+        )
+    content.append(tag("text", "seconds to fit a fold", x=left + width / 2, y=bottom + 31, text_anchor="middle"))
+    return draw("error-against-cost", bottom + 38, len(points), "Error against the time to fit", *content)
+
+
+def planes_chart(planes: Mapping[str, int]) -> Markup:
+    """Return the planes of each category, most first."""
+    left, top, width, height = 34, 10, 356, 150
+    bottom = top + height
+    ordered = sorted(planes.items(), key=lambda item: -item[1])
+    highest = max([1, *planes.values()])
+    content = list(_grid(left, top, width, height, 0, highest, steps=min(4, highest), digits=0))
+    slot = width / max(1, len(ordered))
+    for place, (category, found) in enumerate(ordered):
+        tall = height * found / highest
+        what = tag("title", f"{category}: {found}")
+        content.append(
+            tag("rect", what, x=left + slot * (place + 0.1), y=bottom - tall, width=slot * 0.8, height=tall,
+                class_="fill m6")
+        )  # fmt: skip
+    content.append(tag("text", "categories", x=left + width / 2, y=bottom + 17, text_anchor="middle", class_="tick"))
+    return draw("planes", bottom + 22, len(ordered), "Planes of each category", *content)
+
+
+def slice_chart(name: str, labels: Sequence[str], errors: Mapping[str, Sequence[float | None]]) -> Markup:
+    """Return the error of some methods over the parts of a slice that have an order."""
+    left, top, width, height = 46, 10, 340, 180
+    bottom = top + height
+    values = [value for found in errors.values() for value in found if value is not None]
+    if not values:
+        return Markup("")
+    low, high = _nice_range(min(values), max(values))
+    content = list(_grid(left, top, width, height, low, high))
+    for place, label in enumerate(labels):
+        x = left + width * (place + 0.5) / len(labels)
+        content.append(tag("text", label, x=x, y=bottom + 15, text_anchor="middle", class_="tick"))
+    for method, found in errors.items():
+        points = [
+            (left + width * (place + 0.5) / len(labels), bottom - height * (value - low) / (high - low))
+            for place, value in enumerate(found)
+            if value is not None
+        ]
+        content.append(_line(method, points))
+        for x, y in points:
+            content.append(tag("circle", cx=x, cy=y, r=2.6, class_=f"dot {color_of(method)}"))
+    content.append(_legend(list(errors), left, bottom + 32))
+    rows = -(-len(errors) // 4)
+    return draw(f"slice-{name}", bottom + 34 + 16 * rows, len(values), f"Error by {name}", *content)
+
+
+def _line(method: str, points: Sequence[tuple[float, float]]) -> Markup:
+    dash = _DASHES[COLORS.index(method)] if method in COLORS else "1 4"
+    return tag(
+        "polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in points),
+        class_=f"curve {color_of(method)}", stroke_dasharray=dash or None,
+    )  # fmt: skip
+
+
+def _legend(methods: Sequence[str], left: float, y: float) -> Markup:
+    slot = (WIDTH - left) / 4
+    parts = []
+    for place, method in enumerate(methods):
+        x, row = left + slot * (place % 4), y + 16 * (place // 4)
+        parts.append(_line(method, [(x, row - 4), (x + 18, row - 4)]))
+        parts.append(tag("text", method, x=x + 22, y=row, class_="tick"))
+    return Markup("").join(parts)
+
+
+def _grid(
+    left: float, top: float, width: float, height: float, low: float, high: float, *, steps: int = 4, digits: int = 3
+) -> Sequence[Markup]:
+    parts = []
+    for step in range(steps + 1):
+        y = top + height - height * step / steps
+        label = f"{low + (high - low) * step / steps:.{digits}f}"
+        label = label.rstrip("0").rstrip(".") if digits else label
+        parts.append(tag("line", x1=left, x2=left + width, y1=y, y2=y, class_="grid"))
+        parts.append(tag("text", label, x=left - 5, y=y + 4, text_anchor="end", class_="tick"))
+    return parts
+
+
+def _nice_range(low: float, high: float) -> tuple[float, float]:
+    """Return bounds around both values whose quarters are short numbers."""
+    span = max(high - low, 1e-6) * 1.02
+    unit = 10 ** math.floor(math.log10(span / 4))
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10, 20) if 4 * unit * factor >= span)
+    start = math.floor(low / step + 1e-9) * step
+    if start + 4 * step < high:
+        return _nice_range(low, high + (high - low) * 0.25 + 1e-9)
+    return start, start + 4 * step

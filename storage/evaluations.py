@@ -1,0 +1,135 @@
+"""Write a comparison of methods: figures for machines, a table, and a page for people."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from storage import charts, evaluation_charts
+from storage.files import write_json, write_text
+from storage.reports import harmless
+
+RESULT, TABLE, PAGE = "evaluation.json", "evaluation.csv", "evaluation.html"
+_TEMPLATE = "evaluation.html.j2"
+
+
+def write_evaluation(folder: str | Path, evaluation: Mapping[str, Any]) -> None:
+    """Write `evaluation.csv`, `evaluation.html` and, last, `evaluation.json` into `folder`, each whole or not at all.
+
+    Parameters
+    ----------
+    folder
+        Made when it is not there.
+    evaluation
+        The content of `evaluation.json`; table and page are made from it.
+    """
+    folder = Path(folder)
+    page = render_evaluation(evaluation)
+    write_text(folder / TABLE, harmless(flatten(evaluation)).to_csv(index=False, lineterminator="\n"))
+    write_text(folder / PAGE, page)
+    write_json(folder / RESULT, dict(evaluation))
+
+
+def flatten(evaluation: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one row for each variant and method."""
+    rows = []
+    for variant, methods in evaluation["variants"].items():
+        details = evaluation["details"][variant]
+        for method, found in methods.items():
+            error = found["disagreement"]
+            low, high = details["intervals"][method]["disagreement"]
+            versus = details["differences"].get(method)
+            row: dict[str, Any] = {
+                "variant": variant,
+                "method": method,
+                "disagreement": error["mean"],
+                "disagreement_std": error["std"],
+                "disagreement_low": low,
+                "disagreement_high": high,
+                "difference_to_amm_rank": None if versus is None else versus["disagreement"],
+                "difference_low": None if versus is None else versus["interval"][0],
+                "difference_high": None if versus is None else versus["interval"][1],
+                "kendall_tau": found["kendall_tau"],
+                "fit_seconds": found["fit_seconds"],
+                "score_seconds": found["score_seconds"],
+            }
+            for measure in ("precision", "recall", "f1"):
+                row |= {f"{measure}_{k + 1}": value for k, value in enumerate(found[measure])}
+            row |= {f"ndcg_{k + 1}": value for k, value in enumerate(details["ndcg"][method])}
+            row["params"] = ", ".join(f"{name}={value}" for name, value in found["params"].items())
+            rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def render_evaluation(evaluation: Mapping[str, Any]) -> str:
+    """Return the page: everything inline, every name from the data escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters["percent"] = charts.percent
+    environment.filters["count"] = lambda value: f"{value:,}"
+    environment.filters["error"] = lambda value: "–" if value is None else f"{value:.4f}"
+    environment.filters["seconds"] = lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
+    environment.filters["first_value"] = lambda found: next(iter(found.values()))
+    return environment.get_template(_TEMPLATE).render(
+        evaluation=evaluation, charts=evaluation_charts, clicks_chart=charts.clicks_chart, **_VIEWS
+    )
+
+
+def _means(methods: Mapping[str, Any]) -> dict[str, float]:
+    return {name: found["disagreement"]["mean"] for name, found in methods.items()}
+
+
+def _intervals(details: Mapping[str, Any]) -> dict[str, list[float]]:
+    return {name: found["disagreement"] for name, found in details["intervals"].items()}
+
+
+def _costs(methods: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
+    return {name: (found["fit_seconds"], found["disagreement"]["mean"]) for name, found in methods.items()}
+
+
+def _curves(methods: Mapping[str, Any], measure: str) -> dict[str, list[float]]:
+    return {name: found[measure] for name, found in methods.items()}
+
+
+def _shown(details: Mapping[str, Any]) -> list[str]:
+    """Return the methods that slices are shown for, the one of interest last."""
+    methods = list(details["slices"])
+    return [name for name in methods if name in _SLICED] or methods[-3:]
+
+
+def _sliced(details: Mapping[str, Any], name: str) -> dict[str, list[float | None]]:
+    return {method: [part["disagreement"] for part in details["slices"][method][name]] for method in _shown(details)}
+
+
+def _of_category(parts: list[dict[str, Any]], category: str) -> float | None:
+    return next((part["disagreement"] for part in parts if part["category"] == category), None)
+
+
+def _worst(parts: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
+    """Return the parts of a slice with the largest errors."""
+    known = [part for part in parts if part["disagreement"] is not None]
+    return sorted(known, key=lambda part: -part["disagreement"])[:n]
+
+
+_SLICED = ("lr", "pw-lr", "amm-rank")
+_VIEWS: dict[str, Any] = {
+    "means": _means,
+    "intervals": _intervals,
+    "costs": _costs,
+    "curves": _curves,
+    "shown": _shown,
+    "sliced": _sliced,
+    "of_category": _of_category,
+    "worst": _worst,
+    "color": evaluation_charts.color_of,
+    "range_of": range,
+    "deciles": [str(decile) for decile in range(1, 11)],
+}

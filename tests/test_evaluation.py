@@ -1,0 +1,533 @@
+"""`ammrank evaluate` on a table and on a site: what it writes, whom it deals where, and what it refuses."""
+
+import csv
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from distributed import Client, LocalCluster
+
+from ammrank_dask.evaluation import compare_methods, count_policy, prepare_features, prepare_table_rows, run_fold
+from ammrank_dask.evaluation_rows import (
+    RESAMPLING_SALT,
+    DenseBlocks,
+    activity_bounds,
+    deal_users,
+    prepare_table,
+)
+from ammrank_dask.features import write_features
+from ammrank_dask.hashing import split_of
+from ammrank_dask.methods.registry import (
+    METHODS,
+    Setting,
+    build_method,
+    grid_of,
+    load_method,
+    method_label,
+    resolve_methods,
+)
+from ammrank_dask.rankings import rankings_from_ranks
+from storage.errors import BadInput
+from storage.evaluations import render_evaluation
+from storage.ids import ids_from_values
+from storage.tables import read_rank_table
+from workflows.cli import ammrank
+
+METHOD_KEYS = {
+    "disagreement", "kendall_tau", "precision", "recall", "f1", "fit_seconds", "score_seconds", "params",
+}  # fmt: skip
+POPULAR = '''
+"""Rank by how often a category was clicked."""
+import numpy as np
+from ammrank_dask.methods.base import Method
+
+class Popular(Method):
+    method = "popular"
+
+    def __init__(self, *, n_categories=None):
+        self.n_categories = n_categories
+
+    def learn(self, blocks, n_categories):
+        self.share_ = self.popularity_ / max(1, self.popularity_.sum())
+
+    def score(self, X):
+        return np.tile(self.share_, (X.shape[0], 1))
+'''
+
+
+@pytest.fixture(scope="module")
+def client():
+    with (
+        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="module")
+def cluster_file(client, tmp_path_factory):
+    """A file by which commands join the cluster of this module instead of starting one each."""
+    path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
+    path.write_text(f"version: 1\naddress: {client.scheduler.address}\n")
+    return str(path)
+
+
+def write_table(path, rows, header):
+    with open(path, "w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(header)
+        writer.writerows(rows)
+    return path
+
+
+def draw_table(path, n=60, *, partial=False, seed=0):
+    """Two features that decide an order of three labels, one constant one; some ranks empty when partial."""
+    rng = np.random.default_rng([11, seed])
+    rows = []
+    for a, b in rng.random((n, 2)):
+        order = np.argsort([-a, -b, -0.5])
+        ranks = [0, 0, 0]
+        for place, label in enumerate(order):
+            ranks[label] = place + 1
+        if partial:
+            ranks = [rank if rank < 3 else "" for rank in ranks]
+        rows.append([a, b, 7, *ranks])
+    return write_table(path, rows, ["A", "B", "same", "L1", "L2", "L3"])
+
+
+def run(*arguments):
+    return CliRunner().invoke(ammrank, ["evaluate", *map(str, arguments)])
+
+
+def evaluate_json(out):
+    return json.loads((Path(out) / "evaluation.json").read_text())
+
+
+@pytest.fixture(scope="module")
+def table_result(tmp_path_factory, cluster_file):
+    folder = tmp_path_factory.mktemp("table")
+    table = draw_table(folder / "t.csv")
+    result = run("--table", table, "--out", folder / "out", "--cluster", cluster_file, "--quiet")
+    assert result.exit_code == 0, result.output
+    return folder / "out", result.output
+
+
+def test_evaluate_table__json_has_the_keys_of_every_method(table_result):
+    out, _ = table_result
+    found = evaluate_json(out)["variants"]
+    assert list(found) == ["table"]
+    assert set(found["table"]) == set(METHODS)
+    for method, row in found["table"].items():
+        assert set(row) == METHOD_KEYS, method
+        assert set(row["disagreement"]) == {"mean", "std", "folds"}
+        assert len(row["disagreement"]["folds"]) == 5
+        assert row["disagreement"]["mean"] == pytest.approx(np.mean(row["disagreement"]["folds"]))
+        assert row["disagreement"]["std"] == pytest.approx(np.std(row["disagreement"]["folds"]))
+        assert all(len(row[name]) == 10 for name in ("precision", "recall", "f1"))
+        # Complete rankings: every label is relevant, so precision at 1 is 1, and at 10 only three places are filled.
+        assert row["precision"][0] == 1
+        assert row["precision"][9] == pytest.approx(0.3)
+        assert -1 <= row["kendall_tau"] <= 1
+    assert found["table"]["amm-rank"]["kendall_tau"] > 0.7 > found["table"]["central-mal"]["kendall_tau"]
+
+
+def test_evaluate_table__writes_csv_and_a_page_without_scratch(table_result):
+    out, output = table_result
+    assert sorted(path.name for path in out.iterdir()) == ["evaluation.csv", "evaluation.html", "evaluation.json"]
+    with open(out / "evaluation.csv", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["method"] for row in rows] == list(METHODS)
+    assert float(rows[-1]["disagreement"]) == pytest.approx(
+        evaluate_json(out)["variants"]["table"]["amm-rank"]["disagreement"]["mean"]
+    )
+    page = (out / "evaluation.html").read_text()
+    for chart in ("errors", "error-against-cost", "precision-at-k", "recall-at-k", "f1-at-k", "planes", "clicks"):
+        assert f'data-chart="{chart}"' in page
+    assert "same" in page  # the constant feature is named
+    assert "amm-rank" in output
+    assert "evaluation.html" in output
+
+
+def test_evaluate_table__says_what_was_tried(table_result):
+    found = evaluate_json(table_result[0])
+    details, rows = found["details"]["table"], found["variants"]["table"]
+    assert details["tuning"]["central-mal"] == []
+    for method in ("lr", "pw-lr", "amm-rank", "ib-mal"):
+        first = [trial for trial in details["tuning"][method] if trial["fold"] == 1]
+        assert [trial["params"] for trial in first] == grid_of(method)
+        assert rows[method]["params"] == min(first, key=lambda trial: trial["disagreement"])["params"]
+    assert set(details["differences"]) == set(METHODS) - {"amm-rank"}
+    low, high = details["differences"]["central-mal"]["interval"]
+    assert 0 < low < details["differences"]["central-mal"]["disagreement"] < high
+
+
+def test_evaluate_table__partial_rankings_have_no_tau(tmp_path, cluster_file):
+    table = draw_table(tmp_path / "t.csv", partial=True)
+    result = run(
+        "--table", table, "--out", tmp_path / "o", "--methods", "lr,central-mal", "--folds", 3, "--quiet",
+        "--cluster", cluster_file,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = evaluate_json(tmp_path / "o")["variants"]["table"]
+    assert set(found) == {"lr", "central-mal"}
+    assert found["lr"]["kendall_tau"] is None
+    assert len(found["lr"]["disagreement"]["folds"]) == 3
+
+
+def test_evaluate_table__a_method_of_ones_own_in_one_file(tmp_path, cluster_file):
+    table = draw_table(tmp_path / "t.csv")
+    (tmp_path / "popular.py").write_text(POPULAR)
+    result = run(
+        "--table", table, "--out", tmp_path / "o", "--methods", f"central-mal,{tmp_path / 'popular.py'}", "--quiet",
+        "--cluster", cluster_file,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = evaluate_json(tmp_path / "o")["variants"]["table"]
+    assert set(found) == {"central-mal", "popular"}
+    # All labels are ranked everywhere, so popularity knows nothing: every pair is a tie.
+    assert found["popular"]["disagreement"]["mean"] == 0.5
+
+
+BAD_TABLES = {
+    "no label": (["A", "B"], [[1, 2], [3, 4]], "must have label columns L1, L2, …, found only A, B"),
+    "no features": (["L1", "L2"], [[1, 2], [2, 1]], "must have a feature column beside L1, L2, found none"),
+    "empty ranks": (["A", "L1", "L2"], [[1, "", ""], [2, "", ""]], "must have ranks in L1, L2, found only empty ones"),
+    "one label": (["A", "L1"], [[1, 1], [2, 1]], "at least two label columns to rank, found only L1"),
+    "constant": (
+        ["A", "B", "L1", "L2"], [[5, 1, 1, 2], [5, 1, 2, 1]] * 5,
+        "must have a feature that varies, found constant values in A, B",
+    ),
+    "text": (
+        ["A", "B", "L1", "L2"], [[1, 2, 1, 2], [1, "blue", 2, 1]],
+        "feature column B of .* must hold finite numbers, found 'blue' in row 2; encode or drop",
+    ),
+    "missing": (["A", "L1", "L2"], [[1, 1, 2], ["", 2, 1]], "feature column A .* found no value in row 2"),
+    "bad rank": (["A", "L1", "L2"], [[1, 1, 2], [2, 0.5, 1]], "ranks in column L1 .* found 0.5 in row 2"),
+    "text rank": (["A", "L1", "L2"], [[1, "first", 2]], "column L1 .* whole numbers from 1.* 'first' in row 1"),
+    "all tied": (["A", "L1", "L2"], [[1, 1, 1], [2, 2, 2]], "must prefer one label over another in some row"),
+    "few rows": (
+        ["A", "L1", "L2"], [[1, 1, 2], [2, 2, 1], [3, 1, 2]],
+        r"at least as many ranked rows as folds \(5\), found 3",
+    ),
+    "empty file": ([], [], "must be a CSV file with a header"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", BAD_TABLES)
+def test_evaluate_table__bad_input_is_one_sentence(case, tmp_path, cluster_file):
+    header, rows, message = BAD_TABLES[case]
+    table = write_table(tmp_path / "t.csv", rows, header)
+    if not header:
+        table.write_text("")
+    result = run("--table", table, "--out", tmp_path / "o", "--cluster", cluster_file, "--quiet")
+    assert result.exit_code == 65, result.output
+    assert result.output.startswith("ammrank: ")
+    assert len(result.output.strip().splitlines()) == 1
+    assert re.search(message, result.output), result.output
+    assert not (tmp_path / "o" / "evaluation.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("methods", "message"),
+    [
+        ("lrr", "there is no method 'lrr'; did you mean lr"),
+        ("svm", f"there is no method 'svm'.*Known ones are {', '.join(METHODS)}"),
+        ("lr,lr", "every method must be named once, found lr more than once"),
+        ("nowhere.py", "nowhere.py must be a file that defines a method, found none there"),
+    ],
+)
+def test_evaluate__unknown_methods_are_refused(methods, message, tmp_path):
+    result = run("--table", draw_table(tmp_path / "t.csv"), "--methods", methods)
+    assert result.exit_code == 65
+    assert re.search(message, result.output), result.output
+
+
+def test_evaluate__missing_table_and_missing_site_are_refused(tmp_path):
+    result = run("--table", tmp_path / "none.csv")
+    assert result.exit_code == 65
+    assert "cannot read" in result.output
+    result = run(tmp_path / "site")
+    assert result.exit_code == 65
+    assert "there is no config" in result.output
+    assert run().exit_code == 2
+    assert run(tmp_path, "--table", tmp_path / "t.csv").exit_code == 2
+
+
+def test_load_method__refuses_files_without_a_method(tmp_path):
+    empty, broken, unnamed = (tmp_path / f"{name}.py" for name in ("empty", "broken", "unnamed"))
+    empty.write_text("x = 1\n")
+    broken.write_text("import nothing_of_that_name\n")
+    unnamed.write_text(POPULAR.replace('    method = "popular"\n', ""))
+    with pytest.raises(BadInput, match=r"must define one subclass of .*Method, found 0"):
+        load_method(str(empty))
+    with pytest.raises(BadInput, match="cannot be loaded: ModuleNotFoundError"):
+        load_method(str(broken))
+    with pytest.raises(BadInput, match="must say its name"):
+        load_method(str(unnamed))
+    assert resolve_methods([]) == list(METHODS)
+    assert [method_label(name) for name in METHODS] == list(METHODS)
+
+
+def test_build_method__scales_the_regularization_of_planes_with_the_rows():
+    tuned = {"regularization": 0.01, "max_planes": 5}
+    model = build_method("amm-rank", tuned, Setting(80_000, 50, tuned_rows=16_000))
+    assert model.regularization == pytest.approx(0.002)
+    assert model.epochs == 15
+    assert build_method("amm", tuned, Setting(1000, 50)).get_params()["epochs"] == 100
+    assert build_method("ag-mal", {}, Setting(10, 3, ((1, 2),))).get_params()["group_columns"] == ((1, 2),)
+    assert build_method("lr", {"C": 3.0}, Setting(10, 3, tuned_rows=5)).get_params()["C"] == 3.0
+
+
+def test_deal_users__folds_are_even_and_apart_from_the_splits_of_training():
+    ids = ids_from_values(np.arange(20_000))
+    piece = deal_users(ids, 5, 0.2)
+    counts = np.bincount(piece, minlength=12)
+    assert counts[[1, 3, 5, 7, 9]].sum() == 0
+    np.testing.assert_allclose(counts[[0, 2, 4, 6, 8]], 3200, rtol=0.06)
+    assert counts[10] == pytest.approx(3000, rel=0.06)
+    assert counts[11] == pytest.approx(1000, rel=0.1)
+    # Of the users of a fold, as many are in each split as of all users.
+    shares = [np.mean(split_of(ids)[piece == 2 * fold] == 0) for fold in range(5)]
+    np.testing.assert_allclose(shares, 0.8, atol=0.03)
+    np.testing.assert_array_equal(deal_users(ids.take(np.arange(50)), 5, 0.2), piece[:50])
+
+
+def test_activity_bounds__cut_users_into_tenths():
+    assert activity_bounds([np.array([0, *[1] * 10]), np.array([0])]) == (2, 3, 4, 5, 6, 7, 8, 9, 10)
+    assert activity_bounds([]) == ()
+
+
+def table_rows(tmp_path, n=40, n_folds=4):
+    rng = np.random.default_rng(0)
+    X = rng.normal(5, 3, (n, 3))
+    X[:, 1] = 4.0
+    ranks = np.argsort(np.argsort(-X[:, [0, 2, 1]], axis=1), axis=1) + 1
+    rankings, tied = rankings_from_ranks(ranks)
+    return X, prepare_table_rows(X, rankings, tied, 3, tmp_path / "rows", n_folds=n_folds)
+
+
+def test_rows__every_row_is_tested_once_and_never_trained_on_in_its_fold(tmp_path):
+    X, rows = table_rows(tmp_path)
+    seen = []
+    for fold in range(4):
+        test = np.concatenate([rows.test(fold)[i][0].toarray() for i in range(len(rows.test(fold)))])
+        train = np.concatenate([rows.training(fold)[i][0].toarray() for i in range(len(rows.training(fold)))])
+        tried, checked = (part.n_rows for part in rows.tuning(fold))
+        assert len(test) == 10
+        assert tried + checked == len(train) == 30
+        assert 0 < checked < tried
+        assert not set(map(tuple, test)) & set(map(tuple, train))
+        seen += list(map(tuple, test))
+    assert sorted(seen) == sorted(map(tuple, X.astype(np.float32)))
+
+
+def test_dense_blocks__are_in_the_standards_of_the_training_rows(tmp_path):
+    _, rows = table_rows(tmp_path)
+    train, test = rows.standardized(rows.training(0), rows.test(0))
+    assert isinstance(train, DenseBlocks)
+    np.testing.assert_allclose(train.X.mean(axis=0), 0, atol=1e-9)
+    # Deviation 1 divided by √3; the constant column is 0 everywhere.
+    np.testing.assert_allclose(train.X.std(axis=0), [1 / math.sqrt(3), 0, 1 / math.sqrt(3)])
+    assert (test.X[:, 1] == 0).all()
+    raw = np.concatenate([rows.training(0)[i][0].toarray() for i in range(len(rows.training(0)))])
+    own = np.concatenate([rows.test(0)[i][0].toarray() for i in range(len(rows.test(0)))])
+    np.testing.assert_allclose(test.X[:, 0], (own[:, 0] - raw[:, 0].mean()) / raw[:, 0].std() / math.sqrt(3), rtol=1e-5)
+
+
+def test_prepare_table__does_not_depend_on_anything_but_the_number_of_rows(tmp_path):
+    X = np.arange(12.0)[:, None]
+    rankings = np.tile([[0, 1]], (12, 1))
+    for name in ("a", "b"):
+        prepare_table(X, rankings, np.zeros(rankings.shape, bool), 3, str(tmp_path / name))
+    for array in ("data", "rankings", "hashes"):
+        one, other = (np.load(tmp_path / name / f"{array}.npy") for name in ("a", "b"))
+        np.testing.assert_array_equal(one, other)
+    assert RESAMPLING_SALT
+
+
+def test_count_policy__by_hand():
+    # Two slots a user on average: category_top_n gives each of 4 categories 2 of 4 users.
+    scores = np.array([[9, 9, 9, 9], [8, 8, 1, 1], [7, 1, 8, 2], [1, 7, 2, 8]], float)
+    found = count_policy("category_top_n", scores, k=2)
+    assert found.exposure.tolist() == [[2], [2], [2], [2]]
+    assert found.categories_per_user.tolist() == [0, 2, 1, 0, 1]
+    found = count_policy("user_top_k", scores, k=2)
+    assert found.categories_per_user.tolist() == [0, 0, 4, 0, 0]
+    assert found.exposure.tolist() == [[2, 1], [0, 3], [1, 0], [1, 0]]
+
+
+def draw_features(path, n=900, n_partitions=3):
+    """A store of its own making: `pv` and `adv` columns decide what is clicked, ages and genders are columns too."""
+    rng = np.random.default_rng(21)
+    taste = rng.random((n, 4))
+    X = np.hstack(
+        [taste + 0.3 * rng.random((n, 4)), taste, np.eye(9)[rng.integers(0, 9, n)], np.eye(2)[np.arange(n) % 2]]
+    )
+    names = [f"pv:intensity:{c}" for c in "abcd"] + [f"adv:intensity:{c}" for c in "abcd"]
+    ages = ["13-17", "18-20", "21-24", "25-29", "30-34", "35-44", "45-54", "55-64", "65+"]
+    names += [f"age:{age}" for age in ages] + ["gender:female", "gender:male"]
+    rankings = np.argsort(-(taste + 0.2 * rng.random((n, 4))), axis=1)[:, :2]
+    rankings[rng.random(n) < 0.05] = -1
+    return write_features(
+        path, X, np.arange(n) * 7, names, rankings, categories=list("abcd"), n_partitions=n_partitions
+    )
+
+
+def test_compare_methods__results_do_not_depend_on_partitions_for_methods_without_order(tmp_path, client):
+    found = []
+    for count in (1, 3):
+        features = draw_features(tmp_path / f"store-{count}", n_partitions=count)
+        rows = prepare_features(client, features, "adv", tmp_path / f"rows-{count}", n_folds=3)
+        result = compare_methods(client, rows, ["central-mal", "ag-mal", "lr"])
+        found.append({name: entry.measures for name, entry in result.items()})
+    for name in ("central-mal", "ag-mal"):
+        assert found[0][name].disagreement == pytest.approx(found[1][name].disagreement)
+        assert found[0][name].interval("disagreement") == pytest.approx(found[1][name].interval("disagreement"))
+    assert found[0]["lr"].disagreement == pytest.approx(found[1]["lr"].disagreement, abs=2e-3)
+    assert found[0]["lr"].disagreement < found[0]["ag-mal"].disagreement
+
+
+def test_prepare_features__gives_group_columns_and_refuses_other_variants(tmp_path, client):
+    features = draw_features(tmp_path / "store")
+    rows = prepare_features(client, features, "no-adv", tmp_path / "rows", n_folds=3)
+    assert rows.group_columns == (tuple(range(4, 13)), (13, 14))
+    tested = sum(rows.test(fold).n_rows for fold in range(3))
+    n_labelled = sum(int((features.partition(i).rankings >= 0).any(axis=1).sum()) for i in range(3))
+    assert tested + rows.n_tuning == n_labelled
+    with pytest.raises(BadInput, match="the store has no columns of group 'mail'; it has pv, adv, age, gender"):
+        prepare_features(client, features, "mail", tmp_path / "r")
+    with pytest.raises(BadInput, match="variant 'no-mail' leaves out a group that is none"):
+        prepare_features(client, features, "no-mail", tmp_path / "r")
+    with pytest.raises(BadInput, match="folds must be at least 2, got 1"):
+        prepare_features(client, features, "adv", tmp_path / "r", n_folds=1)
+    with pytest.raises(BadInput, match=r"every fold and the tuning must have a user with clicks, found none in fold"):
+        prepare_features(client, features, "adv", tmp_path / "many", n_folds=900)
+    bare = write_features(tmp_path / "bare", np.eye(3), [1, 2, 3], ["x", "y", "z"])
+    with pytest.raises(BadInput, match="must have rankings to compare methods with, found none"):
+        prepare_features(client, bare, "own", tmp_path / "r")
+
+
+def test_run_fold__a_method_that_cannot_be_fitted_says_so(tmp_path, client, monkeypatch):
+    monkeypatch.setattr("ammrank_dask.methods.logistic.MAX_PAIR_BYTES", 10)
+    _, rows = table_rows(tmp_path)
+    with pytest.raises(BadInput, match="pw-lr cannot be fitted: pw-lr must hold"):
+        run_fold("pw-lr", {"C": 1.0}, rows, 0, 0, False)
+
+
+@pytest.fixture(scope="module")
+def site_result(tmp_path_factory, cluster_file):
+    """A small simulated lake, a site on it, and its evaluation with all methods and both variants."""
+    folder = tmp_path_factory.mktemp("site")
+    runner = CliRunner()
+    commands = [
+        ["simulate", "lake", "--users", 1500, "--days", 40, "--seed", 3, "--cluster", cluster_file, "--quiet"],
+        ["init", "site", "--lake", "lake"],
+        ["evaluate", "site", "--date", "2026-02-13", "--folds", 3, "--cluster", cluster_file, "--quiet"],
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        for command in commands:
+            result = runner.invoke(ammrank, [str(part) for part in command])
+            assert result.exit_code == 0, result.output
+    return folder, folder / "site" / "evaluations" / "date=2026-02-13"
+
+
+def test_evaluate_site__compares_both_variants_with_slices_exposure_and_floor(site_result):
+    _, out = site_result
+    found = evaluate_json(out)
+    assert set(found["variants"]) == {"adv", "no-adv"}
+    for variant, methods in found["variants"].items():
+        assert set(methods) == set(METHODS)
+        assert all(set(row) == METHOD_KEYS for row in methods.values())
+        assert all(row["kendall_tau"] is None for row in methods.values())
+        details = found["details"][variant]
+        assert set(details["exposure"]) == {"lr + category_top_n", "lr + user_top_k", "amm-rank + user_top_k"}
+        for name, counts in details["exposure"].items():
+            assert sum(counts["categories_per_user"]) == details["users"]
+            if "user_top_k" in name:
+                assert counts["starved_users"] == counts["overexposed_users"] == 0
+                assert counts["slots"] == 10 * details["users"]
+        slices = details["slices"]["amm-rank"]
+        assert sum(part["users"] for part in slices["activity"]) == details["users"]
+        assert len(slices["activity"]) == 10
+        assert len(slices["group"]) == 18
+        assert len(slices["category"]) == 50
+        error = sum(part["disagreement"] * part["users"] for part in slices["activity"] if part["users"])
+        assert error / details["users"] == pytest.approx(
+            sum(f * n for f, n in _folds(found, variant, "amm-rank")) / details["users"], abs=5e-3
+        )
+        assert details["gain"]["paper"] == pytest.approx({"adv": 0.117, "no-adv": 0.045}[variant], abs=6e-4)
+        assert [(pair["worse"], pair["better"]) for pair in details["order"]] == [
+            ("central-mal", "ag-mal"), ("ag-mal", "ib-mal"), ("ib-mal", "lr"), ("lr", "pw-lr"), ("pw-lr", "amm-rank"),
+        ]  # fmt: skip
+        assert all((pair["why"] is None) == (pair["verdict"] == "holds") for pair in details["order"])
+    floor = found["floor"]["expected_clicks"]["disagreement"]
+    assert floor < min(row["disagreement"]["mean"] for row in found["variants"]["adv"].values())
+    assert found["simulation"]["parameters"]["users"] == 1500
+    assert len(found["simulation"]["world"]) >= 16
+
+
+def _folds(found, variant, method):
+    errors = found["variants"][variant][method]["disagreement"]["folds"]
+    users = found["details"][variant]["users"]
+    return [(error, users / len(errors)) for error in errors]
+
+
+def test_evaluate_site__page_shows_figures_and_the_paper_as_another_data_set(site_result):
+    folder, out = site_result
+    page = (out / "evaluation.html").read_text()
+    assert "Another data set" in page
+    assert page.count('data-chart="precision-at-k"') == 2
+    assert 'data-chart="slice-activity"' in page
+    assert "Figure 2" in page
+    assert "lr + category_top_n" in page
+    assert "floor: expected clicks" in page
+    assert "http" not in page.replace("http-equiv", "")
+    assert str(folder) not in page
+    assert sorted(path.name for path in out.iterdir()) == ["evaluation.csv", "evaluation.html", "evaluation.json"]
+
+
+def test_evaluate_site__names_from_the_data_are_escaped(site_result):
+    text = json.dumps(evaluate_json(site_result[1])).replace("Finance/Loans", "<script>alert(1)</script>")
+    page = render_evaluation(json.loads(text))
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--variant", "mail"], "the store has no columns of group 'mail'; it has pv, sq, slc, olc, adv, age, gender"),
+        (["--variant", "no-mail"], "variant 'no-mail' leaves out a group that is none"),
+        (["--truth", "nowhere"], "must hold the truth of a simulated lake, found no simulation.json"),
+    ],
+)
+def test_evaluate_site__bad_input_is_one_sentence(arguments, message, site_result, cluster_file):
+    folder, _ = site_result
+    result = run(
+        folder / "site", "--date", "2026-02-13", "--methods", "central-mal", "--cluster", cluster_file, "--quiet",
+        "--out", folder / "bad", *arguments,
+    )  # fmt: skip
+    assert result.exit_code == 65, result.output
+    assert message in result.output
+    assert not (folder / "bad" / "evaluation.json").exists()
+
+
+def test_evaluate_site__too_few_days_is_one_sentence(site_result, cluster_file):
+    folder, _ = site_result
+    result = run(folder / "site", "--date", "2026-01-20", "--cluster", cluster_file, "--quiet")
+    assert result.exit_code == 65
+    assert "days" in result.output
+
+
+def test_read_rank_table__ties_and_empty_ranks(tmp_path):
+    table = read_rank_table(
+        write_table(tmp_path / "t.csv", [[1, 1, 1, ""], [2, "", 2, 1], [3, 1, 1, 1]], ["A", "L1", "L2", "L10"])
+    )
+    assert table.labels == ["L1", "L2", "L10"]
+    assert table.ranks.tolist() == [[1, 1, 0], [0, 2, 1]]
+    assert table.n_dropped == 1
