@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from ammrank_dask.features import Features, open_features, write_features
     from ammrank_dask.metrics import disagreement_error, top_k_metrics
     from ammrank_dask.pandas_features import interest_features
+    from ammrank_dask.qualifications import Qualifications, open_qualifications
     from ammrank_dask.ranker import AMMRank
     from ammrank_dask.report import exposure_report
     from ammrank_dask.scoring import score
@@ -24,10 +25,12 @@ _HOMES = {
     "AMMRank": "ranker",
     "AMMRankEnsemble": "ensemble",
     "Features": "features",
+    "Qualifications": "qualifications",
     "disagreement_error": "metrics",
     "exposure_report": "report",
     "interest_features": "pandas_features",
     "open_features": "features",
+    "open_qualifications": "qualifications",
     "score": "scoring",
     "simulate": "simulation",
     "top_k_metrics": "metrics",
@@ -41,10 +44,12 @@ __all__ = [
     "AMMRank",
     "AMMRankEnsemble",
     "Features",
+    "Qualifications",
     "disagreement_error",
     "exposure_report",
     "interest_features",
     "open_features",
+    "open_qualifications",
     "score",
     "simulate",
     "top_k_metrics",

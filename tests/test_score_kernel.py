@@ -7,6 +7,8 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ammrank_dask.cuts import order_keys
+from ammrank_dask.kernels.selection import mark_new, order_key, sort_by_category
 from ammrank_dask.limits import UNKNOWN_AGE, Limits, group_of
 from ammrank_dask.panels import arrange_planes, top_categories
 from ammrank_dask.ranker import AMMRank
@@ -90,3 +92,33 @@ def test_limits__hold_by_group_and_score():
 
 def test_group_of__unknown_stands_last():
     assert group_of(np.array([0, 8, -1], np.int8), np.array([1, -1, 0], np.int8)).tolist() == [1, 26, 27]
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False), max_size=20), data=st.data())
+@settings(deadline=None)
+def test_sort_by_category__equals_a_stable_sort(values, data):
+    scores = np.array(values, np.float32)
+    codes = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))), np.int32)
+    start, order = np.empty(5, np.int64), np.empty(len(values), np.int32)
+    sort_by_category(codes, scores.view(np.uint32), start, order)
+    assert order.tolist() == sorted(range(len(values)), key=lambda i: (codes[i], -scores[i] + 0.0))
+    assert start.tolist() == [0, *np.cumsum(np.bincount(codes, minlength=4))]
+
+
+@given(a=st.floats(width=32, allow_nan=False), b=st.floats(width=32, allow_nan=False))
+def test_order_key__orders_as_the_floats_do(a, b):
+    bits = np.array([a, b], np.float32).view(np.uint32)
+    keys = [int(order_key(value)) for value in bits]
+    assert (a < b, a == b) == (keys[0] < keys[1], keys[0] == keys[1])
+    assert order_keys(bits).tolist() == keys
+
+
+def test_mark_new__by_hand():
+    # User 0 had 1 and now has 1 and 2; user 1 had nothing and has 0; user 2 had 2 and has nothing.
+    now, before = np.array([0, 2, 3, 3]), np.array([0, 1, 1, 2])
+    codes, old_codes = np.array([1, 2, 0], np.int32), np.array([1, 2], np.int32)
+    added, removed = np.empty(3, bool), np.empty(2, bool)
+    mark_new(now, codes, before, old_codes, np.full(3, -1), added)
+    mark_new(before, old_codes, now, codes, np.full(3, -1), removed)
+    assert added.tolist() == [False, True, True]
+    assert removed.tolist() == [False, True]

@@ -13,9 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ammrank_dask.changes import PreviousPairs, compare_pairs
-from ammrank_dask.cuts import Cuts, ScoreScratch, find_cuts, order_keys
+from ammrank_dask.cuts import Cuts, ScoreScratch, find_cuts
 from ammrank_dask.features import Features, write_features
-from ammrank_dask.kernels.selection import order_key, sort_by_category
 from ammrank_dask.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.qualifications import open_qualifications
 from ammrank_dask.ranker import AMMRank
@@ -111,25 +110,6 @@ def test_find_cuts__many_ties_are_narrowed_by_samples(client, tmp_path):
         plan = find_cuts(client, scratch, lambda found: np.array([1234, 3000]))
     assert plan.last_id[0].to_arrow().to_pylist() == [1233 * 11]
     assert 1 not in plan.last_id  # all of them are taken
-
-
-@given(values=st.lists(st.floats(width=32, allow_nan=False), max_size=20), data=st.data())
-@settings(deadline=None)
-def test_sort_by_category__equals_a_stable_sort(values, data):
-    scores = np.array(values, np.float32)
-    codes = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))), np.int32)
-    start, order = np.empty(5, np.int64), np.empty(len(values), np.int32)
-    sort_by_category(codes, scores.view(np.uint32), start, order)
-    assert order.tolist() == sorted(range(len(values)), key=lambda i: (codes[i], -scores[i] + 0.0))
-    assert start.tolist() == [0, *np.cumsum(np.bincount(codes, minlength=4))]
-
-
-@given(a=st.floats(width=32, allow_nan=False), b=st.floats(width=32, allow_nan=False))
-def test_order_key__orders_as_the_floats_do(a, b):
-    bits = np.array([a, b], np.float32).view(np.uint32)
-    keys = [int(order_key(value)) for value in bits]
-    assert (a < b, a == b) == (keys[0] < keys[1], keys[0] == keys[1])
-    assert order_keys(bits).tolist() == keys
 
 
 @pytest.mark.parametrize(
