@@ -1,94 +1,108 @@
-"""What needs root: a disk that runs full. Run by `make test-system`."""
+"""What needs root: a disk that runs full in each stage. Run by `make test-system`."""
 
-import json
-import os
+import contextlib
 import shutil
 import subprocess
-import sys
+import time
 
 import pytest
 from distributed import Client, LocalCluster
+from plug import STAGES, OutsideCluster, ammrank, check_published, stage_of
 
 from ammrank_dask.simulation import simulate
 from workflows.config import check_config, write_config
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 
-CLUSTER = """\
-version: 1
-class: distributed.LocalCluster
-kwargs: {n_workers: 2, threads_per_worker: 1, host: 127.0.0.1, dashboard_address: "127.0.0.1:0"}
-"""
+CONFIG = {
+    "label": {"days": 3, "min_categories": 1},
+    "features": {"min_days": 1},
+    "train": {"epochs": 2, "shards": 2, "every_nights": 1},
+    "gate": {"min_users": 1},
+    "partitions": 2,
+}
+FIRST, SECOND = "2026-01-11", "2026-01-12"
 
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of its own that `resize` makes larger or smaller."""
+    """A file system of its own, so small that it can be filled."""
     place = tmp_path / "disk"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(place)], check=True)
-
-    def resize(kib):
-        subprocess.run(["mount", "-o", f"remount,size={kib}k", str(place)], check=True)
-
-    yield place, resize
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=128m", "tmpfs", str(place)], check=True)
+    yield place
     subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory):
+    with OutsideCluster(tmp_path_factory.mktemp("cluster")) as started:
+        yield started
 
 
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world") / "lake"
-    with LocalCluster(1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
-        simulate(client, folder, truth=folder.with_name("truth"), users=2_000, days=8, seed=7)
+    with LocalCluster(1, processes=False, dashboard_address="127.0.0.1:0") as local, Client(local) as client:
+        simulate(client, folder, truth=folder.with_name("truth"), users=1_000, days=8, seed=7)
     return folder
 
 
-def ammrank(*arguments):
-    command = [sys.executable, "-m", "workflows.cli", *map(str, arguments)]
-    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": "/tmp"})
-
-
-def used_kib(place):
-    return shutil.disk_usage(place).used // 1024
-
-
-def test_features__a_full_disk_loses_nothing_and_the_rerun_goes_on(lake, small_disk):
-    place, resize = small_disk
-    site = place / "site"
-    site.mkdir()
+def begin_site(site, lake, cluster):
+    """Make a site and publish its first night."""
     names = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
-    config = {
-        "lake": {key: str(lake / name) for key, name in names.items()},
-        "label": {"days": 3, "min_categories": 1},
-        "partitions": 4,
-    }
+    config = {**CONFIG, "lake": {key: str(lake / name) for key, name in names.items()}}
+    site.mkdir()
     (site / "ammrank.yaml").write_text(write_config(check_config(config, "test")))
-    (site / "cluster.yaml").write_text(CLUSTER)
-    first = ammrank("features", site, "--date", "2026-01-11")
-    assert first.returncode == 0, first.stderr
-    before = json.loads(ammrank("verify", site, "--digest", "--json").stdout)["digest"]
-    full = used_kib(place)
-    messages = set()
-    for room in (8, 120, 400, 900):  # KiB left: full in the exchange, the partials, the state, the features
-        resize(full + room)
-        done = ammrank("features", site, "--date", "2026-01-12")
-        if done.returncode == 0:
+    (site / "cluster.yaml").write_text(f"version: 1\nscheduler_file: {cluster.file}\nwait_for_workers: 2\n")
+    run_night(site, FIRST)
+    return check_published(site)
+
+
+def run_night(site, date):
+    done = subprocess.run(ammrank("nightly", site, "--date", date), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def fill(disk):
+    """Take all the space that is left; return what to remove afterwards."""
+    filler = disk / "filler"
+    with open(filler, "wb", buffering=0) as file:
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+    return filler
+
+
+def test_nightly__a_full_disk_in_each_stage_loses_nothing(lake, cluster, small_disk):
+    site = small_disk / "site"
+    before = begin_site(site, lake, cluster)
+    log = site / "runs" / f"date={SECOND}" / "log.jsonl"
+    messages = []
+    for stage in STAGES:
+        offset = log.stat().st_size if log.is_file() else 0
+        command = ammrank("nightly", site, "--date", SECOND, "--quiet")
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
+            while driver.poll() is None and stage_of(log, offset) != stage:
+                time.sleep(0.01)
+            filler = fill(small_disk)
+            message = driver.communicate(timeout=600)[1].strip()
+        filler.unlink()
+        published = check_published(site)
+        if driver.returncode == 0:  # a stage that is done before the disk is full
+            assert stage in STAGES[-2:]
             break
-        assert done.returncode == 1, done.stderr
-        last = done.stderr.strip().splitlines()[-1]
-        messages.add(last)
-        assert last.startswith("ammrank: No space left on device"), done.stderr
-        assert "what was published before is untouched" in last
-        verified = ammrank("verify", site, "--digest", "--json")
-        assert json.loads(verified.stdout)["digest"] == before
-    assert messages
-    resize(65_536)
-    assert ammrank("features", site, "--date", "2026-01-12").returncode == 0
-    quiet = lake.parent / "quiet"
-    shutil.copytree(
-        site, quiet, ignore=lambda folder, found: [n for n in found if n not in ("ammrank.yaml", "cluster.yaml")]
-    )
-    for night in ("2026-01-11", "2026-01-12"):
-        assert ammrank("features", quiet, "--date", night).returncode == 0
-    digests = [json.loads(ammrank("verify", s, "--digest", "--json").stdout)["digest"] for s in (site, quiet)]
-    assert digests[0] == digests[1]
+        assert driver.returncode == 1, message
+        assert published == before
+        messages.append(message.splitlines()[-1])
+    assert len(messages) >= 4
+    assert all("No space left on device" in message for message in messages), messages
+    assert all("what was published before is untouched, run the command again" in message for message in messages)
+    run_night(site, SECOND)
+    undisturbed = lake.with_name("undisturbed")
+    begin_site(undisturbed, lake, cluster)
+    run_night(undisturbed, SECOND)
+    assert check_published(site) == check_published(undisturbed)
+    assert subprocess.run(ammrank("verify", site), capture_output=True, check=False).returncode == 0
+    shutil.rmtree(undisturbed)

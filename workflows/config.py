@@ -41,6 +41,7 @@ class Lake(Section):
     taxonomy: str | None = Field("taxonomy.csv", description="category,parent; null: flat, as listed in categories.csv")
     date_key: str = Field("date", description="day folders are named KEY=YYYY-MM-DD")
     missing_days: Literal["refuse", "bridge"] = Field("refuse", description="a day without files: refuse or bridge")
+    duplicates: Literal["refuse", "keep"] = Field("refuse", description="a file that is there twice: refuse or keep")
 
 
 class Columns(Section):

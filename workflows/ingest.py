@@ -250,11 +250,26 @@ def _ingest_needed(
         if day not in files and not is_finished(run):
             raise BadInput(f"the events of {day} are needed again and no longer in the lake; put them back")
         plans.append(DayPlan(day, files.get(day, ()), run, digest))
+    if config.lake.duplicates == "refuse":
+        _refuse_duplicates(files, {plan.date for plan in plans if not is_finished(plan.run)})
     ingest_days(client, plans, mapping, _intake(site, config, settings), alpha=config.alpha, progress=progress)
     days: dict[dt.date, Run | None] = {day: None for day in needed}
     for plan in plans:
         days[plan.date] = open_run(plan.run, DAY.kind)
     return days
+
+
+def _refuse_duplicates(files: dict[dt.date, tuple[FileFacts, ...]], days: set[dt.date]) -> None:
+    """Refuse a file of new days that is there twice: a day that was copied, or a delivery that was repeated."""
+    first: dict[str, tuple[dt.date, FileFacts]] = {}
+    for day, found in files.items():
+        for file in (file for file in found if sum(file.rows)):
+            other_day, other = first.setdefault(file.digest, (day, file))
+            if other is not file and days & {day, other_day}:
+                raise BadInput(
+                    f"{file.path} of {day} has the same content as {other.path} of {other_day}; remove one of them,"
+                    " or set lake.duplicates: keep to count both"
+                )
 
 
 def _id_kind(days: Any, states: Sequence[Run]) -> str:
