@@ -7,13 +7,15 @@ from pathlib import Path
 
 import click
 
-from benchmarks import ingest, label_ranking, monitor, options, scale, scoring, store, training
+from benchmarks import ingest, label_ranking, monitor, nights, options, scale, scoring, store, training
 
 BENCHMARKS = {
     "day": ingest.compare_day,
     "label-ranking": label_ranking.run_label_ranking,
     "monitor": monitor.compare_monitor,
+    "large-site": nights.run_large_site,
     "night": ingest.compare_night,
+    "nights": nights.compare_nights,
     "options": options.compare_options,
     "read": store.compare_read,
     "scale": scale.run_scale,

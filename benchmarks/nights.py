@@ -1,0 +1,79 @@
+"""Whole nights: one more night against the first one, and a site that is larger than the memory of its workers."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
+from storage.run_log import read_attempt
+from storage.site import Site
+from workflows.nightly import nightly
+
+FIRST = dt.date(2026, 1, 5)
+
+
+def compare_nights(work: Path, *, users: int = 200_000, history: int = 60, workers: int = 2) -> None:
+    """Print what a night without training costs after one that filled in the history and trained, stage by stage."""
+    with cluster(workers) as client:
+        lake = work / f"nights-{users}"
+        events = make_lake(client, lake, users=users, days=history + 1)
+        _warm(client, work)
+        site, config = site_of(work / "nights-site", lake, users)
+        last = FIRST + dt.timedelta(history - 1)
+        attempts = [_run(client, site, config, last + dt.timedelta(number)) for number in range(2)]
+        shutil.rmtree(site.path)
+    first, second = attempts
+    print(f"\nnights on {history} days, {users:,} users, {events:,} events, {workers} workers; {describe_machine()}")
+    seconds = [{stage["name"]: stage["seconds"] for stage in attempt["stages"]} for attempt in attempts]
+    for stage in seconds[0]:
+        print(f"  {stage:10} {seconds[0][stage]:8.2f} s   {seconds[1].get(stage, 0.0):8.2f} s")
+    print(f"  {'in all':10} {first['seconds']:8.2f} s   {second['seconds']:8.2f} s")
+    print(f"  night after / first night  {second['seconds'] / first['seconds']:6.3f} (bar 0.1)")
+
+
+def run_large_site(work: Path, *, users: int = 5_000_000, days: int = 60, memory: str = "1GiB") -> None:
+    """Print the size of a site, and the peak memory of two small workers through a whole night on it."""
+    with cluster(2) as client:
+        lake = work / f"large-{users}"
+        events = make_lake(client, lake, users=users, days=days)
+    site, config = site_of(work / "large-site", lake, users)
+    with cluster(2, memory) as client:
+        before = worker_facts(client)["pids"]
+        attempt = _run(client, site, config, FIRST + dt.timedelta(days - 1))
+        after = worker_facts(client)
+    size = sum((Path(root) / name).stat().st_size for root, _, names in os.walk(site.path) for name in names)
+    print(f"\n{users:,} users, {days} days, {events:,} events, 2 workers of {memory}; {describe_machine()}")
+    for stage in attempt["stages"]:
+        print(f"  {stage['name']:10} {stage['seconds']:8.1f} s")
+    print(f"  the site has {size / 2**30:.1f} GiB; peak of a worker {after['peak_mib']:.0f} MiB")
+    print(f"  workers killed: {len(set(before) - set(after['pids']))}, bytes spilled: {after['spilled']:,}")
+    shutil.rmtree(site.path)
+
+
+def _run(client: Client, site: Site, config: Any, date: dt.date) -> dict[str, Any]:
+    nightly(client, site, config, date)
+    attempt = read_attempt(site.run_folder(date))
+    assert attempt is not None
+    return attempt
+
+
+def _warm(client: Client, work: Path) -> None:
+    """Compile the kernels on every worker, so that the clock sees work only."""
+    lake = work / "nights-warm"
+    make_lake(client, lake, users=2_000, days=6)
+    site, config = site_of(work / "nights-warm-site", lake, 2_000)
+    config = config.model_copy(
+        update={
+            "label": config.label.model_copy(update={"days": 3}),
+            "features": config.features.model_copy(update={"min_days": 1}),
+        }
+    )
+    for number in (4, 5):
+        nightly(client, site, config, FIRST + dt.timedelta(number))
+    shutil.rmtree(site.path)
