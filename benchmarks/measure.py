@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -86,4 +85,7 @@ def worker_facts(client: Client) -> dict[str, Any]:
 
 
 def _peak_memory() -> tuple[int, int]:
-    return os.getpid(), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Not ru_maxrss, which a process takes over from the one that started it.
+    with open("/proc/self/status", encoding="utf-8") as file:
+        peak = next(line for line in file if line.startswith("VmHWM"))
+    return os.getpid(), int(peak.split()[1]) * 1024
