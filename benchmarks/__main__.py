@@ -7,9 +7,26 @@ from pathlib import Path
 
 import click
 
-from benchmarks import ingest, label_ranking, monitor, nights, options, scale, scoring, store, training
+from benchmarks import (
+    comparison,
+    ingest,
+    label_ranking,
+    monitor,
+    nights,
+    options,
+    peers,
+    scale,
+    scoring,
+    store,
+    training,
+)
 
 BENCHMARKS = {
+    "comparison": comparison.compare_methods_on_world,
+    "comparison-order": comparison.compare_order,
+    "comparison-time": comparison.compare_training_time,
+    "tables": comparison.compare_on_tables,
+    "peers": peers.compare_peers,
     "day": ingest.compare_day,
     "label-ranking": label_ranking.run_label_ranking,
     "monitor": monitor.compare_monitor,
@@ -34,7 +51,9 @@ QUICK = ("day", "night", "read", "epoch", "score")
 @click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS)))
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Folder of lakes, kept.")
 @click.option("--users", type=click.IntRange(min=1_000), help="Simulated users, where the benchmark has them.")
-@click.option("--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Tables of label-ranking.")
+@click.option(
+    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of label-ranking tables."
+)
 @click.option("--sets", help="Tables of label-ranking to take, by name, with commas between; by default all.")
 @click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds of label-ranking.")
 @click.option(
@@ -56,6 +75,8 @@ def main(
         for name in names or QUICK:
             if name == "label-ranking":
                 BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds, fold_seed=fold_seed)
+            elif name == "tables":
+                BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds)
             else:
                 BENCHMARKS[name](folder, **({} if users is None else {"users": users}))
 

@@ -37,7 +37,7 @@ def compare_methods_on_world(
     """
     out = work / f"comparison-{users}-{'-'.join(variants)}"
     with cluster(2) as client:
-        site, config = _site(work, users)
+        site, config = comparison_site(work, users)
         make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
         started = time.perf_counter()
         evaluation = evaluate_site(
@@ -69,11 +69,16 @@ def compare_methods_on_world(
     print(f"  page: {out / PAGE}")
 
 
+def compare_order(work: Path, *, users: int = 532_000) -> None:
+    """Print the comparison in both variants: does the order of the paper's table hold?"""
+    compare_methods_on_world(work, users=users, variants=("adv", "no-adv"))
+
+
 def compare_training_time(work: Path, *, users: int = 266_000) -> None:
     """Print how long amm-rank takes to be as good as pw-lr: both fitted to the same fold, one after the other."""
     scratch = work / "comparison-time"
     with cluster(2) as client:
-        site, config = _site(work, users)
+        site, config = comparison_site(work, users)
         make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
         known = ingest(client, site, config, LAST)
         features = open_features(training_features(client, site, config, known).path)
@@ -114,7 +119,7 @@ def compare_on_tables(
     print(f"  mean of {len(found):3}       " + " ".join(f"{tau:11.3f}" for tau in np.mean(found, axis=0)))
 
 
-def _site(work: Path, users: int) -> tuple[Site, Config]:
+def comparison_site(work: Path, users: int) -> tuple[Site, Config]:
     """Return the site of an earlier run, which has its features, or a fresh one."""
     folder, lake = work / f"comparison-site-{users}", work / f"comparison-lake-{users}"
     if folder.exists():
