@@ -144,7 +144,7 @@ def listening():
     return {tuple(connection.laddr) for connection in found if connection.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.parametrize("dashboard", ["", ", dashboard_address: null"])
+@pytest.mark.parametrize("dashboard", ["", ", dashboard_address: null", ", processes: false"])
 def test_open_cluster__listens_on_loopback_only(tmp_path, dashboard):
     path = tmp_path / "cluster.yaml"
     kwargs = f"{{n_workers: 1, threads_per_worker: 1{dashboard}}}"

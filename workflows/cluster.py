@@ -172,7 +172,10 @@ def _close_to_others(class_: str, kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of the cluster; one on this machine listens to this machine only unless told otherwise."""
     if class_.rpartition(".")[2] != "LocalCluster":
         return dict(kwargs)
-    closed = {"host": "127.0.0.1", "dashboard_address": "127.0.0.1:8787", **kwargs}
+    # Workers that are threads of this process talk through memory and take no host, but their pages need an address.
+    is_network = kwargs.get("processes", True) or "protocol" in kwargs
+    host = {"host": "127.0.0.1"} if is_network else {"worker_dashboard_address": "127.0.0.1:0"}
+    closed = {**host, "dashboard_address": "127.0.0.1:8787", **kwargs}
     # Dask takes no address for port 8787 of all interfaces.
     return {**closed, "dashboard_address": closed["dashboard_address"] or "127.0.0.1:0"}
 
