@@ -247,8 +247,7 @@ class ScoreJob:
                 plan = policy.plan(
                     client, self.scratch, n=self.settings.n, slots=slots, tie_order=tie_order, progress=progress
                 )
-                tasks = [(self, partition, policy.name, plan) for partition in range(self.n_partitions)]
-                listed = run_tasks(client, policy.name, hold_partition, tasks, progress=progress)
+                listed = self._hold_all(client, policy, plan, progress)
             else:
                 listed = [facts["policies"][policy.name] for facts in scored]
             counts = [PolicyCounts.from_json(content) for content in listed]
@@ -276,6 +275,17 @@ class ScoreJob:
         live.flush()
         found |= dict(zip(missing, results, strict=True))
         return [facts for facts in found.values() if facts is not None]
+
+    def _hold_all(self, client: Client, policy: Policy, plan: Any, progress: Progress) -> list[dict[str, Any]]:
+        """Return the counts of a policy that needed all scores, after writing the partitions that are not done."""
+        found: dict[int, dict[str, Any] | None] = dict.fromkeys(range(self.n_partitions))
+        if policy.name == self.settings.policy:
+            found = {partition: written_facts(self.run, partition) for partition in found}
+        missing = [partition for partition, counts in found.items() if counts is None]
+        tasks = [(self, partition, policy.name, plan) for partition in missing]
+        results = run_tasks(client, policy.name, hold_partition, tasks, progress=progress)
+        found |= dict(zip(missing, results, strict=True))
+        return [counts for counts in found.values() if counts is not None]
 
     def finished_facts(self, partition: int) -> dict[str, Any] | None:
         """Return the facts of a partition that needs no scoring any more, else None."""

@@ -28,7 +28,7 @@ from storage.runs import verify_run
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
 INTEGERS = np.array([-(2**62), -5, 0, 3, 8, 13, 21, 55, 89, 2**40])
-READ_PARTITION = Features.partition
+READ_PARTITION, HOLD = Features.partition, CategoryTopN.hold
 STRINGS = np.array(["", "a", "a/b", "B", "b", "user-1", "user-10", "user-2", "ü", "z"])
 
 
@@ -314,7 +314,15 @@ def test_score__refuses_a_folder_of_something_else(client, tmp_path):
     assert (tmp_path / "quals" / "mine.txt").read_text() == "mine"
 
 
-def test_write_qualifications__goes_on_where_it_stopped(client, tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def one_thread():
+    """A cluster that does one task after the other."""
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0) as client:
+        yield client
+
+
+def test_write_qualifications__goes_on_where_it_stopped(one_thread, tmp_path, monkeypatch):
+    client = one_thread
     rng = np.random.default_rng(3)
     model, features = make_model(rng), make_features(tmp_path / "f", rng)
     for policy in POLICIES:
@@ -323,30 +331,49 @@ def test_write_qualifications__goes_on_where_it_stopped(client, tmp_path, monkey
         counts = write_qualifications(client, model, features, whole, settings)
         finish_qualifications(whole, "d", features, settings, counts, inputs={})
         again = tmp_path / f"again-{policy}"
-        calls = []
+        read = []
 
-        def fail_at_second(self, index, *, variant=None, calls=calls):
-            calls.append(index)
-            if len(calls) == 2:
+        def read_until_full(self, index, *, variant=None, read=read):
+            if read:
                 raise OSError(28, "No space left on device")
+            read.append(index)
             return READ_PARTITION(self, index, variant=variant)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Features, "partition", fail_at_second)
+            patch.setattr(Features, "partition", read_until_full)
             with pytest.raises(OSError, match="No space left"):
                 write_qualifications(client, model, features, again, settings)
-            finished = [i for i in range(3) if again_is_whole(again, i, policy)]
-            assert finished
-            calls[:] = [None, None]
+        reread = []
+
+        def read_again(self, index, *, variant=None, reread=reread):
+            reread.append(index)
+            return READ_PARTITION(self, index, variant=variant)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Features, "partition", read_again)
             counts = write_qualifications(client, model, features, again, settings)
-        assert set(calls[2:]) == set(range(3)) - set(finished)
+        assert sorted(read + reread) == [0, 1, 2]
         finish_qualifications(again, "d", features, settings, counts, inputs={})
         assert digest_tree(whole, ["."]) == digest_tree(again, ["."])
 
 
-def again_is_whole(run, partition, policy):
-    names = {"user_top_k": f"part-{partition:05d}.json", "category_top_n": f"scores-{partition:05d}"}
-    return (run / ".work" / names[policy]).exists()
+def test_write_qualifications__what_a_late_policy_wrote_is_not_written_again(client, tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    settings = ScoreSettings(k=2, policy="category_top_n")
+    run = tmp_path / "run"
+    first = write_qualifications(client, model, features, run, settings)
+    held = []
+
+    def hold(self, users, plan):
+        held.append(len(users.user_ids))
+        return HOLD(self, users, plan)
+
+    monkeypatch.setattr(CategoryTopN, "hold", hold)
+    (run / ".work" / "part-00001.json").unlink()
+    again = write_qualifications(client, model, features, run, settings)
+    assert held == [features.run.manifest["parts"][1]["rows"]]
+    assert again.to_json() == first.to_json()
 
 
 def test_write_qualifications__a_damaged_part_is_made_again(client, tmp_path):
