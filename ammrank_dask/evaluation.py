@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import math
 import time
@@ -289,6 +290,6 @@ def _warm_up(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any
         X, rankings, tied = blocks[0]
         few = slice(0, _WARM_ROWS)
         small = replace(setting, n_rows=_WARM_ROWS, tuned_rows=None)
-        quick = {"epochs": 1} if hasattr(load_method(name)(), "epochs") else {}
+        quick = {"epochs": 1} if "epochs" in inspect.signature(load_method(name)).parameters else {}
         _fit(name, {**params, **quick}, small, [(X[few], rankings[few], tied[few])]).decision_function(X[few])
         _warm.add(name)

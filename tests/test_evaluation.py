@@ -1,6 +1,7 @@
 """`ammrank evaluate` on a table and on a site: what it writes, whom it deals where, and what it refuses."""
 
 import csv
+import itertools
 import json
 import math
 import re
@@ -10,6 +11,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ammrank_dask.evaluation import compare_methods, count_policy, prepare_features, prepare_table_rows, run_fold
 from ammrank_dask.evaluation_rows import (
@@ -32,6 +35,7 @@ from ammrank_dask.methods.registry import (
 )
 from ammrank_dask.rankings import rankings_from_ranks
 from storage.errors import BadInput
+from storage.evaluation_charts import _nice_range
 from storage.evaluations import render_evaluation
 from storage.ids import ids_from_values
 from storage.tables import read_rank_table
@@ -190,6 +194,21 @@ def test_evaluate_table__a_method_of_ones_own_in_one_file(tmp_path, cluster_file
     assert set(found) == {"central-mal", "popular"}
     # All labels are ranked everywhere, so popularity knows nothing: every pair is a tie.
     assert found["popular"]["disagreement"]["mean"] == 0.5
+
+
+def test_adding_a_method__the_documented_file_runs(tmp_path, cluster_file):
+    text = (Path(__file__).parent.parent / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
+    (tmp_path / "nearest_center.py").write_text(text.split("```python\n")[1].split("```")[0])
+    result = run(
+        "--table", draw_table(tmp_path / "t.csv", partial=True), "--out", tmp_path / "o", "--quiet",
+        "--methods", f"central-mal,{tmp_path / 'nearest_center.py'}", "--cluster", cluster_file,
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = evaluate_json(tmp_path / "o")
+    errors = {name: row["disagreement"]["mean"] for name, row in found["variants"]["table"].items()}
+    assert errors["nearest-center"] < errors["central-mal"]
+    tried = {trial["params"]["smoothing"] for trial in found["details"]["table"]["tuning"]["nearest-center"]}
+    assert tried == {1.0, 100.0}
 
 
 BAD_TABLES = {
@@ -420,13 +439,25 @@ def test_run_fold__a_method_that_cannot_be_fitted_says_so(tmp_path, client, monk
 
 @pytest.fixture(scope="module")
 def site_result(tmp_path_factory, cluster_file):
-    """A small simulated lake, a site on it, and its evaluation with all methods and both variants."""
+    """A small simulated lake, a site on it, and its evaluation with all methods."""
     folder = tmp_path_factory.mktemp("site")
     runner = CliRunner()
     commands = [
-        ["simulate", "lake", "--users", 1500, "--days", 40, "--seed", 3, "--cluster", cluster_file, "--quiet"],
+        ["simulate", "lake", "--users", 1200, "--days", 40, "--seed", 3, "--cluster", cluster_file, "--quiet"],
         ["init", "site", "--lake", "lake"],
-        ["evaluate", "site", "--date", "2026-02-13", "--folds", 3, "--cluster", cluster_file, "--quiet"],
+        [
+            "evaluate",
+            "site",
+            "--date",
+            "2026-02-13",
+            "--variant",
+            "adv",
+            "--folds",
+            2,
+            "--cluster",
+            cluster_file,
+            "--quiet",
+        ],
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -436,52 +467,60 @@ def site_result(tmp_path_factory, cluster_file):
     return folder, folder / "site" / "evaluations" / "date=2026-02-13"
 
 
-def test_evaluate_site__compares_both_variants_with_slices_exposure_and_floor(site_result):
+def test_evaluate_site__has_slices_exposure_order_and_floor(site_result):
     _, out = site_result
     found = evaluate_json(out)
-    assert set(found["variants"]) == {"adv", "no-adv"}
-    for variant, methods in found["variants"].items():
-        assert set(methods) == set(METHODS)
-        assert all(set(row) == METHOD_KEYS for row in methods.values())
-        assert all(row["kendall_tau"] is None for row in methods.values())
-        details = found["details"][variant]
-        assert set(details["exposure"]) == {"lr + category_top_n", "lr + user_top_k", "amm-rank + user_top_k"}
-        for name, counts in details["exposure"].items():
-            assert sum(counts["categories_per_user"]) == details["users"]
-            if "user_top_k" in name:
-                assert counts["starved_users"] == counts["overexposed_users"] == 0
-                assert counts["slots"] == 10 * details["users"]
-        slices = details["slices"]["amm-rank"]
-        assert sum(part["users"] for part in slices["activity"]) == details["users"]
-        assert len(slices["activity"]) == 10
-        assert len(slices["group"]) == 18
-        assert len(slices["category"]) == 50
-        error = sum(part["disagreement"] * part["users"] for part in slices["activity"] if part["users"])
-        assert error / details["users"] == pytest.approx(
-            sum(f * n for f, n in _folds(found, variant, "amm-rank")) / details["users"], abs=5e-3
-        )
-        assert details["gain"]["paper"] == pytest.approx({"adv": 0.117, "no-adv": 0.045}[variant], abs=6e-4)
-        assert [(pair["worse"], pair["better"]) for pair in details["order"]] == [
-            ("central-mal", "ag-mal"), ("ag-mal", "ib-mal"), ("ib-mal", "lr"), ("lr", "pw-lr"), ("pw-lr", "amm-rank"),
-        ]  # fmt: skip
-        assert all((pair["why"] is None) == (pair["verdict"] == "holds") for pair in details["order"])
-    floor = found["floor"]["expected_clicks"]["disagreement"]
-    assert floor < min(row["disagreement"]["mean"] for row in found["variants"]["adv"].values())
-    assert found["simulation"]["parameters"]["users"] == 1500
-    assert len(found["simulation"]["world"]) >= 16
+    methods, details = found["variants"]["adv"], found["details"]["adv"]
+    assert set(methods) == set(METHODS)
+    assert all(set(row) == METHOD_KEYS for row in methods.values())
+    assert all(row["kendall_tau"] is None for row in methods.values())
+    assert set(details["exposure"]) == {"lr + category_top_n", "lr + user_top_k", "amm-rank + user_top_k"}
+    for name, counts in details["exposure"].items():
+        assert sum(counts["categories_per_user"]) == details["users"]
+        if "user_top_k" in name:
+            assert counts["starved_users"] == counts["overexposed_users"] == 0
+            assert counts["slots"] == 10 * details["users"]
+    slices = details["slices"]["amm-rank"]
+    assert sum(part["users"] for part in slices["activity"]) == details["users"]
+    assert [len(slices[name]) for name in ("activity", "group", "category")] == [10, 18, 50]
+    mean = sum(part["disagreement"] * part["users"] for part in slices["activity"] if part["users"]) / details["users"]
+    low, high = details["intervals"]["amm-rank"]["disagreement"]
+    assert low < mean < high
+    assert details["gain"]["paper"] == pytest.approx(0.117, abs=6e-4)
+    pairs = [(pair["worse"], pair["better"]) for pair in details["order"]]
+    assert pairs == list(itertools.pairwise(["central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", "amm-rank"]))
+    assert all((pair["why"] is None) == (pair["verdict"] == "holds") for pair in details["order"])
+    assert found["floor"]["expected_clicks"]["disagreement"] < min(
+        row["disagreement"]["mean"] for row in methods.values()
+    )
+    assert found["simulation"]["parameters"]["users"] == 1200
+    assert found["source"]["tuning_users"] + details["users"] == found["source"]["labelled_users"]
 
 
-def _folds(found, variant, method):
-    errors = found["variants"][variant][method]["disagreement"]["folds"]
-    users = found["details"][variant]["users"]
-    return [(error, users / len(errors)) for error in errors]
+def test_evaluate_site__takes_both_variants_by_default(site_result, cluster_file):
+    folder, _ = site_result
+    result = run(
+        folder / "site", "--date", "2026-02-13", "--methods", "central-mal,ib-mal", "--folds", 2, "--quiet",
+        "--out", folder / "both", "--cluster", cluster_file, "--json",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    printed = json.loads(result.stdout)
+    found = evaluate_json(folder / "both")
+    assert set(found["variants"]) == {"adv", "no-adv"} == set(found["paper"])
+    assert printed["variants"] == found["variants"]
+    # A centre of all users does not look at features; the nearest users do.
+    errors = {v: {m: row["disagreement"]["mean"] for m, row in rows.items()} for v, rows in found["variants"].items()}
+    assert errors["adv"]["central-mal"] == errors["no-adv"]["central-mal"]
+    assert errors["adv"]["ib-mal"] != errors["no-adv"]["ib-mal"]
+    assert found["details"]["adv"]["gain"] is None
+    assert found["details"]["adv"]["differences"] == {}
 
 
 def test_evaluate_site__page_shows_figures_and_the_paper_as_another_data_set(site_result):
     folder, out = site_result
     page = (out / "evaluation.html").read_text()
     assert "Another data set" in page
-    assert page.count('data-chart="precision-at-k"') == 2
+    assert 'data-chart="precision-at-k"' in page
     assert 'data-chart="slice-activity"' in page
     assert "Figure 2" in page
     assert "lr + category_top_n" in page
@@ -522,6 +561,14 @@ def test_evaluate_site__too_few_days_is_one_sentence(site_result, cluster_file):
     result = run(folder / "site", "--date", "2026-01-20", "--cluster", cluster_file, "--quiet")
     assert result.exit_code == 65
     assert "days" in result.output
+
+
+@given(st.floats(-2, 2), st.floats(0, 3))
+def test_nice_range__encloses_both_values(low, span):
+    start, stop = _nice_range(low, low + span)
+    assert start <= low + 1e-9
+    assert low + span <= stop + 1e-9
+    assert stop > start
 
 
 def test_read_rank_table__ties_and_empty_ranks(tmp_path):
