@@ -16,6 +16,7 @@ from storage.files import private_files, write_text
 from storage.run_log import read_attempt, write_attempt
 from storage.site import Site
 from workflows.config import check_config, load_config, write_config
+from workflows.nightly import command as night_command
 from workflows.nightly import nightly
 from workflows.notify import announce
 from workflows.options import nights_options
@@ -229,6 +230,26 @@ def test_nights_options__a_range():
 
     done = CliRunner().invoke(nights, ["--from", "2026-01-30", "--to", "2026-02-01"])
     assert done.output == "2026-01-30 2026-01-31 2026-02-01\n"
+
+
+def test_nightly__several_nights_by_the_command_end_as_one_by_one(client, site, tmp_path):
+    lake = site.path.parent / "lake"
+    (tmp_path / "lake").symlink_to(lake)
+    places = [Site(tmp_path / name) for name in ("by-command", "one-by-one")]
+    for place in places:
+        place.path.mkdir()
+        write_text(place.config_path, write_config(check_config(CONFIG, "test")))
+    threads = "{processes: false, n_workers: 1, threads_per_worker: 2, dashboard_address: '127.0.0.1:0'}"
+    (tmp_path / "cluster.yaml").write_text(f"version: 1\nclass: distributed.LocalCluster\nkwargs: {threads}\n")
+    arguments = [str(places[0].path), "--from", str(day(4)), "--to", str(day(5)), "--json", "--quiet"]
+    done = CliRunner().invoke(night_command, [*arguments, "--cluster", str(tmp_path / "cluster.yaml")])
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.stdout)
+    assert (facts["nights"], facts["date"], facts["published"]) == (2, str(day(5)), True)
+    for number in (4, 5):
+        nightly(client, places[1], load_config(places[1].config_path), day(number))
+    assert places[0].digest() == places[1].digest()
+    assert [read_attempt(places[0].run_folder(day(number)))["status"] for number in (4, 5)] == ["done", "done"]
 
 
 def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):
