@@ -99,7 +99,7 @@ def run_tasks(
 
 
 class _Counts:
-    """Units of finished tasks on their way to the dashboard, a few messages a second."""
+    """Units of finished tasks on their way to the dashboard, one message a second."""
 
     def __init__(self, client: Client, token: str) -> None:
         self.client = client

@@ -76,7 +76,7 @@ def watch(browser, process, seconds=300):
         assert time.monotonic() < deadline, "the night takes too long"
         is_last_look = process.poll() is not None
         if is_last_look:
-            time.sleep(2.5)  # the page looks once a second
+            time.sleep(4.5)  # the page looks every two seconds
         shown = browser.evaluate(SHOWN)
         assert set(shown) == PANELS
         for name, text in shown.items():

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from pathlib import Path
 from typing import Any
 
+from storage.errors import DamagedStore
 from storage.files import read_json
 from storage.reports import SUMMARY
 from storage.run_log import read_attempt
+from storage.runs import open_run
 from storage.site import Site
 
 
@@ -16,7 +19,20 @@ def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str,
     """Return times and figures of the nights before a date, oldest first; nights without a record are left out."""
     folders = sorted(path for path in (site.path / "runs").glob("date=*") if path.name < f"date={date}")
     attempts = [attempt for attempt in map(read_attempt, folders[-n_nights:]) if attempt is not None]
-    return [_summarise(attempt, site.path / "reports" / f"date={attempt['date']}") for attempt in attempts]
+    errors = _errors_by_date(site)
+    nights = [_summarise(attempt, site.report_folder(dt.date.fromisoformat(attempt["date"]))) for attempt in attempts]
+    return [night | errors.get(night["date"], {}) for night in nights]
+
+
+def _errors_by_date(site: Site) -> dict[str, dict[str, float]]:
+    """Return the held-out error of the models that are kept, by the night that trained them."""
+    manifests = [open_run(path).manifest for path in site.finished_runs("models")]
+    found = {manifest["config"]["date"]: manifest["facts"].get("training") for manifest in manifests}
+    return {
+        date: {"validation_error": training["validation_error"]}
+        for date, training in found.items()
+        if training and training.get("validation_error") is not None
+    }
 
 
 def _summarise(attempt: dict[str, Any], report: Path) -> dict[str, Any]:
@@ -26,10 +42,9 @@ def _summarise(attempt: dict[str, Any], report: Path) -> dict[str, Any]:
         "seconds": attempt.get("seconds"),
         "stages": {stage["name"]: stage["seconds"] for stage in attempt.get("stages", [])},
     }
-    training = attempt.get("facts", {}).get("validation_error")
-    if training is not None:
-        night["validation_error"] = training
-    if (report / SUMMARY).is_file():
+    if not (report / SUMMARY).is_file():
+        return night
+    with contextlib.suppress(DamagedStore):  # the report of that night is no business of this one
         summary = read_json(report / SUMMARY)
         measures = summary["policies"][summary["policy"]]
         night["users"] = summary["n_users"]

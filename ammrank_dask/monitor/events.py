@@ -85,7 +85,7 @@ def watch_stage(client: Client, name: str) -> Iterator[None]:
 
 
 class LiveExposure:
-    """Publish how many users hold each category while users are scored, a few times a second.
+    """Publish how many users hold each category while users are scored, once a second.
 
     Parameters
     ----------
@@ -126,9 +126,9 @@ class LiveExposure:
 
 
 class Throttle:
-    """Let a few calls a second through."""
+    """Let one call a second through."""
 
-    def __init__(self, seconds: float = 0.5) -> None:
+    def __init__(self, seconds: float = 1.0) -> None:
         self.seconds = seconds
         self._last = -seconds
 

@@ -14,7 +14,7 @@ from bokeh.models.widgets import Div
 from ammrank_dask.monitor.panels import make_panels
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
 
-REFRESH_MILLISECONDS = 1_000
+REFRESH_MILLISECONDS = 2_000
 MAX_NIGHTS_SHOWN, MAX_TROUBLES = 10, 8
 
 STYLE = """

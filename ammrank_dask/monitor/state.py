@@ -81,9 +81,10 @@ class NightState:
             self._remember(night)
 
     def _remember(self, night: dict[str, Any]) -> None:
-        kept = [old for old in self.nights if old.get("date") != night.get("date")]
+        by_date = {old.get("date"): old for old in self.nights}
+        by_date[night.get("date")] = by_date.get(night.get("date"), {}) | night
         self.nights.clear()
-        self.nights.extend(sorted([*kept, night], key=lambda found: str(found.get("date"))))
+        self.nights.extend(sorted(by_date.values(), key=lambda found: str(found.get("date"))))
 
     def _stage(self, event: dict[str, Any], now: float) -> None:
         stage = self._find_stage(str(event["name"]))

@@ -1,0 +1,51 @@
+"""What the dashboard is told of earlier nights."""
+
+import datetime as dt
+
+from storage.files import write_json
+from storage.reports import SUMMARY
+from storage.run_log import write_attempt
+from storage.runs import finish_run, start_run
+from storage.site import Site
+from workflows.history import last_nights
+
+MEASURES = {"starved_categories": 2, "coverage": 0.9, "gini": 0.4, "slots": 10}
+
+
+def write_night(site, date, seconds):
+    attempt = {"date": str(date), "status": "done", "seconds": seconds}
+    write_attempt(site.run_folder(date), {**attempt, "stages": [{"name": "ingest", "seconds": seconds}]})
+
+
+def test_last_nights__joins_run_report_and_model(tmp_path):
+    site = Site(tmp_path)
+    first, second, third = (dt.date(2026, 3, day) for day in (5, 6, 7))
+    for date, seconds in ((first, 3.0), (second, 4.0), (third, 5.0)):
+        write_night(site, date, seconds)
+    folder = site.report_folder(second)
+    folder.mkdir(parents=True)
+    summary = {"n_users": 7, "policy": "user_top_k", "policies": {"user_top_k": MEASURES}}
+    write_json(folder / SUMMARY, summary)
+    model = site.run("models", first, "abc")
+    start_run(model, 0)
+    facts = {"training": {"validation_error": 0.25}}
+    finish_run(model, "model", "abc", 0, config={"date": str(first)}, inputs={}, facts=facts)
+    common = {"status": "done"}
+    assert last_nights(site, third) == [
+        {"date": "2026-03-05", **common, "seconds": 3.0, "stages": {"ingest": 3.0}, "validation_error": 0.25},
+        {"date": "2026-03-06", **common, "seconds": 4.0, "stages": {"ingest": 4.0}, "users": 7,
+         "starved_categories": 2, "coverage": 0.9, "gini": 0.4},
+    ]  # fmt: skip
+    assert [night["date"] for night in last_nights(site, third, n_nights=1)] == ["2026-03-06"]
+
+
+def test_last_nights__a_damaged_report_and_no_record_are_left_out(tmp_path):
+    site = Site(tmp_path)
+    date = dt.date(2026, 3, 5)
+    assert last_nights(site, date) == []
+    write_night(site, date, 3.0)
+    folder = site.report_folder(date)
+    folder.mkdir(parents=True)
+    (folder / SUMMARY).write_text("{")
+    (night,) = last_nights(site, dt.date(2026, 3, 6))
+    assert "users" not in night
