@@ -1,8 +1,10 @@
 """Nights on a small site: what is published, which model scores, what happens when the past or the config changes."""
 
 import datetime as dt
+import inspect
 import json
 import shutil
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
@@ -191,3 +193,8 @@ def test_nightly__days_that_came_after_the_state_was_begun_need_a_rebuild(client
         nightly(client, place, config_of(), day(6))
     nightly(client, place, config_of(), day(6), rebuild=True)
     assert place.current().date == day(6)
+
+
+def test_nightly__is_short_enough_to_copy():
+    source = Path(inspect.getfile(nightly)).read_text(encoding="utf-8")
+    assert len(source.splitlines()) < 100

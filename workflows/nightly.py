@@ -16,13 +16,7 @@ from workflows.features import score_features
 from workflows.gate import choose_model
 from workflows.ingest import ingest
 from workflows.notify import announce
-from workflows.options import (
-    AmmrankCommand,
-    computing_options,
-    nights_options,
-    show,
-    site_argument,
-)
+from workflows.options import AmmrankCommand, computing_options, nights_options, show, site_argument
 from workflows.record import record_night
 from workflows.report import write_night_report
 from workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
@@ -32,13 +26,7 @@ from workflows.train import find_model, is_due, too_little_history, train_model
 
 
 def nightly(
-    client: Any,
-    site: Site,
-    config: Config,
-    date: dt.date,
-    *,
-    rebuild: bool = False,
-    progress: Progress = silent,
+    client: Any, site: Site, config: Config, date: dt.date, *, rebuild: bool = False, progress: Progress = silent
 ) -> dict[str, Any]:
     """Run one night and return where its results are; CURRENT moves last, with one rename."""
     with record_night(client, site, date) as night:
