@@ -91,8 +91,10 @@ def run_tasks(
             if on_result is not None:
                 on_result(index, result)
         counts.flush()
-    except BaseException:
+    except BaseException as error:
         publish(client, "tasks", **name, state="failed")
+        if isinstance(error, Exception) and client.status in ("closing", "closed"):
+            raise AmmrankError(f"the scheduler is gone since stage {stage}; run the command again to go on") from None
         raise
     publish(client, "tasks", **name, state="end")
     return results

@@ -207,6 +207,8 @@ class Plug:
         if self.kills and self.kills[-1][1] == "scheduler" and driver.returncode != 0:
             self.cluster.stop()
         assert driver.returncode in (0, 1, -signal.SIGKILL), message
+        if driver.returncode == 1:  # what went wrong is said in one sentence
+            assert message.strip().splitlines()[-1].startswith("ammrank: "), message
         return waiting, driver.returncode == 0
 
 

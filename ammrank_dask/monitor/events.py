@@ -53,7 +53,7 @@ def publish(client: Client, kind: str, **facts: Any) -> None:
     event = {"kind": kind, "client": client.id, **known}
     try:
         client.log_event(TOPIC, event)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # RuntimeError: the client has given up on the scheduler
         logger.warning("could not publish a %s event: %s", kind, error)
 
 
