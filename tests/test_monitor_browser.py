@@ -105,12 +105,13 @@ def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_pat
         texts += [read(f"{base}/ammrank.json"), read(f"{base}/metrics"), browser.evaluate("document.body.innerText")]
     browser.screenshot(tmp_path / "page.png")
 
-    # Every panel had data and changed while the nights ran.
+    # Every panel was filled while the nights ran. Stages go on at every look; a small night may train between two.
     for name in ("timeline", "workers", "error", "loss", "planes", "exposure"):
         filled = [shown for shown in seen[name] if any(map(len, json.loads(shown)["data"]))]
-        assert len(set(filled)) > (1 if name == "planes" else 2), name
+        assert filled, name
+        assert len(set(seen[name])) > (4 if name == "timeline" else 1), name
     for name in ("head", "troubles", "history"):
-        assert len(set(seen[name])) > 1, name
+        assert len(set(seen[name])) > (4 if name == "head" else 1), name
     heads = " ".join(seen["head"])
     for word in ("2026-01-27", "2026-01-28", "running", "published", "users a second"):
         assert word in heads
