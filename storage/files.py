@@ -115,10 +115,23 @@ def sweep_temporary(folder: Path) -> None:
         return
     for path in folder.iterdir():
         if path.name.startswith(TEMPORARY):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            _remove(path)
+
+
+def sweep_tree(folder: Path) -> None:
+    """Remove what a crash left under temporary names anywhere below `folder`."""
+    for root, folders, names in os.walk(folder):
+        left = [name for name in (*folders, *names) if name.startswith(TEMPORARY)]
+        for name in left:
+            _remove(Path(root, name))
+        folders[:] = [name for name in folders if name not in left]
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from storage.errors import BadInput, DamagedStore
-from storage.files import read_json, sweep_temporary, sync_folder, sync_tree, write_json
+from storage.files import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
 from storage.parts import (
     PartFacts,
     PartRef,
@@ -94,7 +95,7 @@ def finish_run(
     facts: Mapping[str, Any] | None = None,
     files: Mapping[str, list[int]] | None = None,
 ) -> Run:
-    """Make all parts durable and write the manifest, which makes the run whole.
+    """Sweep what a killed worker left, make all parts durable, and write the manifest, which makes the run whole.
 
     Parameters
     ----------
@@ -108,6 +109,7 @@ def finish_run(
         Files of the run beside its parts, with size and checksum.
     """
     parts: list[PartFacts] = [part_facts(path, partition) for partition in range(n_parts)]
+    sweep_tree(path)
     sync_tree(path)
     manifest = {
         "format": FORMAT,
@@ -164,13 +166,31 @@ def open_run(path: Path, kind: str | None = None) -> Run:
 
 
 def verify_run(path: Path) -> int:
-    """Check every byte of a finished run against its manifest; return the number of bytes read."""
+    """Check every byte of a finished run against its manifest; return the number of bytes read.
+
+    A file that the manifest does not list is refused: nobody knows what it holds.
+    """
     run = open_run(path)
     if run.kind in PART_SCHEMAS:
         total = sum(check_part(path, i, expected) for i, expected in enumerate(run.checksums))
     else:
         total = 0
+    extra = sorted(_found_beside_parts(run) - set(run.manifest["files"]))
+    if extra:
+        raise DamagedStore(f"{path / extra[0]} is not in the manifest of its run; make it again with --rebuild")
     return total + check_files(path, run.manifest["files"])
+
+
+def _found_beside_parts(run: Run) -> set[str]:
+    """Return the files of a run that are neither its manifest nor of one of its parts."""
+    parts = [part["name"] for part in run.manifest["parts"]]
+    known = {MANIFEST, *parts, *(str(Path(name).with_suffix(".json")) for name in parts)}
+    found = set()
+    for root, folders, names in os.walk(run.path):
+        place = Path(root).relative_to(run.path)
+        folders[:] = [name for name in folders if (place / name).as_posix() not in known]
+        found |= {(place / name).as_posix() for name in names}
+    return found - known
 
 
 def remove_run(path: Path) -> None:

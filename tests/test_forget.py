@@ -149,6 +149,9 @@ def test_forget_users__goes_on_after_a_crash(client, place, tmp_path):
     head = site.path / site.current().runs["head"]
     shutil.copytree(head, head.with_name(f".tmp-{head.name}-abc"))
     (site.path / "qualifications" / ".building-date=2026-01-11-abc").mkdir()
+    # As a killed worker leaves it: a table under a temporary name inside a run that was published.
+    table = site.qualifications_folder(date_of(5)) / "by_user" / "part-00000.parquet"
+    shutil.copy(table, table.with_name(f".tmp-{table.name}-abc"))
     add_forgotten(site.path, ids_from_values(ids[:3]))
     forget_users(client, site, listed)
     assert not list(site.path.rglob(".tmp-*"))

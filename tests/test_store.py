@@ -151,6 +151,29 @@ def test_start_run__sweeps_what_a_crash_left_and_keeps_whole_parts(tmp_path):
     assert start_run(tmp_path, 2) == [0, 1]
 
 
+def test_finish_run__sweeps_what_a_killed_worker_left_at_any_depth(tmp_path):
+    path = tmp_path / "run"
+    start_run(path, 0)
+    (path / "by_user" / ".tmp-folder").mkdir(parents=True)
+    (path / "by_user" / ".tmp-folder" / "inside").touch()
+    (path / "by_user" / ".tmp-part-00000.parquet-12").touch()
+    (path / ".tmp-top").touch()
+    (path / "by_user" / "part-00000.parquet").touch()
+    finish_run(path, "qualifications", "digest", 0, config={}, inputs=[], files={"by_user/part-00000.parquet": [0, 0]})
+    assert {entry.relative_to(path).as_posix() for entry in path.rglob("*")} == {
+        "by_user", "by_user/part-00000.parquet", "manifest.json",
+    }  # fmt: skip
+    assert verify_run(path) == 0
+
+
+@pytest.mark.parametrize("name", ["extra.parquet", "by_user/.tmp-part", "part-00007.zarr/zarr.json", "part-00007.json"])
+def test_verify_run__finds_a_file_that_the_manifest_does_not_list(run, name):
+    (run.path / name).parent.mkdir(exist_ok=True)
+    (run.path / name).touch()
+    with pytest.raises(DamagedStore, match=f"{name} is not in the manifest of its run; make it again with --rebuild"):
+        verify_run(run.path)
+
+
 def test_write_part__twice_gives_the_same_bytes(tmp_path):
     first = write_part(tmp_path / "a", 0, DAY, day_arrays())
     second = write_part(tmp_path / "b", 0, DAY, day_arrays())

@@ -11,7 +11,7 @@ import click
 from ammrank_dask.forget import forget_in_runs, scan_runs
 from ammrank_dask.tasks import Progress, silent
 from storage.errors import AmmrankError, BadInput
-from storage.files import TEMPORARY
+from storage.files import TEMPORARY, sweep_tree
 from storage.forgotten import add_forgotten, load_forgotten
 from storage.runs import MANIFEST, open_run
 from storage.site import RUN_FOLDERS, Site
@@ -56,9 +56,11 @@ def kept_runs(site: Site) -> list[Path]:
 
 
 def _remove_leftovers(site: Site) -> None:
-    """Remove scratch and unfinished runs: they may hold users, and can be made again."""
+    """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users."""
     shutil.rmtree(site.scratch, ignore_errors=True)
     finished = set(kept_runs(site))
+    for run in finished:
+        sweep_tree(run)
     for folder in (*RUN_FOLDERS, "qualifications"):
         levels = "*/*" if folder == "days" else "*"
         for path in (site.path / folder).glob(levels):
