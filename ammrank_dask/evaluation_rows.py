@@ -29,6 +29,8 @@ TUNING_SHARE, TUNING_USERS = 0.2, 20_000
 """Parameters are chosen on a fifth of the users, but no more than so many; they are in no fold."""
 BLOCK_ROWS = 4096
 N_DECILES = 10
+KEPT_BYTES = 256 << 20
+"""Blocks that a task keeps in memory for the next pass; those above this are read again."""
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,12 @@ class UserFacts:
 
 
 class Blocks:
-    """Blocks of (X, rankings, tied); each is read when it is asked for."""
+    """Blocks of (X, rankings, tied); each is read when it is asked for, and kept while there are not too many."""
 
     def __init__(self, stretches: Sequence[tuple[str, int, int]]) -> None:
         self.stretches = stretches
+        self._kept: dict[int, tuple[Any, np.ndarray, np.ndarray]] = {}
+        self._kept_bytes = 0
 
     @property
     def n_rows(self) -> int:
@@ -110,6 +114,16 @@ class Blocks:
         return len(self.stretches)
 
     def __getitem__(self, block: int) -> tuple[Any, np.ndarray, np.ndarray]:
+        if block not in self._kept:
+            found = self._load(block)
+            size = found[0].data.nbytes + found[0].indices.nbytes + found[1].nbytes + found[2].nbytes
+            if self._kept_bytes + size > KEPT_BYTES:
+                return found
+            self._kept[block] = found
+            self._kept_bytes += size
+        return self._kept[block]
+
+    def _load(self, block: int) -> tuple[Any, np.ndarray, np.ndarray]:
         folder, start, stop = self.stretches[block]
         place = Path(folder)
         indptr = _read(place, "indptr", start, stop + 1)

@@ -344,6 +344,18 @@ def test_rows__every_row_is_tested_once_and_never_trained_on_in_its_fold(tmp_pat
     assert sorted(seen) == sorted(map(tuple, X.astype(np.float32)))
 
 
+@pytest.mark.parametrize("kept_bytes", [0, 200, 1 << 20])
+def test_blocks__read_again_are_the_same(tmp_path, monkeypatch, kept_bytes):
+    monkeypatch.setattr("ammrank_dask.evaluation_rows.KEPT_BYTES", kept_bytes)
+    _, rows = table_rows(tmp_path)
+    blocks = rows.training(1)
+    first, again = ([blocks[i] for i in range(len(blocks))] for _ in range(2))
+    for one, other in zip(first, again, strict=True):
+        np.testing.assert_array_equal(one[0].toarray(), other[0].toarray())
+        np.testing.assert_array_equal(one[1], other[1])
+    assert sum(len(rankings) for _, rankings, _ in first) == blocks.n_rows == 30
+
+
 def test_dense_blocks__are_in_the_standards_of_the_training_rows(tmp_path):
     _, rows = table_rows(tmp_path)
     train, test = rows.standardized(rows.training(0), rows.test(0))
