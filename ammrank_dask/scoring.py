@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
+import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from storage.checkpoints import is_saved, load_array, load_facts, save_arrays
 from storage.errors import BadInput
-from storage.files import digest_of, swap_folder
+from storage.files import digest_of, swap_folder, sweep_tree, temporary_beside
 from storage.qualifications import (
     KIND,
     WORK,
@@ -191,8 +191,10 @@ def finish_qualifications(
     facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Make a run whole whose partitions are all written."""
-    for scratch in (run / WORK).glob("scores-*"):
-        shutil.rmtree(scratch)
+    files = list_files(run, features.n_partitions)
+    # What only the work needed goes with one rename before the run is whole: a crash leaves all of it or none.
+    os.rename(run / WORK, temporary_beside(run / WORK))
+    sweep_tree(run)
     remove_empty_folders(run)
     finish_run(
         run,
@@ -207,9 +209,8 @@ def finish_qualifications(
         },
         inputs=inputs,
         facts={**counts.to_json(), **(facts or {})},
-        files=list_files(run, features.n_partitions),
+        files=files,
     )
-    shutil.rmtree(run / WORK)
 
 
 @dataclass(frozen=True)

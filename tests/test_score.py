@@ -13,6 +13,7 @@ from ammrank_dask.report import exposure_report
 from ammrank_dask.scoring import score
 from ammrank_dask.training import train
 from storage.errors import BadInput
+from storage.runs import finish_run
 
 CATEGORIES = ["autos", "games / <b>", "garten & haus", "news"]
 
@@ -137,6 +138,27 @@ def test_score__failed_task_leaves_nothing_at_the_place(client, features, tmp_pa
     with pytest.raises(BadInput, match="the disk is gone"):
         score(client, model, features, tmp_path / "quals", k=2)
     assert not (tmp_path / "quals").exists()
+
+
+@pytest.mark.parametrize("is_whole", [False, True], ids=["before the manifest", "after it"])
+def test_score__a_crash_at_the_end_leaves_no_work_in_what_the_next_try_publishes(
+    client, features, tmp_path, monkeypatch, is_whole
+):
+    model = train(client, features)
+
+    def crash(*args, **options):
+        if is_whole:
+            finish_run(*args, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ammrank_dask.scoring.finish_run", crash)
+    with pytest.raises(KeyboardInterrupt):
+        score(client, model, features, tmp_path / "quals", k=2)
+    monkeypatch.undo()
+    quals = score(client, model, features, tmp_path / "quals", k=2)
+    found = {path.relative_to(quals.path).as_posix() for path in quals.path.rglob("*") if path.is_file()}
+    assert found == {"manifest.json", *quals.run.manifest["files"]}
+    assert len(quals.to_pandas()) == 600
 
 
 def test_exposure_report__counts_what_score_counted(client, features, tmp_path):
