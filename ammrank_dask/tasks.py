@@ -3,8 +3,8 @@
 import itertools
 import logging
 import math
-import os
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,6 +18,8 @@ logger = logging.getLogger(__name__)
 Progress = Callable[[str, int, int], None]
 """Called with (stage, tasks done, tasks in all) on the client after every finished task."""
 
+# Not the process id: drivers in containers all have the same, and a shared scheduler would take their keys for one.
+_process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
 
 
@@ -27,6 +29,11 @@ class UnitProgress(Protocol):
 
     def count(self, stage: str, units: int, unit: str) -> None:
         """Take in what the task that is done stood for."""
+
+
+def is_scheduler_gone(client: Client) -> bool:
+    """Tell whether the client has given up on its scheduler: whatever fails then fails for that reason."""
+    return client.status in ("closing", "closed")
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -67,7 +74,7 @@ def run_tasks(
     results: list[Any] = [None] * len(items)
     if not items:
         return results
-    token = f"{os.getpid():x}-{next(_run_numbers):x}"
+    token = f"{_process}-{next(_run_numbers):x}"
     name = {"name": stage, "token": token}
     publish(
         client,
@@ -93,7 +100,7 @@ def run_tasks(
         counts.flush()
     except BaseException as error:
         publish(client, "tasks", **name, state="failed")
-        if isinstance(error, Exception) and client.status in ("closing", "closed"):
+        if isinstance(error, Exception) and is_scheduler_gone(client):
             raise AmmrankError(f"the scheduler is gone since stage {stage}; run the command again to go on") from None
         raise
     publish(client, "tasks", **name, state="end")

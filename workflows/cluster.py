@@ -16,6 +16,7 @@ import yaml
 from distributed import Client, Security
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ammrank_dask.tasks import is_scheduler_gone
 from storage.errors import AmmrankError, BadInput
 from workflows.cluster_checks import check_workers, private_workers
 from workflows.interrupts import LeaveInterrupts
@@ -139,7 +140,12 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
         is_watched = watch_cluster(client)
         if not quiet:
             click.echo(f"dashboard {page_address(client) if is_watched else client.dashboard_link}", err=True)
-        yield client
+        try:
+            yield client
+        except Exception as error:
+            if is_scheduler_gone(client) and not isinstance(error, AmmrankError):
+                raise AmmrankError("the scheduler is gone; run the command again to go on") from error
+            raise
 
 
 def _hush_distributed() -> None:

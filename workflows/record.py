@@ -19,6 +19,7 @@ from distributed import Client, wait
 
 from ammrank_dask.monitor.events import watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
+from ammrank_dask.tasks import is_scheduler_gone
 from storage.errors import AmmrankError
 from storage.run_log import LOG, JsonLines, utc_now, write_attempt
 from storage.site import Site
@@ -79,9 +80,12 @@ class NightRecord:
     def fail(self, error: BaseException) -> None:
         """Say what ended the night."""
         code = exit_code_of(error)
+        is_gone = is_scheduler_gone(self.client)
         message = str(error) if isinstance(error, AmmrankError | OSError) else type(error).__name__
+        if is_gone and not isinstance(error, AmmrankError):
+            message = "the scheduler is gone"
         self.attempt["error"] = {"type": type(error).__name__, "message": message}
-        expected = isinstance(error, AmmrankError | OSError | SystemExit | KeyboardInterrupt)
+        expected = is_gone or isinstance(error, AmmrankError | OSError | SystemExit | KeyboardInterrupt)
         logger.error("night failed: %s", message, exc_info=None if expected else error)
         with contextlib.suppress(OSError):  # a full disk is told by the command
             self._end("failed", code)
@@ -96,7 +100,7 @@ class NightRecord:
 
     def _worker_memory(self) -> dict[str, int]:
         """Return the most memory a process of each host used, in bytes."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        workers = self.client.scheduler_info(n_workers=-1).get("workers", {})
         futures = [self.client.submit(_peak_memory, workers=[address], pure=False) for address in workers]
         # `wait` looks for the client of the process, which ours need not be.
         with contextlib.suppress(TimeoutError), self.client.as_current():
