@@ -67,15 +67,14 @@ def _run_night(client: Client, n_tasks: int) -> None:
     with events.watch_night(client, "2026-03-05", list(STAGES)):
         for stage, share in STAGES.items():
             live = events.LiveExposure(client, names, clicks=[1] * N_CATEGORIES)
+
+            def show(_: int, users: int, live: events.LiveExposure = live) -> None:
+                live.add(users, [users] * N_CATEGORIES)
+
+            arguments = [(TASK_SECONDS,)] * int(n_tasks * share)
             with events.watch_stage(client, stage):
-                tasks.run_tasks(
-                    client,
-                    stage,
-                    burn,
-                    [(TASK_SECONDS,)] * int(n_tasks * share),
-                    units=int,
-                    on_result=lambda _, users, live=live: live.add(users, [users] * N_CATEGORIES),
-                )
+                # As in a real night, exposure is told while users are scored.
+                tasks.run_tasks(client, stage, burn, arguments, units=int, on_result=show if stage == "score" else None)
 
 
 @contextlib.contextmanager
