@@ -254,7 +254,8 @@ def test_nightly__several_nights_by_the_command_end_as_one_by_one(client, site, 
 
 def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):
     site = Site(tmp_path)
-    config = check_config({"retention": {"qualifications": 2, "reports": 3, "runs": 1, "models": 1}}, "test")
+    retention = {"qualifications": 2, "reports": 3, "runs": 1, "models": 1}
+    config = check_config({"retention": retention, "train": {"every_nights": 1}}, "test")
     for folder in ("qualifications", "reports", "runs", "gates"):
         for number in range(5):
             (tmp_path / folder / f"date={day(number)}").mkdir(parents=True)
@@ -272,5 +273,5 @@ def test_prune_nights__a_back_fill_removes_nothing(tmp_path):
     for number in range(3):
         (tmp_path / "qualifications" / f"date={day(number)}").mkdir(parents=True)
     site.publish(day(2), {"qualifications": site.qualifications_folder(day(2))})
-    prune_nights(site, check_config({"retention": {"qualifications": 1}}, "test"), day(1))
+    prune_nights(site, check_config({"retention": {"qualifications": 2}}, "test"), day(1))
     assert len(os.listdir(tmp_path / "qualifications")) == 3
