@@ -1,7 +1,6 @@
 """Keep fitted models: named arrays and JSON attributes in one zarr folder."""
 
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,8 +10,10 @@ import google_crc32c
 import numpy as np
 import zarr
 
+from storage.codec import METADATA
 from storage.errors import BadInput, DamagedStore
-from storage.files import temporary_beside
+from storage.files import swap_folder, temporary_beside
+from storage.parts import checksum_of
 from storage.registry import FORMAT
 
 _CHUNK_BYTES = 8_000_000
@@ -52,34 +53,45 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
             stored[...] = array
         # Through JSON and back, so that what cannot be kept fails here and not at the next load.
         attributes = json.loads(json.dumps(dict(attributes), allow_nan=False))
-        group.attrs.update({"format": FORMAT, "checksums": checksums, "model": attributes})
-        _swap_in(temporary, path)
+        kept = {"checksums": checksums, "model": attributes}
+        group.attrs.update({"format": FORMAT, **kept, "checksum": checksum_of(kept)})
+        swap_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and attributes of a model and check every array against its checksum."""
+    """Read the arrays and attributes of a model and check all of them against their checksums."""
     path = Path(path)
+    if not (path / METADATA).is_file():
+        raise BadInput(f"there must be a model at {path}, found none; train one with `ammrank train`")
     try:
-        group = zarr.open_group(path, mode="r", zarr_format=3)
-    except FileNotFoundError as error:
-        raise BadInput(f"there must be a model at {path}, found none; train one with `ammrank train`") from error
+        return _read(path)
+    except BadInput:
+        raise
+    except Exception as error:  # of zarr, its codecs and JSON: whatever damaged bytes make of them
+        raise DamagedStore(f"model at {path} cannot be read ({type(error).__name__}); train it again") from error
+
+
+def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    group = zarr.open_group(path, mode="r", zarr_format=3)
     found = group.attrs.get("format")
     if found != FORMAT:
         raise BadInput(
             f"model at {path} has format {found}, this version reads {FORMAT}; train it again with `ammrank train`"
         )
-    checksums = cast(dict[str, int], group.attrs["checksums"])
+    kept = {name: cast(dict[str, Any], group.attrs[name]) for name in ("checksums", "model")}
+    if checksum_of(kept) != group.attrs["checksum"]:
+        raise DamagedStore(f"attributes of the model at {path} are not what was written; train it again")
     arrays: dict[str, np.ndarray] = {}
-    for name, expected in checksums.items():
+    for name, expected in kept["checksums"].items():
         stored = group.get(name)
         if not isinstance(stored, zarr.Array):
             raise DamagedStore(f"model at {path} must hold the array {name}, found none; train it again")
         arrays[name] = np.asarray(stored[...])
         if _checksum(arrays[name]) != expected:
             raise DamagedStore(f"array {name} of the model at {path} is not what was written; train it again")
-    return arrays, cast(dict[str, Any], group.attrs["model"])
+    return arrays, kept["model"]
 
 
 def _chunk_shape(array: np.ndarray) -> tuple[int, ...]:
@@ -92,15 +104,3 @@ def _chunk_shape(array: np.ndarray) -> tuple[int, ...]:
 
 def _checksum(array: np.ndarray) -> int:
     return int(google_crc32c.value(array.tobytes()))
-
-
-def _swap_in(temporary: Path, path: Path) -> None:
-    # A folder with content cannot be replaced by one rename; the old one steps aside first.
-    old = temporary_beside(path)
-    try:
-        os.rename(path, old)
-    except FileNotFoundError:
-        os.rename(temporary, path)
-        return
-    os.rename(temporary, path)
-    shutil.rmtree(old)

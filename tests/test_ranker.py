@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -471,3 +472,27 @@ def test_load_model__refuses_what_was_not_written(tmp_path):
     root.write_text(json.dumps(content))
     with pytest.raises(BadInput, match="has format 99, this version reads 1; train it again"):
         load_model(tmp_path / "m")
+
+
+def test_load_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp_path):
+    arrays = {"a": np.arange(2000.0), "b": np.eye(3, dtype=np.int32), "c": np.array(5)}
+    attributes = {"name": "ä", "numbers": [1, 2.5], "nothing": None}
+    save_model(tmp_path / "m", arrays, attributes)
+    files = sorted(path for path in (tmp_path / "m").rglob("*") if path.is_file())
+    assert len(files) == 7
+    refused = []
+    for path in files:
+        written = path.read_bytes()
+        for place in range(0, len(written), 1 + len(written) // 40):
+            path.write_bytes(written[:place] + bytes([written[place] ^ 0x14]) + written[place + 1 :])
+            try:
+                loaded, found = load_model(tmp_path / "m")
+            except BadInput as error:
+                refused.append(str(error))
+            else:
+                assert found == attributes
+                for name, array in arrays.items():
+                    np.testing.assert_array_equal(loaded[name], array)
+        path.write_bytes(written)
+    assert len(refused) > 100
+    assert all(re.fullmatch(r"(array|attributes|model) .*; train it again.*", message) for message in refused)

@@ -4,6 +4,7 @@ import datetime as dt
 import json
 import re
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +19,7 @@ from ammrank_dask.qualifications import open_qualifications
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.simulation import simulate
 from storage.errors import BadInput
+from storage.parts import list_checksums
 from storage.runs import remove_run
 from storage.site import Site
 from workflows.config import check_config, write_config
@@ -226,6 +228,8 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
     broken = AMMRank.load(model.path / MODEL_NAME)
     broken.categories_ = [f"other {i}" for i in range(50)]
     broken.save(model.path / MODEL_NAME)
+    files = list_checksums(model.path, leave_out=["manifest.json"])
+    model = replace(model, manifest={**model.manifest, "files": files})
     with pytest.raises(BadInput, match=r"the model must rank the categories of the features .*; train again"):
         score_users(client, place, config_of(), known, features, model)
     assert not place.qualifications_folder(NIGHT).exists()

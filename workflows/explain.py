@@ -20,8 +20,8 @@ from storage.ids import UserIds, ids_from_values
 from storage.runs import is_finished, open_run
 from storage.site import Site
 from storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
+from workflows.models import load_site_model
 from workflows.options import DATE, AmmrankCommand, site_argument
-from workflows.train import MODEL_NAME
 
 GROUP_WORDS = {
     "pv": "page views of",
@@ -131,7 +131,7 @@ def _find_night(site: Site, date: dt.date | None) -> tuple[dt.date, Qualificatio
 
 def _find_inputs(site: Site, quals: Qualifications) -> tuple[Features, AMMRank]:
     features, model = (_run_of(site, folder, quals) for folder in ("features", "models"))
-    return open_features(features), AMMRank.load(model / MODEL_NAME)
+    return open_features(features), load_site_model(open_run(model))
 
 
 def _run_of(site: Site, folder: str, quals: Qualifications) -> Path:

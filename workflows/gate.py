@@ -13,7 +13,7 @@ from storage.verdicts import Verdict, read_verdict, write_verdict
 from workflows.config import Config
 from workflows.features import training_features
 from workflows.ingest import Ingested
-from workflows.train import MODEL_NAME
+from workflows.models import checked_model
 
 
 def choose_model(
@@ -45,8 +45,8 @@ def choose_model(
         old, new = compare_models(
             client,
             open_features(features.path),
-            champion=champion.path / MODEL_NAME,
-            challenger=challenger.path / MODEL_NAME,
+            champion=checked_model(champion),
+            challenger=checked_model(challenger),
             k=config.score.k,
             progress=progress,
         )

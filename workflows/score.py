@@ -12,7 +12,6 @@ import click
 
 from ammrank_dask.features import open_features
 from ammrank_dask.qualifications import Qualifications, open_qualifications
-from ammrank_dask.ranker import AMMRank
 from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.scoring import finish_qualifications, write_qualifications
 from ammrank_dask.tasks import Progress, silent
@@ -24,6 +23,7 @@ from storage.site import Site
 from workflows.config import Config
 from workflows.features import score_features
 from workflows.ingest import Ingested, ingest
+from workflows.models import load_site_model
 from workflows.options import (
     AmmrankCommand,
     computing_options,
@@ -32,7 +32,7 @@ from workflows.options import (
     site_argument,
 )
 from workflows.session import open_session
-from workflows.train import MODEL_NAME, find_model
+from workflows.train import find_model
 
 QUALIFICATIONS_KIND = KIND
 
@@ -93,7 +93,7 @@ def score_users(
     if not is_finished(building):
         counts = write_qualifications(
             client,
-            AMMRank.load(model.path / MODEL_NAME),
+            load_site_model(model),
             opened,
             building,
             settings,
