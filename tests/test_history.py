@@ -49,3 +49,18 @@ def test_last_nights__a_damaged_report_and_no_record_are_left_out(tmp_path):
     (folder / SUMMARY).write_text("{")
     (night,) = last_nights(site, dt.date(2026, 3, 6))
     assert "users" not in night
+
+
+def test_last_nights__a_damaged_model_is_left_out(tmp_path):
+    site = Site(tmp_path)
+    date = dt.date(2026, 3, 5)
+    write_night(site, date, 3.0)
+    for number, content in enumerate(("{", "{}", None)):
+        model = site.run("models", date, f"abc{number}")
+        start_run(model, 0)
+        facts = {"training": {"validation_error": 0.25}}
+        finish_run(model, "model", "abc", 0, config={"date": str(date)}, inputs={}, facts=facts)
+        if content is not None:
+            (model / "manifest.json").write_text(content)
+    (night,) = last_nights(site, dt.date(2026, 3, 6))
+    assert night["validation_error"] == 0.25

@@ -25,9 +25,12 @@ def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str,
 
 
 def _errors_by_date(site: Site) -> dict[str, dict[str, float]]:
-    """Return the held-out error of the models that are kept, by the night that trained them."""
-    manifests = [open_run(path).manifest for path in site.finished_runs("models")]
-    found = {manifest["config"]["date"]: manifest["facts"].get("training") for manifest in manifests}
+    """Return the held-out error of the models that are kept, by the night that trained them; not of damaged ones."""
+    found = {}
+    for path in site.finished_runs("models"):
+        with contextlib.suppress(DamagedStore):  # --rebuild, which comes later, removes it
+            manifest = open_run(path).manifest
+            found[manifest["config"]["date"]] = manifest["facts"].get("training")
     return {
         date: {"validation_error": training["validation_error"]}
         for date, training in found.items()
