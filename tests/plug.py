@@ -114,11 +114,13 @@ def check_published(path):
                     verify_run(path / name)
                 else:
                     assert name.startswith("reports/"), f"{name} is published and has no manifest"
-            return str(current.date), place.digest()
+            digest = place.digest()
         except (BadInput, AssertionError, FileNotFoundError):
             if place.current() == current:
                 raise
-            # A newer night was published meanwhile, and this one is no longer needed.
+            continue  # a newer night was published meanwhile, and this one is no longer needed
+        if place.current() == current:
+            return str(current.date), digest
 
 
 class Reader(threading.Thread):
@@ -175,7 +177,7 @@ class Plug:
                 date, digest = check_published(self.site)
                 assert digest == self.expected[date]
             reader.stop()
-            assert all(digest == self.expected[date] for date, digest in reader.seen)
+            assert all(digest == self.expected[date] for date, digest in reader.seen), reader.seen
             assert check_published(self.site) == (self.date, self.expected[self.date])
             assert subprocess.run(ammrank("verify", self.site), capture_output=True, check=False).returncode == 0
             self.finished += 1

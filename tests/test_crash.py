@@ -48,7 +48,7 @@ def quiet(cluster, tmp_path_factory):
         simulate(client, lake, truth=world / "truth", users=1_000, days=8, seed=7)
     begun.mkdir()
     (begun / "ammrank.yaml").write_text(write_config(check_config(CONFIG, "test")))
-    settings = "wait_for_workers: 2\ntimeout: 30\n"
+    settings = "wait_for_workers: 2\ntimeout: 15\n"
     (begun / "cluster.yaml").write_text(f"version: 1\nscheduler_file: {cluster.file}\n{settings}")
     run("nightly", begun, "--date", FIRST)
     shutil.copytree(begun, site)
