@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import BadInput, DamagedStore, SiteBusy
-from storage.files import OTHERS, TEMPORARY, digest_tree, read_json, write_json
+from storage.files import OTHERS, TEMPORARY, digest_tree, read_json, sync_folder, write_json
 from storage.registry import FORMAT
 from storage.runs import MANIFEST, remove_run, verify_run
 
@@ -110,9 +110,14 @@ class Site:
         """Make these runs the current ones with one rename; return whether CURRENT moved.
 
         CURRENT never goes back in time and never loses a stage: a stage that was run alone moves it only when
-        what it has replaces all that is published.
+        what it has replaces all that is published. A night that was scored is remembered as published, an earlier one
+        too: it was whole, only later than others.
         """
         current = self.current()
+        for night in self.published_nights():  # the current one too, if a crash came before it was remembered
+            self._remember(night)
+        if current is not None and date < current.date and "qualifications" in runs:
+            self._remember(date)
         if current is not None and (date < current.date or not set(runs) >= set(current.runs) - OPTIONAL_ROLES):
             return False
         for role, path in runs.items():
@@ -120,7 +125,35 @@ class Site:
                 raise BadInput(f"cannot publish {role}: {path} does not exist")
         named = {role: self.relative(path) for role, path in runs.items()}
         write_json(self.path / "CURRENT", {"format": FORMAT, "date": str(date), "runs": named})
+        if "qualifications" in runs:
+            self._remember(date)
         return True
+
+    def published_nights(self) -> list[dt.date]:
+        """Return the dates whose qualifications were published, oldest first, as far as they are remembered."""
+        found = {dt.date.fromisoformat(path.name.removeprefix("date=")) for path in self._marks.glob("date=*")}
+        current = self.current()
+        if current is not None and "qualifications" in current.runs:
+            found.add(current.date)
+        return sorted(found)
+
+    def unmark_removed_nights(self) -> None:
+        """Remember no longer that nights were published whose qualifications are gone."""
+        for path in self._marks.glob("date=*"):
+            if not (self.path / "qualifications" / path.name).is_dir():
+                path.unlink()
+
+    @property
+    def _marks(self) -> Path:
+        """A folder with an empty file for every night that was published."""
+        return self.path / "published"
+
+    def _remember(self, date: dt.date) -> None:
+        mark = self._marks / f"date={date}"
+        if not mark.exists():
+            mark.parent.mkdir(exist_ok=True)
+            mark.touch()
+            sync_folder(mark.parent)
 
     def digest(self) -> str:
         """Return one hash over the promised bytes of what is published."""

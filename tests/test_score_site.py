@@ -29,7 +29,7 @@ from workflows.features import score_features, training_features
 from workflows.ingest import ingest
 from workflows.nightly import nightly
 from workflows.score import command as score_command
-from workflows.score import find_previous, score_users
+from workflows.score import find_previous, models_in_use, score_users
 from workflows.train import MODEL_NAME, find_model, train_model
 
 FIRST = dt.date(2026, 1, 5)
@@ -218,6 +218,36 @@ def test_score_users__delta_is_against_the_night_before_and_a_back_fill_changes_
     before = (quals.path / "manifest.json").read_bytes()
     nightly(client, place, config_of(), later)
     assert (quals.path / "manifest.json").read_bytes() == before
+
+
+def test_score_users__delta_is_against_the_last_published_night(client, place, monkeypatch):
+    def fail(*args, **options):
+        raise BadInput("no report")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("workflows.nightly.write_night_report", fail)
+        with pytest.raises(BadInput, match="no report"):
+            nightly(client, place, config_of(), NIGHT + dt.timedelta(1))
+    assert place.qualifications_folder(NIGHT + dt.timedelta(1)).is_dir()
+    later = NIGHT + dt.timedelta(2)
+    nightly(client, place, config_of(), later)
+    first, second = (open_qualifications(place.qualifications_folder(night)) for night in (NIGHT, later))
+    assert second.run.manifest["inputs"]["previous"] == first.run.digest
+    summary = json.loads((place.report_folder(later) / "summary.json").read_text())
+    assert summary["drift"]["date"] == str(NIGHT)
+    assert place.published_nights() == [NIGHT, later]
+
+
+def test_models_in_use__a_damaged_old_night_keeps_all_models(client, place, caplog):
+    (model,) = models_in_use(place)
+    other = model.with_name("date=2026-01-02-abc")
+    shutil.copytree(model, other)
+    old = place.qualifications_folder(NIGHT - dt.timedelta(3))
+    old.mkdir()
+    (old / "manifest.json").write_text("{")
+    with caplog.at_level("WARNING"):
+        assert sorted(models_in_use(place)) == [other, model]
+    assert "all models are kept: " in caplog.text
 
 
 def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):

@@ -13,6 +13,7 @@ from distributed import Client, LocalCluster
 from ammrank_dask.simulation import simulate
 from storage.errors import BadInput
 from storage.files import private_files, write_text
+from storage.qualifications import KIND
 from storage.run_log import read_attempt, write_attempt
 from storage.site import Site
 from workflows.config import check_config, load_config, write_config
@@ -266,6 +267,26 @@ def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):
     assert left["qualifications"] == [f"date={day(number)}" for number in (0, 3, 4)]
     assert left["reports"] == left["gates"] == [f"date={day(number)}" for number in (2, 3, 4)]
     assert left["runs"] == [f"date={day(4)}"]
+
+
+def test_published_nights__are_remembered_as_long_as_their_qualifications(tmp_path):
+    site = Site(tmp_path)
+    for number in range(5):
+        (tmp_path / "qualifications" / f"date={day(number)}").mkdir(parents=True)
+    assert site.published_nights() == []
+    site.publish(day(0), {"state": site.qualifications_folder(day(0))})
+    assert site.published_nights() == []
+    for number in (1, 3):
+        assert site.publish(day(number), {name: site.qualifications_folder(day(number)) for name in ("state", KIND)})
+    assert not site.publish(day(2), {KIND: site.qualifications_folder(day(2))})  # a back-fill
+    assert site.published_nights() == [day(1), day(2), day(3)]
+    # As a crash leaves it between CURRENT and the mark: the next one makes up for it.
+    (tmp_path / "published" / f"date={day(3)}").unlink()
+    assert site.published_nights() == [day(1), day(2), day(3)]
+    site.publish(day(4), {name: site.qualifications_folder(day(4)) for name in ("state", KIND)})
+    assert site.published_nights() == [day(1), day(2), day(3), day(4)]
+    prune_nights(site, check_config({"retention": {"qualifications": 2}}, "test"), day(4))
+    assert site.published_nights() == [day(3), day(4)]
 
 
 def test_prune_nights__a_back_fill_removes_nothing(tmp_path):

@@ -60,6 +60,7 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
         for night in nights[:-n_kept]:
             if night not in published:
                 remove_run(night)
+    site.unmark_removed_nights()
     for unfinished in (site.path / "qualifications").glob(".building-*"):
         remove_run(unfinished)
 

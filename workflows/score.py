@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,6 +34,8 @@ from workflows.options import (
 )
 from workflows.session import open_session
 from workflows.train import find_model
+
+logger = logging.getLogger(__name__)
 
 QUALIFICATIONS_KIND = KIND
 
@@ -111,19 +114,24 @@ def score_users(
 
 
 def find_previous(site: Site, date: dt.date) -> Qualifications | None:
-    """Return the qualifications of the last night before a date, None when there are none."""
-    nights = sorted(path.parent for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}"))
-    earlier = [path for path in nights if dt.date.fromisoformat(path.name.removeprefix("date=")) < date]
-    return open_qualifications(earlier[-1]) if earlier else None
+    """Return the qualifications of the last night before a date that was published, None when there are none."""
+    nights = [site.qualifications_folder(night) for night in site.published_nights() if night < date]
+    kept = [path for path in nights if is_finished(path)]
+    return open_qualifications(kept[-1]) if kept else None
 
 
 def models_in_use(site: Site) -> list[Path]:
-    """Return the models that the kept qualifications were scored with."""
-    used = {
-        open_run(path.parent, QUALIFICATIONS_KIND).manifest["inputs"]["model"]
-        for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}")
-    }
-    return [path for path in site.finished_runs("models") if open_run(path).digest in used]
+    """Return the models that the kept qualifications were scored with; all models when that cannot be told."""
+    models = site.finished_runs("models")
+    try:
+        used = {
+            open_run(path.parent, QUALIFICATIONS_KIND).manifest["inputs"]["model"]
+            for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}")
+        }
+        return [path for path in models if open_run(path).digest in used]
+    except DamagedStore as error:
+        logger.warning("all models are kept: %s", error)
+        return models
 
 
 def _published_run(
