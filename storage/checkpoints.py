@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from storage.errors import BadInput
 from storage.files import read_json, rename_folder, temporary_beside, write_json
 
 FACTS = "facts.json"
@@ -24,6 +25,8 @@ def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[s
     temporary = temporary_beside(folder)
     temporary.mkdir()
     try:
+        if folder.is_dir() and not is_saved(folder):
+            shutil.rmtree(folder)
         places = {name: _write_array(temporary / f"{name}.npy", array) for name, array in arrays.items()}
         write_json(temporary / FACTS, {"facts": dict(facts), "arrays": places}, durable=False)
         rename_folder(temporary, folder)
@@ -32,8 +35,16 @@ def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[s
 
 
 def is_saved(folder: Path) -> bool:
-    """Tell whether a folder was written whole."""
-    return (folder / FACTS).is_file()
+    """Tell whether a folder was written whole: a power cut can leave files that have a name and no content."""
+    try:
+        arrays = read_json(folder / FACTS)["arrays"]
+        return all(_has_size(folder / f"{name}.npy", *place) for name, place in arrays.items())
+    except (OSError, BadInput):
+        return False
+
+
+def _has_size(path: Path, dtype: str, shape: list[int], offset: int) -> bool:
+    return path.stat().st_size == offset + math.prod(shape) * np.dtype(dtype).itemsize
 
 
 def load_facts(folder: Path) -> dict[str, Any]:

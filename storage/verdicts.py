@@ -53,6 +53,11 @@ def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[s
         remove_run(building)
 
 
+def verdict_dates(site: Site) -> list[dt.date]:
+    """Return the dates at which the gate compared two models."""
+    return [dt.date.fromisoformat(path.name.removeprefix("date=")) for path in site.finished_runs("gates")]
+
+
 def rejected_models(site: Site) -> set[str]:
     """Return the digests of the models that the gate turned down."""
     verdicts = [open_run(path, VERDICT_KIND).manifest for path in site.finished_runs("gates")]

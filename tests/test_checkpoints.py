@@ -35,3 +35,18 @@ def test_load_array__by_many_threads_at_once(tmp_path):
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: load_array(tmp_path / "saved", "floats").sum(), range(400)))
     assert set(found) == {15.0}
+
+
+def test_is_saved__not_when_a_power_cut_left_a_file_without_content(tmp_path):
+    folder = tmp_path / "rows"
+    save_arrays(folder, {"x": np.arange(3), "none": np.zeros((0, 2))}, {"step": 1})
+    assert is_saved(folder)
+    (folder / "x.npy").write_bytes(b"")
+    assert not is_saved(folder)
+    # It is written again, and not taken for the work of a faster twin.
+    save_arrays(folder, {"x": np.arange(4)}, {"step": 2})
+    assert is_saved(folder)
+    np.testing.assert_array_equal(load_array(folder, "x"), np.arange(4))
+    (folder / "facts.json").write_bytes(b"")
+    assert not is_saved(folder)
+    assert not is_saved(tmp_path / "never")

@@ -178,7 +178,8 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     assert place.digest() == digest
     assert (place.verdict_folder(day(7)) / "manifest.json").read_bytes() == written
     # The challenger is kept, and the next night neither trains again nor scores with it.
-    assert find_model(place, day(7), with_rejected=True).digest == verdict.challenger
+    assert verdict.challenger in {open_run(path).digest for path in place.finished_runs("models")}
+    assert find_model(place, day(7)).digest == verdict.champion
     facts = nightly(client, place, worse, day(8))
     assert "training" not in facts
     assert model_of_night(place) == str(day(5))

@@ -198,3 +198,35 @@ def test_nightly__days_that_came_after_the_state_was_begun_need_a_rebuild(client
 def test_nightly__is_short_enough_to_copy():
     source = Path(inspect.getfile(nightly)).read_text(encoding="utf-8")
     assert len(source.splitlines()) < 100
+
+
+def test_nightly__a_model_trained_by_hand_does_not_score_unjudged(client, place):
+    nightly(client, place, config_of(), day(5))
+    known = ingest(client, place, config_of(), day(6))
+    hopeless = config_of(train={"epochs": 1, "every_nights": 2, "regularization": 1e6})
+    by_hand = train_model(client, place, hopeless, known)
+    facts = nightly(client, place, config_of(), day(6))
+    assert facts["model"] == f"of {day(5)}"
+    # Nor does it put off the training that is due.
+    facts = nightly(client, place, config_of(), day(7))
+    assert facts["training"].endswith("users")
+    assert open_run(place.qualifications_folder(day(7))).manifest["inputs"]["model"] != by_hand.digest
+
+
+def test_nightly__a_published_training_night_is_not_computed_again(client, place):
+    nightly(client, place, config_of(), day(5))
+    nightly(client, place, config_of(), day(7))
+    digest, stages = place.digest(), []
+    facts = nightly(client, place, config_of(), day(7), progress=lambda stage, done, total: stages.append(stage))
+    assert facts["training"].endswith("users")
+    assert place.digest() == digest
+    assert stages == []
+
+
+def test_nightly__a_taxonomy_without_common_categories_trains_from_nothing(client, place):
+    nightly(client, place, config_of(), day(5))
+    roots = config_of(taxonomy={"level": 1}, score={"k": 3})
+    facts = nightly(client, place, roots, day(6), rebuild=True)
+    assert facts["training"].endswith("users")
+    model = next(path for path in place.finished_runs("models") if f"date={day(6)}" in path.name)
+    assert open_run(model).manifest["inputs"]["start"] is None

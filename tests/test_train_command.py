@@ -12,7 +12,7 @@ from storage.runs import open_run
 from storage.site import Site
 from workflows.config import check_config
 from workflows.ingest import ingest
-from workflows.train import command, find_model, train_model
+from workflows.train import command, train_model
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {
@@ -60,7 +60,7 @@ def test_train__tunes_prints_the_table_and_trains_with_the_best(site):
     assert len(again["tuning"]) == len(table)
 
 
-def test_train__begins_with_the_model_before_unless_told_otherwise(site):
+def test_train_model__begins_with_the_model_given_unless_told_otherwise(site):
     before, date = FIRST + dt.timedelta(5), FIRST + dt.timedelta(6)
     with (
         LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
@@ -71,10 +71,9 @@ def test_train__begins_with_the_model_before_unless_told_otherwise(site):
         known = ingest(client, site, warm_config, before)
         first = train_model(client, site, warm_config, known)
         known = ingest(client, site, warm_config, date)
-        champion = find_model(site, before)
-        warm = train_model(client, site, warm_config, known)
-        cold = train_model(client, site, cold_config, known)
+        warm = train_model(client, site, warm_config, known, start=first)
+        cold = train_model(client, site, cold_config, known, start=first)
     assert first.manifest["inputs"]["start"] is None
-    assert warm.manifest["inputs"]["start"] == champion.digest
+    assert warm.manifest["inputs"]["start"] == first.digest
     assert cold.manifest["inputs"]["start"] is None
     assert warm.digest != cold.digest

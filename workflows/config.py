@@ -171,7 +171,9 @@ class Gate(Section):
 
 
 class Retention(Section):
-    qualifications: int = Field(40, ge=1, description="nights whose qualifications are kept")
+    qualifications: int = Field(
+        40, ge=2, description="nights whose qualifications are kept; the one before the last is input of its rerun"
+    )
     reports: int = Field(400, ge=1, description="nights whose reports are kept")
     runs: int = Field(400, ge=1, description="nights whose run.json and log.jsonl are kept")
     models: int = Field(40, ge=1, description="nights for which a model that scores no kept night is kept")

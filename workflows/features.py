@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +49,25 @@ def score_features(client: Any, site: Site, config: Config, known: Ingested, *, 
         suppressed=suppressed,
     )
     inputs = {"state": known.head.digest, "users": known.users.digest if known.users else None, **digest}
-    return _build(client, site, config, known, source, inputs, progress)
+    return _build(client, site, config, known, _plan(config, known, source, inputs), progress)
 
 
 def training_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
     """Build the features at the end of the lag date of the users who clicked in the label window after it."""
+    return _build(client, site, config, known, plan_training_features(site, config, known), progress)
+
+
+@dataclass(frozen=True)
+class PlannedFeatures:
+    """Features before they are built: from what, and the digest that names them."""
+
+    source: FeatureSource
+    inputs: dict[str, Any]
+    digest: str
+
+
+def plan_training_features(site: Site, config: Config, known: Ingested) -> PlannedFeatures:
+    """Return what `training_features` would build, so that one can ask whether it is needed."""
     if known.lag is None:
         raise BadInput(
             f"the site knows {len(known.history)} days, a label window takes {config.label.days} and features some"
@@ -81,7 +96,7 @@ def training_features(client: Any, site: Site, config: Config, known: Ingested, 
         **suppress_digest,
         **({"exclude_by_group": config.score.exclude_by_group} if limits.exclude_by_group else {}),
     }
-    return _build(client, site, config, known, source, inputs, progress)
+    return _plan(config, known, source, inputs)
 
 
 def suppressed_users(site: Site, config: Config, known: Ingested) -> tuple[dict[int, UserIds], dict[str, str]]:
@@ -105,29 +120,27 @@ def ranking_limits(config: Config, categories: Sequence[str]) -> Limits:
         raise BadInput(f"score.{error}") from None
 
 
-def _build(
-    client: Any,
-    site: Site,
-    config: Config,
-    known: Ingested,
-    source: FeatureSource,
-    inputs: dict[str, Any],
-    progress: Progress,
-) -> Run:
+def _plan(config: Config, known: Ingested, source: FeatureSource, inputs: dict[str, Any]) -> PlannedFeatures:
     settings = feature_settings(config, known.taxonomy)
     digest = digest_of(
         [inputs, settings.columns.to_json(), settings.alpha, settings.intensity, settings.normalize,
          source.all_users, source.min_categories, config.partitions]
     )  # fmt: skip
+    return PlannedFeatures(source, inputs, digest)
+
+
+def _build(
+    client: Any, site: Site, config: Config, known: Ingested, planned: PlannedFeatures, progress: Progress
+) -> Run:
     return build_features(
         client,
-        source,
-        settings,
-        site.run("features", source.date, digest),
-        digest,
+        planned.source,
+        feature_settings(config, known.taxonomy),
+        site.run("features", planned.source.date, planned.digest),
+        planned.digest,
         click_group=CLICK_GROUP,
         n_partitions=config.partitions,
-        inputs=inputs,
+        inputs=planned.inputs,
         progress=progress,
     )
 

@@ -11,6 +11,7 @@ import click
 from ammrank_dask.tasks import Progress, silent
 from storage.reports import PAGE
 from storage.site import Site
+from workflows.champion import find_champion, is_due
 from workflows.config import Config
 from workflows.features import score_features
 from workflows.gate import choose_model
@@ -22,7 +23,7 @@ from workflows.report import write_night_report
 from workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from workflows.score import check_k, models_in_use, score_users
 from workflows.session import open_session
-from workflows.train import find_model, is_due, too_little_history, train_model
+from workflows.train import too_little_history, train_model
 
 
 def nightly(
@@ -38,13 +39,11 @@ def nightly(
         roles = {**known.roles, "features": features.path}
         facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **known.bridged}
 
-        # Only what was known before this night decides whether to train, so that a rerun decides alike.
-        before = date - dt.timedelta(days=1)
         reason = too_little_history(config, known)
-        model = find_model(site, before)
-        if reason is None and is_due(find_model(site, before, with_rejected=True), config, known):
+        model = find_champion(site, date)
+        if reason is None and is_due(site, model, config, known):
             with night.stage("train"):
-                trained = train_model(client, site, config, known, progress=progress)
+                trained = train_model(client, site, config, known, start=model, progress=progress)
             facts["training"] = f"{trained.manifest['facts']['users']:,} users"
             with night.stage("gate"):
                 model, facts["gate"] = choose_model(client, site, config, known, model, trained, progress=progress)

@@ -52,7 +52,7 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
         "qualifications": keep.qualifications,
         "reports": keep.reports,
         "runs": keep.runs,
-        "gates": max(keep.reports, keep.models),
+        "gates": max(keep.reports, keep.models, config.train.every_nights),
     }
     for folder, n_kept in counts.items():
         sweep_temporary(site.path / folder)

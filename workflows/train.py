@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,9 +21,10 @@ from storage.runs import Run, finish_run, is_finished, open_run
 from storage.site import Site
 from storage.verdicts import rejected_models
 from workflows.config import Config
-from workflows.features import training_features
+from workflows.features import plan_training_features, training_features
 from workflows.ingest import Ingested, ingest
 from workflows.mapping import feature_settings
+from workflows.models import MODEL_KIND, MODEL_NAME, load_site_model
 from workflows.options import (
     AmmrankCommand,
     computing_options,
@@ -32,7 +34,7 @@ from workflows.options import (
 )
 from workflows.session import open_session
 
-MODEL_KIND, MODEL_NAME = "model", "model.zarr"
+logger = logging.getLogger(__name__)
 
 
 def too_little_history(config: Config, known: Ingested) -> str | None:
@@ -46,22 +48,12 @@ def too_little_history(config: Config, known: Ingested) -> str | None:
     return None
 
 
-def find_model(site: Site, date: dt.date, *, with_rejected: bool = False) -> Run | None:
+def find_model(site: Site, date: dt.date) -> Run | None:
     """Return the newest model that is not younger than a date, and that the gate did not turn down."""
     models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
-    left_out = set() if with_rejected else rejected_models(site)
-    usable = [run for run in models if run.manifest["config"]["date"] <= str(date) and run.digest not in left_out]
+    rejected = rejected_models(site)
+    usable = [run for run in models if run.manifest["config"]["date"] <= str(date) and run.digest not in rejected]
     return max(usable, key=lambda run: run.manifest["config"]["date"], default=None)
-
-
-def is_due(model: Run | None, config: Config, known: Ingested) -> bool:
-    """Tell whether there is no model, or it is `train.every_nights` old or of other features."""
-    if model is None:
-        return True
-    trained = model.manifest["config"]
-    if trained["columns"] != feature_settings(config, known.taxonomy).columns.digest:
-        return True
-    return (known.date - dt.date.fromisoformat(trained["date"])).days >= config.train.every_nights
 
 
 def train_model(
@@ -70,33 +62,38 @@ def train_model(
     config: Config,
     known: Ingested,
     *,
+    start: Run | None = None,
     tunes: bool = False,
     progress: Progress = silent,
 ) -> Run:
     """Train on the labelled users at the lag date and keep the model as a run.
 
-    With `tunes`, λ and the limit of planes are chosen first, and training begins without an earlier model.
+    It begins with the planes of the model `start`, if `train.warm_start` allows and they rank a category in common.
+    With `tunes`, λ and the limit of planes are chosen first, and it begins with none.
     """
     from ammrank_dask.training import train
 
     reason = too_little_history(config, known)
     if reason is not None:
         raise BadInput(reason)
-    features = training_features(client, site, config, known, progress=progress)
+    planned = plan_training_features(site, config, known)
     parameters = config.train.model_dump(exclude={"every_nights", "warm_start"})
-    tuning = _tune(client, site, config, features, progress) if tunes else None
-    start = find_model(site, known.date - dt.timedelta(days=1)) if config.train.warm_start else None
-    if tuning is not None:
-        parameters, start = parameters | tuning.best, None
-    digest = digest_of([features.digest, parameters, None if start is None else start.digest])
+    tuning = None
+    if tunes:
+        features = training_features(client, site, config, known, progress=progress)
+        tuning = _tune(client, site, config, features, progress)
+        parameters |= tuning.best
+    first = None if tunes else _model_to_start_from(config, known, start)
+    digest = digest_of([planned.digest, parameters, None if start is None or first is None else start.digest])
     path = site.run("models", known.date, digest)
     if is_finished(path):
         return open_run(path, MODEL_KIND)
+    features = training_features(client, site, config, known, progress=progress)
     shutil.rmtree(path, ignore_errors=True)
     model = train(
         client,
         open_features(features.path),
-        start=None if start is None else AMMRank.load(start.path / MODEL_NAME),
+        start=first,
         scratch=site.scratch,
         progress=progress,
         **parameters,
@@ -112,7 +109,7 @@ def train_model(
             "columns": feature_settings(config, known.taxonomy).columns.digest,
             **parameters,
         },
-        inputs={"features": features.digest, "start": None if start is None else start.digest},
+        inputs={"features": features.digest, "start": None if start is None or first is None else start.digest},
         facts={
             "users": features.n_rows,
             "planes": int(model.n_planes_.sum()),
@@ -121,6 +118,19 @@ def train_model(
         },
         files=list_checksums(path),
     )
+
+
+def _model_to_start_from(config: Config, known: Ingested, start: Run | None) -> AMMRank | None:
+    """Return the model of a run, None when it is not wanted or has no category in common."""
+    if start is None or not config.train.warm_start:
+        return None
+    model = load_site_model(start)
+    if not set(model.categories_ or ()) & set(known.taxonomy.categories):
+        logger.warning(
+            "the model of %s ranks other categories; training begins without it", start.manifest["config"]["date"]
+        )
+        return None
+    return model
 
 
 def _tune(client: Any, site: Site, config: Config, features: Run, progress: Progress) -> Tuning:
@@ -140,9 +150,12 @@ def _tune(client: Any, site: Site, config: Config, features: Run, progress: Prog
 @computing_options
 def command(site: Path, date: dt.date, tunes: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Train a model on the users who clicked in the label window that ends with a date."""
+    from workflows.champion import find_champion  # which knows the qualifications, and they know models
+
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
         known = ingest(job.client, job.site, job.config, date, progress=job.progress)
-        run = train_model(job.client, job.site, job.config, known, tunes=tunes, progress=job.progress)
+        start = find_champion(job.site, date)
+        run = train_model(job.client, job.site, job.config, known, start=start, tunes=tunes, progress=job.progress)
     facts = run.manifest["facts"]
     shown: dict[str, Any] = {"date": str(date), "users": facts["users"], "planes": facts["planes"]}
     shown["published"] = f"{facts['training']['published']} model"

@@ -1,0 +1,44 @@
+"""Know the model in use: the one that scored the last published night."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from storage.runs import Run, open_run
+from storage.site import Site
+from storage.verdicts import verdict_dates
+from workflows.config import Config
+from workflows.ingest import Ingested
+from workflows.mapping import feature_settings
+from workflows.models import MODEL_KIND
+from workflows.score import find_previous
+
+
+def find_champion(site: Site, date: dt.date) -> Run | None:
+    """Return the model that scored the last published night before a date, None before the first one.
+
+    A model that `ammrank train` made by hand is none: it scores only when `ammrank score` is told to, or when a night
+    trains the same and the gate lets it through.
+    """
+    before = find_previous(site, date)
+    if before is None:
+        return None
+    digest = open_run(before.path).manifest["inputs"]["model"]
+    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
+    return next((model for model in models if model.digest == digest), None)
+
+
+def is_due(site: Site, champion: Run | None, config: Config, known: Ingested) -> bool:
+    """Tell whether there is no model in use, it is of other features, or the last training is long enough ago.
+
+    A training whose model the gate turned down counts. Only what was known before this night decides, so that a rerun
+    decides alike.
+    """
+    if champion is None:
+        return True
+    trained = champion.manifest["config"]
+    if trained["columns"] != feature_settings(config, known.taxonomy).columns.digest:
+        return True
+    judged = [date for date in verdict_dates(site) if date < known.date]
+    last = max([dt.date.fromisoformat(trained["date"]), *judged])
+    return (known.date - last).days >= config.train.every_nights
