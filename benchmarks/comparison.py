@@ -36,6 +36,7 @@ def compare_methods_on_world(
     The page with everything is kept below `work`.
     """
     out = work / f"comparison-{users}-{'-'.join(variants)}"
+    shutil.rmtree(out / ".rows", ignore_errors=True)
     with cluster(2) as client:
         site, config = comparison_site(work, users)
         make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)

@@ -81,15 +81,18 @@ def cost_chart(points: Mapping[str, tuple[float, float]]) -> Markup:
         content.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
         label = f"{10**power:g} s"
         content.append(tag("text", label, x=x, y=bottom + 15, text_anchor="middle", class_="tick"))
+    written: list[tuple[float, float]] = []
     for method, (_, error) in points.items():
         x = left + width * (math.log10(cost[method]) - first) / (last - first)
         y = bottom - height * (error - low) / (high - low)
         what = tag("title", f"{method}: {error:.4f} after {cost[method]:.3g} s")
         content.append(tag("circle", what, cx=x, cy=y, r=5, class_=f"dot {color_of(method)}"))
         right = x < left + width * 0.75
-        content.append(
-            tag("text", method, x=x + (9 if right else -9), y=y - 6, text_anchor="start" if right else "end")
-        )
+        line = y - 6
+        while any(abs(line - other) < 11 and abs(x - beside) < 70 for beside, other in written):
+            line += 11
+        written.append((x, line))
+        content.append(tag("text", method, x=x + (9 if right else -9), y=line, text_anchor="start" if right else "end"))
     content.append(tag("text", "seconds to fit a fold", x=left + width / 2, y=bottom + 31, text_anchor="middle"))
     return draw("error-against-cost", bottom + 38, len(points), "Error against the time to fit", *content)
 
