@@ -21,7 +21,9 @@ from storage.site import Site
 from storage.verdicts import Verdict, read_verdict, rejected_models, write_verdict
 from workflows.config import check_config
 from workflows.nightly import nightly
+from workflows.status import describe_site
 from workflows.train import find_model
+from workflows.verdicts import find_verdict
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {
@@ -200,6 +202,21 @@ def test_nightly__a_model_that_is_not_found_worse_takes_over(client, place, gate
 
 def test_nightly__a_model_of_other_columns_is_not_compared(client, place):
     without = check_config({**CONFIG, "lake": {**CONFIG["lake"], "users": None}}, "test")
+    # As an earlier try leaves it that had something to compare: it is not the verdict of this night.
+    stale = {"accepted": True, "reason": "stale", "champion": {}, "challenger": {}, "settings": {}}
+    write_verdict(place, day(6), Verdict("challenger", "champion", True, stale), {})
     facts = nightly(client, place, without, day(6))
     assert facts["gate"] == f"the model of {day(5)} has other categories or columns and was not compared"
+    assert json.loads((place.report_folder(day(6)) / "summary.json").read_text())["gate"] is None
+    assert "gate" not in describe_site(place, without, day(6))
     assert model_of_night(place) == str(day(6))
+
+
+@pytest.mark.parametrize(("accepted", "chosen"), [(True, "new"), (False, "old")])
+def test_find_verdict__only_of_the_model_that_scored(tmp_path, accepted, chosen):
+    site = Site(tmp_path)
+    assert find_verdict(site, day(5), chosen) is None
+    write_verdict(site, day(5), Verdict("new", "old", accepted, {"accepted": accepted}), {})
+    assert find_verdict(site, day(5), chosen).accepted is accepted
+    assert find_verdict(site, day(5), "another") is None
+    assert find_verdict(site, day(5), "new" if chosen == "old" else "old") is None

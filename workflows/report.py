@@ -27,13 +27,13 @@ from storage.registry import DAY
 from storage.reports import EXPOSURE, PAGE, SUMMARY, write_report
 from storage.runs import Run, is_finished, open_run
 from storage.site import Site
-from storage.verdicts import read_verdict
 from storage.vocabulary import CLICK_GROUP
 from workflows.config import Config
 from workflows.ingest import Ingested, ingest
 from workflows.options import AmmrankCommand, computing_options, date_option, show, site_argument
 from workflows.score import QUALIFICATIONS_KIND, find_previous
 from workflows.session import open_session
+from workflows.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +103,7 @@ def measure_night(
     )
     summary["events_of_label_window"] = facts["events_of_label_window"]
     summary["source"] = _source(config, qualifications)
-    verdict = read_verdict(site, known.date)
+    verdict = find_verdict(site, known.date, qualifications.manifest["inputs"]["model"])
     summary["gate"] = dict(verdict.facts) if verdict is not None else None
     return summary
 

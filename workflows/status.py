@@ -14,10 +14,10 @@ from storage.lake import list_days
 from storage.run_log import read_attempt
 from storage.runs import is_finished, open_run
 from storage.site import Current, Site
-from storage.verdicts import read_verdict
 from workflows.config import Config, load_config
 from workflows.mapping import lake_path
 from workflows.options import AmmrankCommand, show, site_argument, yesterday
+from workflows.verdicts import find_verdict
 
 NIGHTS_SHOWN = 5
 
@@ -52,11 +52,11 @@ def _describe_published(site: Site, current: Current | None, today: dt.date) -> 
         "has": sorted(current.runs),
     }
     if "model" in current.runs and is_finished(site.path / current.runs["model"]):
-        trained = open_run(site.path / current.runs["model"]).manifest["config"]["date"]
-        facts["model_of"] = trained
-    verdict = read_verdict(site, current.date)
-    if verdict is not None:
-        facts["gate"] = verdict.facts["reason"]
+        model = open_run(site.path / current.runs["model"])
+        facts["model_of"] = model.manifest["config"]["date"]
+        verdict = find_verdict(site, current.date, model.digest)
+        if verdict is not None:
+            facts["gate"] = verdict.facts["reason"]
     return facts
 
 
