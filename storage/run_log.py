@@ -9,6 +9,7 @@ import contextlib
 import datetime as dt
 import json
 import logging
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -70,7 +71,8 @@ class JsonLines(logging.Handler):
             "message": record.getMessage(),
         }
         if record.exc_info:
-            line["traceback"] = logging.Formatter().formatException(record.exc_info)
+            # Where it happened, not what was said: the text of an unexpected error may hold an id.
+            line["traceback"] = "".join(traceback.format_tb(record.exc_info[2]))
         try:
             self._file.write(json.dumps(line, ensure_ascii=False) + "\n")
             self._file.flush()

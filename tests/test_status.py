@@ -21,6 +21,7 @@ from workflows.nightly import command as night_command
 from workflows.nightly import nightly
 from workflows.notify import announce
 from workflows.options import nights_options
+from workflows.record import record_night
 from workflows.retention import prune_nights
 from workflows.status import command, describe_site
 
@@ -85,6 +86,26 @@ def test_nightly__a_failure_is_recorded_with_its_sentence(site):
     assert lines[0]["message"] == f"night of {day(6)} began"
     assert lines[-1]["level"] == "ERROR"
     assert all(set(line) == {"time", "level", "logger", "message"} for line in lines)
+
+
+def test_record_night__an_unexpected_error_is_logged_without_its_text(client, tmp_path):
+    user = 4700 + 11
+
+    def fail():
+        with record_night(client, Site(tmp_path), day(5)):
+            try:
+                raise KeyError(user)
+            except KeyError as error:
+                raise ValueError(f"also {user}") from error
+
+    with pytest.raises(ValueError, match="also 4711"):
+        fail()
+    folder = Site(tmp_path).run_folder(day(5))
+    line = json.loads((folder / "log.jsonl").read_text().splitlines()[-1])
+    assert line["message"] == "night failed: ValueError"
+    assert "in fail\n" in line["traceback"]
+    assert read_attempt(folder)["error"] == {"type": "ValueError", "message": "ValueError"}
+    assert not [path for path in folder.iterdir() if "4711" in path.read_text()]
 
 
 def test_write_attempt__remembers_the_attempts_before(tmp_path):
@@ -158,10 +179,11 @@ SAY = "import json, os, sys; told = json.load(sys.stdin); told['env'] = os.envir
 SAY += " open(sys.argv[1], 'w').write(json.dumps(told))"
 
 
-def notify_config(tmp_path, name):
+def notify_config(tmp_path, name, **others):
     script = tmp_path / "say.py"
     script.write_text(SAY)
-    config = check_config({"notify": {name: f"{sys.executable} {script} '{tmp_path / 'told.json'}'"}}, "test")
+    line = f"{sys.executable} {script} '{tmp_path / 'told.json'}'"
+    config = check_config({**others, "notify": {name: line}}, "test")
     write_text(tmp_path / "ammrank.yaml", write_config(config))
 
 
@@ -180,13 +202,21 @@ def test_announce__success(tmp_path):
     }
 
 
-@pytest.mark.parametrize(("error", "code"), [(BadInput("a sentence"), 65), (SystemExit(143), 143)])
-def test_announce__failure(tmp_path, error, code):
+@pytest.mark.parametrize(
+    ("error", "code", "message"),
+    [
+        (BadInput("a sentence"), 65, "a sentence"),
+        (SystemExit(143), 143, "SystemExit"),
+        (KeyError("user 4711"), 1, "KeyError"),
+    ],
+)
+def test_announce__failure_without_the_text_of_an_unexpected_error(tmp_path, error, code, message):
     notify_config(tmp_path, "on_failure")
     with pytest.raises(type(error)), announce(tmp_path, day(0)):
         raise error
     found = json.loads((tmp_path / "told.json").read_text())
-    assert (found["status"], found["exit_code"], found["message"]) == ("failure", code, str(error))
+    assert (found["status"], found["exit_code"], found["message"]) == ("failure", code, message)
+    assert found["date"] == str(day(0))
 
 
 @pytest.mark.parametrize(
@@ -251,6 +281,19 @@ def test_nightly__several_nights_by_the_command_end_as_one_by_one(client, site, 
         nightly(client, places[1], load_config(places[1].config_path), day(number))
     assert places[0].digest() == places[1].digest()
     assert [read_attempt(places[0].run_folder(day(number)))["status"] for number in (4, 5)] == ["done", "done"]
+
+
+def test_nightly__the_night_that_failed_is_announced(site, tmp_path):
+    (tmp_path / "lake").symlink_to(site.path.parent / "lake")
+    place = Site(tmp_path / "site")
+    place.path.mkdir()
+    notify_config(place.path, "on_failure", **CONFIG)
+    threads = "{processes: false, n_workers: 1, threads_per_worker: 2, dashboard_address: '127.0.0.1:0'}"
+    (place.path / "cluster.yaml").write_text(f"version: 1\nclass: distributed.LocalCluster\nkwargs: {threads}\n")
+    done = CliRunner().invoke(night_command, [str(place.path), "--from", str(day(7)), "--to", str(day(9)), "--quiet"])
+    assert done.exit_code == 65, done.output
+    assert read_attempt(place.run_folder(day(7)))["status"] == "done"
+    assert json.loads((place.path / "told.json").read_text())["date"] == str(day(8))
 
 
 def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):

@@ -75,10 +75,11 @@ def nightly(
 def command(site: Path, dates: list[dt.date], rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Run one night: ingest, features, training when due, scoring, report, publish."""
     with (
-        announce(site, dates[-1]) as told,
+        announce(site, dates[0]) as told,
         open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job,
     ):
         for date in dates:
+            told["date"] = str(date)
             facts = nightly(job.client, job.site, job.config, date, rebuild=rebuild, progress=job.progress)
             told |= {**facts, "nights": len(dates)}
     show(told, as_json)

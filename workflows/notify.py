@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from workflows.config import load_config
-from workflows.options import exit_code_of
+from workflows.options import exit_code_of, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +25,7 @@ SECONDS_ALLOWED = 60
 def announce(site: Path, date: dt.date) -> Iterator[dict[str, Any]]:
     """Yield facts to fill; run `notify.on_success` or `notify.on_failure` with them when the block is left.
 
+    The date is that of the facts, once they have one: of several nights the one that was last begun.
     The commands get one JSON object on stdin and AMMRANK_SITE, AMMRANK_DATE, AMMRANK_STATUS and AMMRANK_EXIT_CODE in
     their environment. What they return changes nothing about the night.
     """
@@ -33,11 +34,11 @@ def announce(site: Path, date: dt.date) -> Iterator[dict[str, Any]]:
     try:
         yield facts
     except BaseException as error:
-        told = {"status": "failure", "exit_code": exit_code_of(error), "message": str(error)}
-        _call(notify.on_failure, {"site": str(site), "date": str(date), **told})
+        told = {"status": "failure", "exit_code": exit_code_of(error), "message": message_of(error)}
+        _call(notify.on_failure, {"site": str(site), "date": facts.get("date", str(date)), **told})
         raise
     told = {"status": "success", "exit_code": 0, "facts": facts}
-    _call(notify.on_success, {"site": str(site), "date": str(date), **told})
+    _call(notify.on_success, {"site": str(site), "date": facts.get("date", str(date)), **told})
 
 
 def _call(command: str | None, told: dict[str, Any]) -> None:

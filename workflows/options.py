@@ -67,6 +67,11 @@ def exit_code_of(error: BaseException) -> int:
     return next((code for kind, code in codes if isinstance(error, kind)), EXIT_FAILED)
 
 
+def message_of(error: BaseException) -> str:
+    """Return what may be written down of an error: its sentence, or the class of one whose text may hold an id."""
+    return str(error) if isinstance(error, AmmrankError | OSError) else type(error).__name__
+
+
 def _say_os_error(error: OSError) -> str:
     place = f": {error.filename}" if error.filename else ""
     return f"{error.strerror or error}{place}; what was published before is untouched, run the command again"

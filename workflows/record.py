@@ -24,7 +24,7 @@ from storage.errors import AmmrankError
 from storage.run_log import LOG, JsonLines, utc_now, write_attempt
 from storage.site import Site
 from workflows.history import last_nights
-from workflows.options import exit_code_of
+from workflows.options import exit_code_of, message_of
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ class NightRecord:
         """Say what ended the night."""
         code = exit_code_of(error)
         is_gone = is_scheduler_gone(self.client)
-        message = str(error) if isinstance(error, AmmrankError | OSError) else type(error).__name__
+        message = message_of(error)
         if is_gone and not isinstance(error, AmmrankError):
             message = "the scheduler is gone"
         self.attempt["error"] = {"type": type(error).__name__, "message": message}
