@@ -1,37 +1,97 @@
-"""What the README shows must run."""
+"""What the README and the docs show must run."""
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import yaml
 
 from workflows.cluster import ClusterConfig
+from workflows.config_table import config_table
 
-README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
-
-
-def blocks(language):
-    return re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-
-
-def test_readme__python_blocks_run_one_after_the_other(tmp_path):
-    code = "\n".join(blocks("python"))
-    assert "interest_features" in code
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "sq:intensity:Shoes" in done.stdout or "pv:intensity" in done.stdout
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
-def test_readme__cluster_recipes_are_valid():
-    recipes = blocks("yaml")
-    assert recipes
+def blocks(page, language):
+    """The fenced blocks of a language; those in a list are indented."""
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    return ["\n".join(line[len(indent) :] for line in block.splitlines()) for indent, block in found]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Where the commands of the README have run, one after the other."""
+    place = tmp_path_factory.mktemp("readme")
+    run_script("\n".join(blocks(README, "sh")), place)
+    return place
+
+
+def run_script(script, place):
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", script],
+        cwd=place,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+def test_readme__commands_run_one_after_the_other(folder):
+    assert (folder / "site" / "reports" / "date=2026-02-18" / "report.html").is_file()
+    assert (folder / "evaluation" / "evaluation.html").is_file()
+
+
+def test_readme__python_blocks_run_one_after_the_other(folder):
+    script = folder / "blocks.py"
+    script.write_text("\n".join(blocks(README, "python")), encoding="utf-8")
+    output = run_script(f"{sys.executable} blocks.py", folder)
+    assert "exposure_share" in output
+
+
+@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+def test_docs__blocks_run_on_the_site_of_the_readme(folder, page):
+    for number, code in enumerate(blocks(page, "python")):
+        # A block may begin with the name of its file.
+        name = re.match(r"# (\w+\.py)\n", code)
+        file = name[1] if name else f"{page.stem}_{number}.py"
+        (folder / file).write_text(code, encoding="utf-8")
+        run_script(f"{sys.executable} {file}", folder)
+    for script in blocks(page, "sh"):
+        run_script(script, folder)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_docs__links_and_pictures_are_there(page):
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r"\]\(([^)#]+)\)", text) + re.findall(r'src="([^"]+)"', text)
+    missing = [target for target in targets if "://" not in target and not (page.parent / target).exists()]
+    assert missing == []
+
+
+def test_docs__cluster_recipes_are_valid():
+    recipes = [recipe for page in PAGES for recipe in blocks(page, "yaml") if recipe.startswith("version:")]
+    assert len(recipes) >= 4
     for recipe in recipes:
         assert ClusterConfig(**yaml.safe_load(recipe)).version == 1
 
 
 def test_readme__shows_the_two_commands_first():
-    first_screen = "\n".join(README.splitlines()[:20])
+    first_screen = "\n".join(README.read_text(encoding="utf-8").splitlines()[:20])
     assert "make nightly" in first_screen
     assert "make test" in first_screen
+
+
+def test_docs__config_table_is_that_of_the_config():
+    assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == config_table(), (
+        "write it again with `python -m workflows.config_table > docs/config.md`"
+    )
