@@ -14,6 +14,7 @@ from distributed import Client
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
 from storage.run_log import read_attempt
 from storage.site import Site
+from workflows.config import Config
 from workflows.nightly import nightly
 
 FIRST = dt.date(2026, 1, 5)
@@ -25,7 +26,7 @@ def compare_nights(work: Path, *, users: int = 200_000, history: int = 60, worke
         lake = work / f"nights-{users}"
         events = make_lake(client, lake, users=users, days=history + 1)
         _warm(client, work)
-        site, config = site_of(work / "nights-site", lake, users)
+        site, config = _fresh_site(work / "nights-site", lake, users)
         last = FIRST + dt.timedelta(history - 1)
         attempts, cpu = [], []
         for number in range(2):
@@ -49,7 +50,7 @@ def run_large_site(work: Path, *, users: int = 5_000_000, days: int = 60, memory
     with cluster(2) as client:
         lake = work / f"large-{users}"
         events = make_lake(client, lake, users=users, days=days)
-    site, config = site_of(work / "large-site", lake, users)
+    site, config = _fresh_site(work / "large-site", lake, users)
     with cluster(2, memory) as client:
         before = worker_facts(client)["pids"]
         attempt = _run(client, site, config, FIRST + dt.timedelta(days - 1))
@@ -61,6 +62,12 @@ def run_large_site(work: Path, *, users: int = 5_000_000, days: int = 60, memory
     print(f"  the site has {size / 2**30:.1f} GiB; peak of a worker {after['peak_mib']:.0f} MiB")
     print(f"  workers killed: {len(set(before) - set(after['pids']))}, bytes spilled: {after['spilled']:,}")
     shutil.rmtree(site.path)
+
+
+def _fresh_site(folder: Path, lake: Path, users: int) -> tuple[Site, Config]:
+    """Return a new site in place of one that an interrupted run left."""
+    shutil.rmtree(folder, ignore_errors=True)
+    return site_of(folder, lake, users)
 
 
 def _cpu_seconds() -> float:
@@ -80,7 +87,7 @@ def _warm(client: Client, work: Path) -> None:
     """Compile the kernels on every worker, so that the clock sees work only."""
     lake = work / "nights-warm"
     make_lake(client, lake, users=2_000, days=6)
-    site, config = site_of(work / "nights-warm-site", lake, 2_000)
+    site, config = _fresh_site(work / "nights-warm-site", lake, 2_000)
     config = config.model_copy(
         update={
             "label": config.label.model_copy(update={"days": 3}),
