@@ -139,29 +139,30 @@ def population_stability(before: np.ndarray, now: np.ndarray, n_before: int, n_n
     Parameters
     ----------
     before, now
-        (L, k) users who hold the category at each rank. Half a user is added to every count, so that an empty one
-        has a logarithm.
+        (L, k) users who hold the category at each rank; with another number of ranks in the two nights only "held"
+        and "not held" are compared. Half a user is added to every count, so that an empty one has a logarithm.
     n_before, n_now
         All users of the night.
     """
+    if before.shape[1] != now.shape[1]:
+        before, now = (exposure.sum(axis=1, keepdims=True) for exposure in (before, now))
     p, q = _spread(now, n_now), _spread(before, n_before)
     return ((p - q) * np.log(p / q)).sum(axis=1)
 
 
-def align_exposure(exposure: np.ndarray, names: Sequence[str], categories: Sequence[str], n_ranks: int) -> np.ndarray:
-    """Return the exposure of a night over the categories and ranks of another one: (L, n_ranks), 0 where it has none.
+def align_exposure(exposure: np.ndarray, names: Sequence[str], categories: Sequence[str]) -> np.ndarray:
+    """Return the exposure of a night over the categories of another one: (L, k), 0 where it has none.
 
     Parameters
     ----------
     exposure, names
-        (L', k') users by category and rank, and the names of the categories.
+        (L', k) users by category and rank, and the names of the categories.
     """
-    aligned = np.zeros((len(categories), n_ranks), np.int64)
+    aligned = np.zeros((len(categories), exposure.shape[1]), np.int64)
     code_of = {name: code for code, name in enumerate(names)}
-    common = min(n_ranks, exposure.shape[1])
     for code, name in enumerate(categories):
         if name in code_of:
-            aligned[code, :common] = exposure[code_of[name], :common]
+            aligned[code] = exposure[code_of[name]]
     return aligned
 
 

@@ -11,6 +11,7 @@ from distributed import Client
 from ammrank_dask.demographics import Demographics, describe_users
 from ammrank_dask.held import Held, HeldPart
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from storage.errors import BadInput
 from storage.ids import ids_from_arrays
 from storage.parts import PartRef
 from storage.registry import USERS
@@ -43,6 +44,11 @@ def rank_by_group(
     users
         The demographics, in the same partitions.
     """
+    if users.n_parts != len(parts):
+        raise BadInput(
+            f"the users must be in the {len(parts)} partitions of the qualifications, found {users.n_parts};"
+            " score again with --rebuild"
+        )
     tasks = [(part, users.part(number), list(categories), k) for number, part in enumerate(parts)]
     found = run_tasks(client, "groups", count_part_by_group, tasks, progress=progress)
     n_groups = len(GENDERS) * len(AGE_BUCKETS)

@@ -58,7 +58,7 @@ def summarise(
     k: int,
     n_of: Mapping[str, int] | None = None,
     thresholds: Thresholds = Thresholds(),  # noqa: B008
-    before: tuple[str, PolicyCounts] | None = None,
+    before: tuple[str, PolicyCounts | None] | None = None,
     drift: Mapping[str, Any] | None = None,
     realised: Sequence[Mapping[str, Any]] = (),
     groups: Sequence[Mapping[str, Any]] = (),
@@ -84,7 +84,8 @@ def summarise(
     n_of
         Users a category takes, of the policies that have such a limit.
     before
-        Date and counts of the night that `drift` compares with, over the same categories and ranks.
+        Date and counts of the night that `drift` compares with, over the same categories; no counts when another
+        policy was in force, of which the exposure cannot be compared.
     drift
         What `measure_drift` returned, and `model_changed`: whether another model scored that night.
     realised
@@ -113,11 +114,13 @@ def summarise(
     }
     if before is not None and drift is not None:
         date_before, counts = before
-        n_before = int(counts.categories_per_user.sum())
-        index = population_stability(counts.exposure, chosen.exposure, n_before, summary["n_users"])
-        for row, value in zip(rows, index.tolist(), strict=True):
-            row["psi"] = value
-        summary["drift"] = {**drift, "date": date_before, "psi": float(index.max(initial=0.0))}
+        summary["drift"] = {**drift, "date": date_before, "psi": None}
+        if counts is not None:
+            n_before = int(counts.categories_per_user.sum())
+            index = population_stability(counts.exposure, chosen.exposure, n_before, summary["n_users"])
+            for row, value in zip(rows, index.tolist(), strict=True):
+                row["psi"] = value
+            summary["drift"]["psi"] = float(index.max(initial=0.0))
     summary["checks"] = check_night(summary, thresholds)
     return summary
 

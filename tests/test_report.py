@@ -147,10 +147,18 @@ def test_population_stability__by_hand():
     assert population_stability(before, before, 10, 10).tolist() == [0.0]
 
 
-def test_align_exposure__by_name_and_rank():
+def test_population_stability__another_number_of_ranks_compares_held_and_not_held():
+    # Held by 4 of ten users at two ranks, and by 4 at one: nothing moved. Then by 7.
+    before = np.array([[1, 3], [1, 3]])
+    found = population_stability(before, np.array([[4], [7]]), 10, 10)
+    p, q = np.array([7.5, 3.5]) / 11, np.array([4.5, 6.5]) / 11
+    assert found.tolist() == pytest.approx([0.0, ((p - q) * np.log(p / q)).sum()])
+
+
+def test_align_exposure__by_name():
     before = np.array([[1, 2], [3, 4]])
-    assert align_exposure(before, ["b", "gone"], ["a", "b"], 3).tolist() == [[0, 0, 0], [1, 2, 0]]
-    assert align_exposure(before, ["b", "a"], ["a", "b"], 1).tolist() == [[3], [1]]
+    assert align_exposure(before, ["b", "gone"], ["a", "b"]).tolist() == [[0, 0], [1, 2]]
+    assert align_exposure(before, ["b", "a"], ["a", "b"]).tolist() == [[3, 4], [1, 2]]
 
 
 def test_most_clicked__by_name_and_first_of_equals():
@@ -228,8 +236,8 @@ def make_summary(**options):
 
 def full_summary(**options):
     before = PolicyCounts(np.array([[1], [1], [1], [1]]), np.array([2, 4, 0, 0, 0]))
-    settings = {"drift": DRIFT, "realised": REALISED, "groups": GROUPS, **options}
-    return make_summary(before=("2024-04-30", before), **settings)
+    settings = {"before": ("2024-04-30", before), "drift": DRIFT, "realised": REALISED, "groups": GROUPS, **options}
+    return make_summary(**settings)
 
 
 def test_summarise__by_hand():
@@ -274,6 +282,14 @@ def test_summarise__drift_of_categories():
     assert index[0] == pytest.approx(((p - q) * np.log(p / q)).sum())
     assert summary["drift"]["psi"] == max(index)
     assert summary["drift"]["date"] == "2024-04-30"
+
+
+def test_summarise__no_shift_of_categories_against_another_policy():
+    summary = full_summary(before=("2024-04-30", None))
+    assert (summary["drift"]["date"], summary["drift"]["psi"]) == ("2024-04-30", None)
+    assert {row["psi"] for row in summary["categories"]} == {None}
+    assert "psi" not in {check["name"] for check in summary["checks"]}
+    assert "2024-04-30" in render_page(summary)
 
 
 def test_check_night__warns_beyond_thresholds():

@@ -14,7 +14,10 @@ import pytest
 import reference_report
 from distributed import Client, LocalCluster
 
+from ammrank_dask.groups import rank_by_group
+from ammrank_dask.held import held_parts
 from ammrank_dask.simulation import simulate
+from storage.errors import BadInput
 from storage.runs import open_run, remove_run
 from storage.site import Site
 from storage.taxonomy import read_taxonomy
@@ -226,6 +229,17 @@ def test_write_night_report__other_partitions_and_no_users_table(client, site):
     assert summary["groups"] == []
 
 
+def test_write_night_report__users_in_other_partitions_than_the_night_are_not_ranked(client, site):
+    scored = open_run(site.qualifications_folder(day(8)))
+    config = check_config({**CONFIG, "partitions": 4}, "test")
+    known = ingest(client, site, config, day(8), rebuild=True, with_lag=False)
+    settings = scored.manifest["config"]
+    with pytest.raises(BadInput, match="the users must be in the 3 partitions of the qualifications, found 4"):
+        rank_by_group(client, held_parts(scored), known.users, settings["categories"], settings["k"])
+    write_night_report(client, site, config, known, scored, rebuild=True)
+    assert summary_of(site, 8)["groups"] == []
+
+
 def test_write_night_report__category_top_n_in_force(client, nights, tmp_path):
     site = Site(tmp_path / "site")
     site.path.mkdir()
@@ -248,6 +262,13 @@ def test_write_night_report__category_top_n_in_force(client, nights, tmp_path):
     assert all(row["ranks"] is None for row in summary["categories"])
     header = (site.report_folder(day(6)) / "exposure.csv").read_text().splitlines()[0]
     assert "rank_1" not in header
+    assert drift["psi"] == 0.0  # every category has its 30 users in both nights
+    # Back to the other policy: its exposure is not compared with that of this one.
+    nightly(client, site, check_config({**CONFIG, "lake": lake}, "test"), day(7))
+    summary = summary_of(site, 7)
+    assert summary["drift"]["date"] == str(day(6))
+    assert summary["drift"]["psi"] is None
+    assert {row["psi"] for row in summary["categories"]} == {None}
 
 
 def test_report_command__draws_again_and_says_what_warns(site):

@@ -82,9 +82,8 @@ def measure_night(
     """Return the content of `summary.json` of a night."""
     facts, settings = qualifications.manifest["facts"], qualifications.manifest["config"]
     before, drift = _compare_with_before(client, find_previous(site, known.date), qualifications, progress)
-    groups = []
-    if known.users is not None:
-        parts = held_parts(qualifications)
+    groups, parts = [], held_parts(qualifications)
+    if known.users is not None and known.users.n_parts == len(parts):
         groups = rank_by_group(client, parts, known.users, settings["categories"], settings["k"], progress=progress)
     summary = summarise(
         {name: PolicyCounts.from_json(found) for name, found in facts["policies"].items()},
@@ -135,8 +134,11 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
 
 def _compare_with_before(
     client: Any, previous: Qualifications | None, qualifications: Run, progress: Progress
-) -> tuple[tuple[str, PolicyCounts] | None, dict[str, Any] | None]:
-    """Return date and counts of the night before and the drift since; None when the two cannot be compared."""
+) -> tuple[tuple[str, PolicyCounts | None] | None, dict[str, Any] | None]:
+    """Return date and counts of the night before and the drift since; None when the two cannot be compared.
+
+    With another policy in force there are no counts: its exposure is no measure for this one.
+    """
     parts = held_parts(qualifications)
     if previous is None or previous.n_partitions != len(parts):
         return None, None
@@ -148,10 +150,12 @@ def _compare_with_before(
         logger.warning("the drift since the night before is not measured: %s", error)
         return None, None
     drift["model_changed"] = previous.run.manifest["inputs"]["model"] != qualifications.manifest["inputs"]["model"]
-    n_ranks = PolicyCounts.from_json(qualifications.manifest["facts"]["policies"][policy]).exposure.shape[1]
+    date = str(_date_of(previous.run))
+    if previous.policy != policy:
+        return (date, None), drift
     counts = previous.counts
-    exposure = align_exposure(counts.exposure, previous.categories, categories, n_ranks)
-    return (str(_date_of(previous.run)), PolicyCounts(exposure, counts.categories_per_user)), drift
+    exposure = align_exposure(counts.exposure, previous.categories, categories)
+    return (date, PolicyCounts(exposure, counts.categories_per_user)), drift
 
 
 def _look_back(
