@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -44,11 +45,25 @@ def read_user_list(path: Path, id_kind: str, *, may_be_empty: bool = False) -> U
         return StringIds(pa.array([text for _, text in values], pa.large_string())).sort_unique()
     numbers = np.empty(len(values), np.int64)
     for place, (number, text) in enumerate(values):
-        try:
-            numbers[place] = int(text)
-        except (ValueError, OverflowError):
-            raise BadInput(f"{path}, line {number}: user ids of this site are 64-bit integers, found text") from None
+        value = parse_integer_id(text)
+        if value is None:
+            raise BadInput(f"{path}, line {number}: user ids of this site are 64-bit integers, found text")
+        numbers[place] = value
     return IntegerIds(numbers).sort_unique()
+
+
+def parse_integer_id(text: str) -> int | None:
+    """Return the 64-bit integer that a text is, None when it is another text.
+
+    Examples
+    --------
+    >>> parse_integer_id("-12"), parse_integer_id("1_2"), parse_integer_id("+1"), parse_integer_id("\u0661")
+    (-12, None, None, None)
+    """
+    if not re.fullmatch(r"-?[0-9]{1,19}", text):
+        return None
+    value = int(text)
+    return value if -(2**63) <= value < 2**63 else None
 
 
 def _read_parquet(path: Path) -> list[tuple[int, str]]:

@@ -234,6 +234,9 @@ def test_drop_users__by_hand():
         ("list.txt", "user_id\n\n", "has no user ids; write one a line"),
         ("list.txt", "7\nseven\n", "line 2: user ids of this site are 64-bit integers, found text"),
         ("list.txt", "99999999999999999999", "line 1: user ids of this site are 64-bit integers"),
+        ("list.txt", "7\n12_3\n", "line 2: user ids of this site are 64-bit integers, found text"),
+        ("list.txt", "+5", "line 1: user ids of this site are 64-bit integers, found text"),
+        ("list.txt", "٣", "line 1: user ids of this site are 64-bit integers, found text"),
         ("list.parquet", "no parquet", "give a parquet file of user ids"),
         (None, None, "give a text file with one user id a line"),
     ],
@@ -241,10 +244,10 @@ def test_drop_users__by_hand():
 def test_read_user_list__what_is_wrong_with_it(tmp_path, name, content, said):
     path = tmp_path / (name or "missing")
     if content is not None:
-        path.write_text(content)
+        path.write_text(content, encoding="utf-8")
     with pytest.raises(BadInput, match=said) as caught:
         read_user_list(path, "int64")
-    assert "seven" not in str(caught.value)
+    assert not any(text in str(caught.value) for text in ("seven", "12_3"))
 
 
 def test_read_user_list__parquet_and_text(tmp_path):

@@ -19,6 +19,7 @@ from storage.errors import BadInput
 from storage.ids import UserIds, ids_from_values
 from storage.runs import is_finished, open_run
 from storage.site import Site
+from storage.user_lists import parse_integer_id
 from storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
 from workflows.models import load_site_model
 from workflows.options import DATE, AmmrankCommand, site_argument
@@ -149,10 +150,10 @@ def _run_of(site: Site, folder: str, quals: Qualifications) -> Path:
 def _parse_user(user: str, id_kind: str) -> UserIds:
     if id_kind == "string":
         return ids_from_values([user])
-    try:
-        return ids_from_values(np.array([int(user)], np.int64))
-    except (ValueError, OverflowError):
-        raise BadInput("user ids of this site are 64-bit integers, found another text after --user") from None
+    value = parse_integer_id(user)
+    if value is None:
+        raise BadInput("user ids of this site are 64-bit integers, found another text after --user")
+    return ids_from_values(np.array([value], np.int64))
 
 
 @click.command("explain", cls=AmmrankCommand)
