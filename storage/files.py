@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -16,6 +17,9 @@ from storage.errors import BadInput, DamagedStore
 
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
+
+ASIDE = ".aside-"
+"""Prefix of what stands aside while another folder takes its name."""
 
 OTHERS = 0o007
 """The permissions of everybody who is neither the owner nor in the group of a file."""
@@ -89,12 +93,14 @@ def rename_folder(temporary: Path, final: Path) -> None:
 def swap_folder(finished: Path, final: Path) -> None:
     """Give a finished folder its name, and what had that name the other one: in one rename, so that readers see one.
 
-    File systems that cannot exchange two names get two renames.
+    File systems that cannot exchange two names get three renames; `undo_swaps` mends what a crash leaves of them.
     """
+    aside = final.with_name(f"{ASIDE}{final.name}")
+    if aside.is_dir():
+        _undo_swap(aside)
     if not final.exists():
         os.rename(finished, final)
     elif not _exchange_names(finished, final):
-        aside = temporary_beside(final)
         os.rename(final, aside)
         os.rename(finished, final)
         os.rename(aside, finished)
@@ -106,7 +112,29 @@ def _exchange_names(one: Path, other: Path) -> bool:
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
         return False
-    return libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0
+    if libc.renameat2(here, os.fsencode(one), here, os.fsencode(other), exchange) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
+        return False
+    raise OSError(code, os.strerror(code), str(one), None, str(other))
+
+
+def undo_swaps(folder: Path) -> None:
+    """Give the folders their names back that a crash in the middle of a swap left aside, directly in `folder`.
+
+    Only for who may write there alone: a swap that goes on looks the same.
+    """
+    for aside in folder.glob(f"{ASIDE}*"):
+        _undo_swap(aside)
+
+
+def _undo_swap(aside: Path) -> None:
+    final = aside.with_name(aside.name.removeprefix(ASIDE))
+    if final.exists():  # the new one came to its name
+        shutil.rmtree(aside)
+    else:
+        os.rename(aside, final)
 
 
 def sweep_temporary(folder: Path) -> None:

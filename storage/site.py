@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from storage.errors import BadInput, DamagedStore, SiteBusy
-from storage.files import OTHERS, TEMPORARY, digest_tree, read_json, sync_folder, write_json
+from storage.files import OTHERS, digest_tree, read_json, sync_folder, undo_swaps, write_json
 from storage.registry import FORMAT
 from storage.runs import MANIFEST, remove_run, verify_run
 
@@ -71,7 +71,7 @@ class Site:
         """Return the finished runs of one folder, oldest date first."""
         pattern = "*/*" if folder == "days" else "*"
         found = [p.parent for p in (self.path / folder).glob(f"{pattern}/{MANIFEST}")]
-        return sorted(run for run in found if not run.name.startswith(TEMPORARY))
+        return sorted(run for run in found if not run.name.startswith("."))
 
     def relative(self, path: Path) -> str:
         """Return a path as CURRENT names it."""
@@ -185,7 +185,9 @@ class Site:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the site against other runs; the lock goes with the process, whatever ends it.
+        """Hold the site against other runs, and mend what a killed one left half renamed.
+
+        The lock goes with the process, whatever ends it.
 
         The folder is closed to everybody who is neither its owner nor in its group.
         """
@@ -199,6 +201,9 @@ class Site:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
+            for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
+                for place in self.path.glob(folder):
+                    undo_swaps(place)
             yield
         finally:
             os.close(descriptor)

@@ -1,6 +1,9 @@
 """Parts and features stores: plain zarr on disk, damage found before use, wide features, features of one's own."""
 
+import contextlib
+import itertools
 import json
+import os
 
 import numpy as np
 import pandas as pd
@@ -20,6 +23,7 @@ from storage.files import swap_folder
 from storage.parts import check_part, part_facts, part_path, read_part, write_part
 from storage.registry import DAY, FEATURES
 from storage.runs import finish_run, open_run, start_run, verify_run
+from storage.site import Site
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "uint32", "int64", "float32", "float64")
 
@@ -334,3 +338,52 @@ def test_swap_folder__exchanges_two_names(tmp_path):
     assert (tmp_path / "new" / "content").read_text() == "old"
     swap_folder(tmp_path / "new", tmp_path / "third")
     assert not (tmp_path / "new").exists()
+
+
+def crash_at(monkeypatch, number):
+    """Let the rename with this number, from 1, be the one before which the process dies; no exchange of names."""
+    real, count = os.rename, itertools.count(1)
+
+    def rename(*places):
+        if next(count) == number:
+            raise KeyboardInterrupt
+        real(*places)
+
+    monkeypatch.setattr("storage.files._exchange_names", lambda *places: False)
+    monkeypatch.setattr(os, "rename", rename)
+
+
+@pytest.mark.parametrize(("number", "left"), [(1, "old"), (2, "old"), (3, "new"), (4, "new")])
+def test_swap_folder__without_exchange_a_crash_between_the_renames_is_mended(tmp_path, monkeypatch, number, left):
+    site = Site(tmp_path)
+    gates = tmp_path / "gates"
+    for name in ("building", "final"):
+        (gates / name).mkdir(parents=True)
+    (gates / "building" / "new").touch()
+    (gates / "final" / "old").touch()
+    crash_at(monkeypatch, number)
+    with contextlib.suppress(KeyboardInterrupt):
+        swap_folder(gates / "building", gates / "final")
+    monkeypatch.undo()
+    with site.exclusive():
+        assert [path.name for path in (gates / "final").iterdir()] == [left]
+    assert not list(gates.glob(".aside-*"))
+
+
+def test_swap_folder__after_a_crash_the_next_try_ends_well(tmp_path, monkeypatch):
+    for name in ("building", "final"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "building" / "new").touch()
+    crash_at(monkeypatch, 2)
+    with pytest.raises(KeyboardInterrupt):
+        swap_folder(tmp_path / "building", tmp_path / "final")
+    monkeypatch.undo()
+    swap_folder(tmp_path / "building", tmp_path / "final")
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {"building", "final", "final/new"}
+
+
+def test_swap_folder__says_what_is_wrong_beside_a_file_system_that_cannot_exchange(tmp_path):
+    (tmp_path / "final").mkdir()
+    with pytest.raises(FileNotFoundError, match="No such file or directory"):
+        swap_folder(tmp_path / "missing", tmp_path / "final")
+    assert (tmp_path / "final").is_dir()
