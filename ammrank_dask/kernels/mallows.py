@@ -59,16 +59,6 @@ def borda_order(counts, tie_order, out_order):
 
 
 @kernel
-def kemeny_score(counts, order):
-    """Return how many preferred pairs an order contradicts."""
-    total = 0
-    for first in range(order.shape[0]):
-        for second in range(first + 1, order.shape[0]):
-            total += counts[order[second], order[first]]
-    return total
-
-
-@kernel
 def improve_order(counts, order):
     """Move single categories to where they contradict the fewest pairs, until no move helps; changes `order`."""
     n_categories = order.shape[0]
