@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from storage import charts, evaluation_charts
 from storage.files import write_json, write_text
-from storage.reports import harmless
+from storage.reports import harmless, page_environment
 
 RESULT, TABLE, PAGE = "evaluation.json", "evaluation.csv", "evaluation.html"
 _TEMPLATE = "evaluation.html.j2"
@@ -65,16 +64,7 @@ def flatten(evaluation: Mapping[str, Any]) -> pd.DataFrame:
 
 def render_evaluation(evaluation: Mapping[str, Any]) -> str:
     """Return the page: everything inline, every name from the data escaped."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["percent"] = charts.percent
-    environment.filters["count"] = lambda value: f"{value:,}"
+    environment = page_environment()
     environment.filters["error"] = lambda value: "–" if value is None else f"{value:.4f}"
     environment.filters["seconds"] = lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
     environment.filters["first_value"] = lambda found: next(iter(found.values()))

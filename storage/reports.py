@@ -51,8 +51,8 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
     return safe
 
 
-def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> str:
-    """Return the page: everything inline, every name from the data escaped."""
+def page_environment() -> jinja2.Environment:
+    """Return what pages are drawn with: every name from the data escaped, and filters for shares and counts."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
@@ -63,6 +63,12 @@ def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = No
     )
     environment.filters["percent"] = charts.percent
     environment.filters["count"] = lambda value: f"{value:,}"
+    return environment
+
+
+def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> str:
+    """Return the page: everything inline, every name from the data escaped."""
+    environment = page_environment()
     environment.filters["breakable"] = charts.breakable
     return environment.get_template(_TEMPLATE).render(
         summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary)

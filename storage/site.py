@@ -73,6 +73,11 @@ class Site:
         found = [p.parent for p in (self.path / folder).glob(f"{pattern}/{MANIFEST}")]
         return sorted(run for run in found if not run.name.startswith("."))
 
+    def kept_runs(self) -> list[Path]:
+        """Return all finished runs of the site."""
+        runs = [run for folder in RUN_FOLDERS for run in self.finished_runs(folder)]
+        return [*runs, *sorted(path.parent for path in (self.path / "qualifications").glob(f"date=*/{MANIFEST}"))]
+
     def relative(self, path: Path) -> str:
         """Return a path as CURRENT names it."""
         return path.relative_to(self.path).as_posix()

@@ -21,7 +21,7 @@ from storage.registry import FEATURES, STATE
 from storage.runs import verify_run
 from storage.user_lists import read_user_list
 from workflows.config import load_config
-from workflows.forget import forget_users, kept_runs
+from workflows.forget import forget_users
 from workflows.ingest import ingest
 from workflows.nightly import nightly
 
@@ -110,7 +110,7 @@ def test_forget_users__are_gone_everywhere_and_all_others_stay(client, place, tm
     for store, users in after.items():
         assert users & others == before[store] & others
         assert not users & {str(user) for user in gone}
-    for run in kept_runs(site):
+    for run in site.kept_runs():
         verify_run(run)
     keep = pc.invert(pc.is_in(rows_before.column("user_id"), pa.array(gone, rows_before.schema.field("user_id").type)))
     rows_after = pq.read_table(site.qualifications_folder(date_of(5)) / "by_user")

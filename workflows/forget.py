@@ -13,7 +13,7 @@ from ammrank_dask.tasks import Progress, silent
 from storage.errors import AmmrankError, BadInput
 from storage.files import TEMPORARY, sweep_tree
 from storage.forgotten import add_forgotten, load_forgotten
-from storage.runs import MANIFEST, open_run
+from storage.runs import open_run
 from storage.site import RUN_FOLDERS, Site
 from storage.user_lists import read_user_list
 from workflows.options import AmmrankCommand, computing_options, show, site_argument
@@ -32,7 +32,7 @@ def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = s
     ids = read_user_list(users, open_run(site.path / head.runs["head"]).manifest["config"]["id_kind"])
     add_forgotten(site.path, ids)
     _remove_leftovers(site)
-    runs, tables = kept_runs(site), sorted((site.path / "quarantine").glob("*.parquet"))
+    runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
     removed = forget_in_runs(client, site.path, runs, tables, progress=progress)
     left = scan_runs(client, site.path, runs, tables, progress=progress)
     if left.rows:
@@ -49,16 +49,10 @@ def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = s
     }
 
 
-def kept_runs(site: Site) -> list[Path]:
-    """Return all finished runs that can hold users."""
-    runs = [run for folder in RUN_FOLDERS for run in site.finished_runs(folder)]
-    return [*runs, *sorted(path.parent for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}"))]
-
-
 def _remove_leftovers(site: Site) -> None:
     """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users."""
     shutil.rmtree(site.scratch, ignore_errors=True)
-    finished = set(kept_runs(site))
+    finished = set(site.kept_runs())
     for run in finished:
         sweep_tree(run)
     for folder in (*RUN_FOLDERS, "qualifications"):

@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from storage.errors import BadInput, DamagedStore
-from storage.runs import MANIFEST, is_finished, verify_run
-from storage.site import RUN_FOLDERS, Site
+from storage.runs import is_finished, verify_run
+from storage.site import Site
 from workflows.options import AmmrankCommand, show, site_argument
 
 
@@ -24,8 +24,7 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
     place = Site(site)
     if not place.path.is_dir():
         raise BadInput(f"there is no site at {site}")
-    runs = [run for folder in RUN_FOLDERS for run in place.finished_runs(folder)]
-    runs += sorted(path.parent for path in (place.path / "qualifications").glob(f"date=*/{MANIFEST}"))
+    runs = place.kept_runs()
     current = place.current()
     damaged = []
     if current is not None:
