@@ -1,7 +1,6 @@
 """Estimate the memory that the largest partition of a site takes, before any of it is read.
 
-The figures were read off a worker with one thread while nights of 100,000 and 600,000 users in one partition ran; a
-test runs such a night and holds the estimate against what it took.
+The figures were read off a worker with one thread while nights of 100,000 and 600,000 users in one partition ran.
 """
 
 from __future__ import annotations
