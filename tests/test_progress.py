@@ -113,7 +113,12 @@ def test_ammrank__ctrl_c_on_a_terminal_ends_with_one_sentence_and_130(tmp_path):
     cluster.write_text(BUILT_IN.read_text().replace("127.0.0.1:8787", "127.0.0.1:0"))
     arguments = ["simulate", str(tmp_path / "lake"), "--users", "100000", "--days", "60", "--cluster", str(cluster)]
     with subprocess.Popen(
-        [sys.executable, "-m", "workflows.cli", *arguments], stderr=subprocess.PIPE, text=True, start_new_session=True
+        [sys.executable, "-m", "workflows.cli", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # Tests that a shell runs in the background inherit that the signal is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         said = [process.stderr.readline(), process.stderr.readline()]  # the dashboard, and the first stage
         os.killpg(process.pid, signal.SIGINT)

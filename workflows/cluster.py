@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from ammrank_dask.tasks import is_scheduler_gone
 from storage.errors import AmmrankError, BadInput
 from workflows.cluster_checks import check_workers, private_workers
-from workflows.interrupts import LeaveInterrupts
+from workflows.interrupts import LeaveInterrupts, hush_cancelled_waits
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -132,6 +132,7 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
             client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
         except (TimeoutError, OSError) as error:
             raise AmmrankError(f"the cluster did not come up within {config.timeout:g} s: {error}") from None
+        hush_cancelled_waits()
         if config.class_ is not None:
             client.register_plugin(LeaveInterrupts())
         stack.enter_context(private_workers(client))

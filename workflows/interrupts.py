@@ -25,3 +25,17 @@ class LeaveInterrupts(WorkerPlugin):
         with contextlib.suppress(ValueError):  # a worker in a thread: the process is not its own
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             logging.getLogger("distributed.worker.state_machine").setLevel(logging.ERROR)
+
+
+def hush_cancelled_waits() -> None:
+    """Keep one traceback off the terminal: that of a wait which Ctrl-C ended before it had begun.
+
+    `distributed.utils.sync` then asks the loop to cancel a future that is not there yet (seen with 2026.8).
+    """
+    logger = logging.getLogger("tornado.application")
+    if _is_no_cancelled_wait not in logger.filters:
+        logger.addFilter(_is_no_cancelled_wait)
+
+
+def _is_no_cancelled_wait(record: logging.LogRecord) -> bool:
+    return "sync.<locals>.cancel" not in record.getMessage()
