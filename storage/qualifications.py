@@ -184,14 +184,17 @@ def _list_path(run: Path, partition: int) -> Path:
 def _write(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
     sink = pa.BufferOutputStream()
-    # Each is used only where it is worth what it costs: dictionaries where values repeat, compression where sorted ids
-    # do, statistics where a reader looks for users.
+    # Each is used only where it is worth what it costs: dictionaries where values repeat, compression where those of a
+    # user follow each other, statistics where a reader looks for users. No value is ever missing; columns that say so
+    # take a third of the time.
     by_user = CATEGORY in table.column_names
+    compressed = (USER_ID, RANK) if by_user else ()
+    required = pa.schema([field.with_nullable(False) for field in table.schema])
     pq.write_table(
-        table,
+        table.cast(required),
         sink,
-        use_dictionary=[name for name in table.column_names if name in _DICTIONARY],
-        compression={name: "snappy" if by_user and name == USER_ID else "none" for name in table.column_names},
+        use_dictionary=[name for name in table.column_names if name in _DICTIONARY and name not in compressed],
+        compression={name: "snappy" if name in compressed else "none" for name in table.column_names},
         write_statistics=[USER_ID] if by_user else False,
     )
     data = sink.getvalue()
@@ -202,4 +205,4 @@ def _write(path: Path, table: pa.Table) -> list[int]:
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-    return [data.size, google_crc32c.value(data.to_pybytes())]
+    return [data.size, google_crc32c.value(data)]

@@ -87,7 +87,7 @@ def test_ammrank__usage_errors_exit_2(arguments, sentence):
         (SiteBusy("another run holds it"), 75, "another run holds it"),
         (AmmrankError("it broke"), 1, "it broke"),
         (OSError(28, "No space left on device", "/site/a"), 1,
-         "No space left on device: /site/a; what was published before is untouched, run the command again"),
+         "No space left on device: /site/a; what is published is whole, run the command again"),
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on"),
     ],
 )  # fmt: skip

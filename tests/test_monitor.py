@@ -487,8 +487,11 @@ def test_plugin__a_lost_worker_is_told(tmp_path):
         watch_cluster(client)
         assert run_tasks(client, "score", exit_once, [(str(tmp_path / "marker"),)]) == [1]
         facts = fetch(client)
-        assert [(row["part"], row["error"]) for row in facts["failures"]] == [(0, "worker lost")]
-        assert facts["workers_lost"] == 1
+        # A slow machine may lose another worker while the nanny starts it; the scheduler's own log has the number.
+        n_lost = sum(event.get("action") == "remove-worker" for _, event in client.get_events("all"))
+        assert n_lost >= 1
+        assert facts["workers_lost"] == n_lost
+        assert {(row["part"], row["error"]) for row in facts["failures"]} == {(0, "worker lost")}
         assert facts["tasks_done"] == 1
 
 

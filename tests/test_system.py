@@ -94,11 +94,14 @@ def test_nightly__a_full_disk_in_each_stage_loses_nothing(lake, cluster, small_d
             assert stage in STAGES[-2:]
             break
         assert driver.returncode == 1, message
-        assert published == before
         messages.append(message.splitlines()[-1])
+        if published != before:  # full after CURRENT moved: the night is there, only its record could not be written
+            assert stage in STAGES[-2:]
+            assert published[0] == SECOND
+            break
     assert len(messages) >= 4
     assert all("No space left on device" in message for message in messages), messages
-    assert all("what was published before is untouched, run the command again" in message for message in messages)
+    assert all("what is published is whole, run the command again" in message for message in messages)
     run_night(site, SECOND)
     undisturbed = lake.with_name("undisturbed")
     begin_site(undisturbed, lake, cluster)

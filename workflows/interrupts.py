@@ -14,7 +14,8 @@ class LeaveInterrupts(WorkerPlugin):
     """Make the processes of workers ignore Ctrl-C; the command that started them ends them in good order.
 
     Without it every worker process ends with a traceback of its own on the terminal, and with a warning about the task
-    it was at.
+    it was at. Another warning says nothing either: that the profile which the performance report asks for is nested
+    too deep for its size to be measured.
     """
 
     name = "ammrank-interrupts"
@@ -24,7 +25,8 @@ class LeaveInterrupts(WorkerPlugin):
         """Ignore SIGINT from now on, in processes that are the worker's own."""
         with contextlib.suppress(ValueError):  # a worker in a thread: the process is not its own
             signal.signal(signal.SIGINT, signal.SIG_IGN)
-            logging.getLogger("distributed.worker.state_machine").setLevel(logging.ERROR)
+            for name in ("distributed.worker.state_machine", "distributed.sizeof"):
+                logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def hush_cancelled_waits() -> None:

@@ -74,7 +74,7 @@ def message_of(error: BaseException) -> str:
 
 def _say_os_error(error: OSError) -> str:
     place = f": {error.filename}" if error.filename else ""
-    return f"{error.strerror or error}{place}; what was published before is untouched, run the command again"
+    return f"{error.strerror or error}{place}; what is published is whole, run the command again"
 
 
 @contextlib.contextmanager

@@ -161,11 +161,11 @@ def _compare_with_before(
 def _look_back(
     client: Any, site: Site, config: Config, known: Ingested, nights: int, progress: Progress
 ) -> dict[str, Any]:
-    """Return what became of the qualifications of a past night; no measures when there are none, or no clicks since."""
+    """Return what became of what a past night published; no measures when there is nothing, or no clicks since."""
     date = known.date - dt.timedelta(nights)
     found: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
     folder = site.qualifications_folder(date)
-    if not is_finished(folder):
+    if date not in site.published_nights() or not is_finished(folder):
         return found
     categories = known.taxonomy.categories
     first_cell = config.event_groups.index(CLICK_GROUP) * len(categories)
