@@ -293,9 +293,9 @@ def test_load_method__refuses_files_without_a_method(tmp_path):
 
 def test_build_method__scales_the_regularization_of_planes_with_the_rows():
     tuned = {"regularization": 0.01, "max_planes": 5}
-    model = build_method("amm-rank", tuned, Setting(80_000, 50, tuned_rows=16_000))
-    assert model.regularization == pytest.approx(0.002)
-    assert model.epochs == 15
+    model = build_method("amm-rank", tuned, Setting(80_000, 50, tuned_rows=20_000))
+    assert model.regularization == pytest.approx(0.005)
+    assert model.epochs == 12
     assert build_method("amm", tuned, Setting(1000, 50)).get_params()["epochs"] == 100
     assert build_method("ag-mal", {}, Setting(10, 3, ((1, 2),))).get_params()["group_columns"] == ((1, 2),)
     assert build_method("lr", {"C": 3.0}, Setting(10, 3, tuned_rows=5)).get_params()["C"] == 3.0

@@ -8,6 +8,7 @@ import importlib
 import importlib.util
 import inspect
 import itertools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,9 +35,9 @@ METHODS = tuple(_HOMES)
 
 _PLANE_GRID = [
     {"regularization": regularization, "max_planes": max_planes}
-    for regularization, max_planes in itertools.product((1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 5, 50))
+    for regularization, max_planes in itertools.product((1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50))
 ]
-_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 15, 100
+_STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100
 
 
 @dataclass(frozen=True)
@@ -115,8 +116,9 @@ def grid_of(name: str) -> list[dict[str, Any]]:
 def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Ranker:
     """Return an unfitted method with the chosen parameters and those that follow from the rows.
 
-    Planes get as many epochs as make 200,000 steps, 15 at least and 100 at most. Their λ weighs against the mean
-    loss: chosen with fewer rows it is scaled down in proportion, which the C of the logistic models does by itself.
+    Planes get as many epochs as make 200,000 steps, 12 at least and 100 at most. Their λ weighs against the mean
+    loss: the best one falls with the square root of the number of rows, as bounds for hinge losses have it, so one
+    that was chosen with fewer rows is scaled down. The C of the logistic models weighs against the sum and stays.
     """
     cls = load_method(name)
     known = inspect.signature(cls).parameters
@@ -130,6 +132,6 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
         epochs = min(_MOST_EPOCHS, max(_FEWEST_EPOCHS, _STEPS // max(1, setting.n_rows)))
         chosen = {"epochs": epochs} | chosen
         if setting.tuned_rows is not None:
-            chosen["regularization"] *= setting.tuned_rows / setting.n_rows
+            chosen["regularization"] *= math.sqrt(setting.tuned_rows / setting.n_rows)
     built: Ranker = cls(**chosen)
     return built
