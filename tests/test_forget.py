@@ -101,6 +101,8 @@ def test_forget_users__are_gone_everywhere_and_all_others_stay(client, place, tm
     assert set(before) == STORES
     assert all({str(user) for user in gone} <= users for users in before.values())
     rows_before = pq.read_table(site.qualifications_folder(date_of(5)) / "by_user")
+    left_by_a_kill = site.path / "evaluations" / "date=2026-01-05" / ".rows-0" / "adv"
+    left_by_a_kill.mkdir(parents=True)
     facts = forget_users(client, site, write_list(tmp_path / "list.txt", gone))
     assert facts["rows left"] == 0
     assert facts["rows removed"] > 0
@@ -116,6 +118,7 @@ def test_forget_users__are_gone_everywhere_and_all_others_stay(client, place, tm
     rows_after = pq.read_table(site.qualifications_folder(date_of(5)) / "by_user")
     assert rows_after.to_pylist() == rows_before.filter(keep).to_pylist()
     assert not list(site.path.rglob(".tmp-*"))
+    assert not left_by_a_kill.parent.exists()
     for path in site.path.rglob("*"):
         if path.is_file() and path.suffix in (".json", ".jsonl", ".csv", ".html"):
             text = path.read_text(encoding="utf-8")

@@ -132,7 +132,9 @@ class Score(Section):
         {}, description="categories some do not get, by age (13-17, …, unknown-age) or gender (female, male, …)"
     )
     suppress: str | None = Field(
-        None, description="file of user ids to leave out everywhere: parquet, or text with one a line; null: none"
+        None,
+        description="file of user ids to leave out of training, scores and reports (counts of clicks have them): "
+        "parquet, or text with one a line; null: none",
     )
 
 

@@ -45,7 +45,8 @@ def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = s
         "files scanned": left.files,
         "rows left": left.rows,
         "on the list": len(listed.hashes) if listed is not None else 0,
-        "not changed": "trained models, which hold no user; and the lake, which is yours: remove them there too",
+        "not changed": "trained models, which hold no user; the lake, which is yours; and systems that took them from "
+        "the qualifications, whose next delta does not name them: remove them there too",
     }
 
 
@@ -62,6 +63,8 @@ def _remove_leftovers(site: Site) -> None:
                 shutil.rmtree(path)
     for path in (site.path / "quarantine").glob(f"{TEMPORARY}*"):
         path.unlink()
+    for path in (site.path / "evaluations").glob("*/.rows-*"):  # of a comparison that was killed
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @click.command("forget", cls=AmmrankCommand)
