@@ -202,6 +202,15 @@ def test_write_night_report__a_damaged_past_night_is_left_out(client, site, capl
     assert all("is not what was written (checksum differs)" in line for line in said)
 
 
+def test_write_night_report__a_past_night_that_was_never_published_is_not_looked_at(client, site):
+    (site.path / "published" / f"date={day(5)}").unlink()
+    config = check_config(CONFIG, "test")
+    known = ingest(client, site, config, day(6), with_lag=False)
+    write_night_report(client, site, config, known, open_run(site.qualifications_folder(day(6))), rebuild=True)
+    assert summary_of(site, 6)["drift"] is None
+    assert summary_of(site, 6)["realised"][0]["measures"] is None
+
+
 def test_write_night_report__has_no_user_clock_or_place(nights):
     users = pq.read_table(nights.path.parent / "lake" / "users.parquet")["user_id"].to_pylist()
     long_ids = [str(user) for user in users if user > 10**9]
