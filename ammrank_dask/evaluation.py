@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.evaluation_exposure import COUNTERS
 from ammrank_dask.evaluation_rows import (
     AnyBlocks,
     Rows,
@@ -38,7 +39,6 @@ logger = logging.getLogger(__name__)
 
 POLICIES = {"lr": ("category_top_n", "user_top_k"), REFERENCE: ("user_top_k",)}
 """The policies whose exposure is counted, by method: the industry's rule, and the two that are fair to compare."""
-TOP_K = 10
 _WARM_ROWS = 64
 
 
@@ -203,13 +203,16 @@ def _best(tried: Sequence[tuple[dict[str, Any], float]]) -> dict[str, Any]:
 
 
 def try_parameters(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int) -> float:
-    """Fit a method on tuning rows and return its disagreement error on those held out."""
-    train, held_out = rows.standardized(*rows.tuning(fold))
+    """Fit a method on tuning rows and return its disagreement error on those held out; NaN where there are none."""
+    tuning = rows.tuning(fold)
+    if not all(blocks.n_rows for blocks in tuning):  # a table of hardly more rows than folds
+        return math.nan
+    train, held_out = rows.standardized(*tuning)
     setting = Setting(train.n_rows, rows.n_categories, rows.group_columns, seed)
     model = _fit(name, params, setting, train)
     blocks = (held_out[block] for block in range(len(held_out)))
-    errors = [disagreement_errors(model.decision_function(X), rankings, tied) for X, rankings, tied in blocks]
-    return float(np.concatenate(errors).mean())
+    errors = [disagreement_errors(_score(model, X), rankings, tied) for X, rankings, tied in blocks]
+    return float(np.nanmean(np.concatenate(errors)))
 
 
 def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int, count_exposure: bool) -> FoldResult:
@@ -223,17 +226,17 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     fit_seconds = time.perf_counter() - started
     score_seconds = 0.0
     parts: list[Measures] = []
-    kept: list[np.ndarray] = []
     policies = POLICIES.get(method_label(name), ()) if count_exposure else ()
+    counters = {policy: COUNTERS[policy](test.n_rows, rows.n_categories) for policy in policies}
     for block in range(len(test)):
         X, rankings, tied = test[block]
         started = time.perf_counter()
-        scores = model.decision_function(X)
+        scores = _score(model, X)
         score_seconds += time.perf_counter() - started
         users = test.users(block)
         parts.append(measure_block(scores, rankings, tied, users.hashes, slice_codes(users, rows)))
-        if policies:
-            kept.append(scores)
+        for counter in counters.values():
+            counter.add(scores, model.tie_order_)
     orders = getattr(model, "group_orders_", None)
     planes = getattr(model, "n_planes_", None)
     return FoldResult(
@@ -242,34 +245,8 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
         score_seconds,
         None if planes is None else planes.tolist(),
         None if orders is None else {group: order.tolist() for group, order in orders.items()},
-        {policy: count_policy(policy, np.concatenate(kept)) for policy in policies},
+        {policy: counter.counts() for policy, counter in counters.items()},
     )
-
-
-def count_policy(policy: str, scores: np.ndarray, k: int = TOP_K) -> PolicyCounts:
-    """Count what a policy hands out when these are all users: k slots a user on average, under both policies.
-
-    Examples
-    --------
-    >>> scores = np.array([[9.0, 8.0], [2.0, 1.0]])
-    >>> count_policy("category_top_n", scores, k=1).categories_per_user.tolist()
-    [1, 0, 1]
-    >>> count_policy("user_top_k", scores, k=1).categories_per_user.tolist()
-    [0, 2, 0]
-    """
-    n_users, n_categories = scores.shape
-    k = min(k, n_categories)
-    if policy == "user_top_k":
-        held = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-        exposure = np.stack([np.bincount(held[:, rank], minlength=n_categories) for rank in range(k)], axis=1)
-        per_user = np.full(n_users, k)
-    else:
-        n = min(n_users, -(-n_users * k // n_categories))
-        per_user = np.zeros(n_users, np.int64)
-        for category in range(n_categories):
-            per_user[np.argsort(-scores[:, category], kind="stable")[:n]] += 1
-        exposure = np.full((n_categories, 1), n)
-    return PolicyCounts(exposure.astype(np.int64), np.bincount(per_user, minlength=n_categories + 1))
 
 
 def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) -> Ranker:
@@ -279,6 +256,13 @@ def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) ->
     except ValueError as error:
         raise BadInput(f"{method_label(name)} cannot be fitted: {error}") from None
     return model
+
+
+def _score(model: Ranker, X: Any) -> np.ndarray:
+    try:
+        return model.decision_function(X)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
 
 
 _warm: set[str] = set()

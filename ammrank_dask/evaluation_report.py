@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ammrank_dask.evaluation import POLICIES, TOP_K, MethodResult
+from ammrank_dask.evaluation import POLICIES, MethodResult
+from ammrank_dask.evaluation_exposure import TOP_K
 from ammrank_dask.evaluation_rows import Rows
 from ammrank_dask.exposure import Thresholds, measure_policy
 from ammrank_dask.measures import Measures, SliceSums

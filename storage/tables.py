@@ -1,5 +1,6 @@
 """Read a table of features and ranks, one row an example, and refuse what cannot be compared on."""
 
+import csv
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,10 +31,11 @@ def read_rank_table(path: Path) -> RankTable:
     A rank is a whole number, 1 is best, empty is unranked, equal ranks tie.
     """
     try:
-        frame = pd.read_csv(path)
+        _check_shape(path)
+        frame = pd.read_csv(path, index_col=False)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError, csv.Error) as error:
         raise BadInput(f"{path} must be a CSV file with a header: {str(error).strip()}") from None
     names = [str(name) for name in frame]
     labels = sorted((name for name in names if _LABEL.fullmatch(name)), key=lambda name: int(name[1:]))
@@ -55,6 +57,22 @@ def read_rank_table(path: Path) -> RankTable:
     if (X[:1] == X).all():
         raise BadInput(f"{path} must have a feature that varies, found constant values in {_list(features)}")
     return RankTable(X, ranks, labels, features, int((~ranked).sum()))
+
+
+def _check_shape(path: Path) -> None:
+    """Refuse what the parser would read as something else: a name twice, and rows longer than the header."""
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        lines = csv.reader(file)
+        header = next(lines, [])
+        twice = sorted({name for name in header if header.count(name) > 1})
+        if twice:
+            raise BadInput(f"{path} must name every column once, found {_list(twice)} more than once")
+        for row in lines:
+            if len(row) > len(header):
+                raise BadInput(
+                    f"{path} must have no more values in a row than its header has names ({len(header)}),"
+                    f" found {len(row)} in line {lines.line_num}"
+                )
 
 
 def _read_ranks(column: pd.Series, path: Path) -> np.ndarray:

@@ -14,7 +14,8 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammrank_dask.evaluation import compare_methods, count_policy, prepare_features, prepare_table_rows, run_fold
+from ammrank_dask.evaluation import compare_methods, prepare_features, prepare_table_rows, run_fold
+from ammrank_dask.evaluation_exposure import COUNTERS
 from ammrank_dask.evaluation_rows import (
     RESAMPLING_SALT,
     DenseBlocks,
@@ -301,6 +302,38 @@ def test_build_method__scales_the_regularization_of_planes_with_the_rows():
     assert build_method("lr", {"C": 3.0}, Setting(10, 3, tuned_rows=5)).get_params()["C"] == 3.0
 
 
+def test_build_method__knows_the_categories_also_where_the_constructor_does_not(tmp_path):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import numpy as np\nfrom ammrank_dask.methods.base import Method\n\n"
+        "class Own(Method):\n    method = 'own'\n"
+        "    def learn(self, blocks, n_categories):\n        self.n = n_categories\n"
+        "    def score(self, X):\n        return np.zeros((X.shape[0], self.n))\n"
+    )
+    model = build_method(str(own), {}, Setting(3, 7))
+    model.fit_blocks([(np.eye(3), np.array([[0], [1], [2]]))])
+    assert model.decision_function(np.eye(3)).shape == (3, 7)
+
+
+@pytest.mark.parametrize(
+    ("returns", "said"),
+    [("np.full((X.shape[0], 3), np.nan)", "must return numbers, got NaN"),
+     ("np.zeros((X.shape[0], 2))", r"must return \(3, 3\), got \(3, 2\)")],
+)  # fmt: skip
+def test_method__scores_that_no_measure_could_use_are_refused(tmp_path, returns, said):
+    own = tmp_path / "own.py"
+    own.write_text(
+        "import numpy as np\nfrom ammrank_dask.methods.base import Method\n\n"
+        "class Own(Method):\n    method = 'own'\n"
+        "    def learn(self, blocks, n_categories):\n        pass\n"
+        f"    def score(self, X):\n        return {returns}\n"
+    )
+    model = build_method(str(own), {}, Setting(3, 3))
+    model.fit_blocks([(np.eye(3), np.array([[0], [1], [2]]))])
+    with pytest.raises(ValueError, match=said):
+        model.decision_function(np.eye(3))
+
+
 def test_deal_users__folds_are_even_and_apart_from_the_splits_of_training():
     ids = ids_from_values(np.arange(20_000))
     piece = deal_users(ids, 5, 0.2)
@@ -380,15 +413,32 @@ def test_prepare_table__does_not_depend_on_anything_but_the_number_of_rows(tmp_p
     assert RESAMPLING_SALT
 
 
-def test_count_policy__by_hand():
+def count_policy(name, blocks, tie_order, k):
+    counter = COUNTERS[name](sum(len(block) for block in blocks), len(tie_order), k)
+    for block in blocks:
+        counter.add(block, np.array(tie_order))
+    return counter.counts()
+
+
+def test_counters__by_hand():
     # Two slots a user on average: category_top_n gives each of 4 categories 2 of 4 users.
-    scores = np.array([[9, 9, 9, 9], [8, 8, 1, 1], [7, 1, 8, 2], [1, 7, 2, 8]], float)
-    found = count_policy("category_top_n", scores, k=2)
+    scores = np.array([[9, 9, 9, 9], [8, 8, 1, 1], [7, 1, 8, 2], [1, 7, 2, 8]], np.float32)
+    blocks = [scores[:3], scores[3:]]
+    found = count_policy("category_top_n", blocks, [0, 1, 2, 3], 2)
     assert found.exposure.tolist() == [[2], [2], [2], [2]]
     assert found.categories_per_user.tolist() == [0, 2, 1, 0, 1]
-    found = count_policy("user_top_k", scores, k=2)
+    found = count_policy("user_top_k", blocks, [0, 1, 2, 3], 2)
     assert found.categories_per_user.tolist() == [0, 0, 4, 0, 0]
     assert found.exposure.tolist() == [[2, 1], [0, 3], [1, 0], [1, 0]]
+    # The first user's equal scores stand in the tie order.
+    found = count_policy("user_top_k", blocks, [3, 2, 1, 0], 2)
+    assert found.exposure.tolist() == [[0, 2], [1, 1], [1, 1], [2, 0]]
+
+
+def test_counters__both_policies_hand_out_as_many_slots():
+    scores = np.random.default_rng(0).random((7, 4)).astype(np.float32)
+    slots = {name: count_policy(name, [scores], [2, 1, 0, 3], 3).slots for name in COUNTERS}
+    assert slots == {"user_top_k": 21, "category_top_n": 21}
 
 
 def draw_features(path, n=900, n_partitions=3):

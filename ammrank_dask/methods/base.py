@@ -20,6 +20,11 @@ SCORE_ROWS = 8192
 class Ranker(Protocol):
     """What the comparison asks of a method."""
 
+    n_categories: int | None
+
+    @property
+    def tie_order_(self) -> np.ndarray: ...
+
     def get_params(self, deep: bool = True) -> dict[str, Any]: ...
 
     def fit_blocks(self, blocks: Blocks) -> Any: ...
@@ -110,7 +115,14 @@ class Method(BaseEstimator, ABC):
         self._check_fitted()
         rows = as_csr(X)
         check_n_features(rows, self.n_features_in_)
-        return np.asarray(self.score(rows), np.float32)
+        scores = np.asarray(self.score(rows), np.float32)
+        # Kernels trust both: what is NaN would count as right, what is too narrow as whatever lies behind it.
+        wanted = (rows.shape[0], self.n_categories_)
+        if scores.shape != wanted:
+            raise ValueError(f"score of {type(self).__name__} must return {wanted}, got {scores.shape}")
+        if np.isnan(scores).any():
+            raise ValueError(f"score of {type(self).__name__} must return numbers, got NaN")
+        return scores
 
     def predict(self, X: Rows) -> np.ndarray:
         """Return all codes per row, best first; equal scores by training popularity, then lower code."""

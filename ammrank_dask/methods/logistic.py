@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +21,7 @@ from ammrank_dask.methods.lbfgs import minimize_columns
 logger = logging.getLogger(__name__)
 
 MAX_PAIR_BYTES = 1 << 30
-"""Limit of the weights of all pairs; training holds three arrays of this size."""
+"""Limit of the weights of all pairs; training holds four arrays of this size."""
 FEWEST_STEPS = 50
 """Steps an epoch has at least; with few rows batches are smaller."""
 
@@ -30,9 +30,8 @@ class Logistic(Method):
     """Rank categories by one logistic regression each: will this user click it?
 
     Each model minimises C · Σ log-loss + ½‖w‖², as scikit-learn's `LogisticRegression` does, until no component of
-    the gradient of that, divided by C · rows, is above `tolerance`. Where every training row ranks every category
-    there is no category without a click to learn from; then the target of a category is the share of the others it
-    is ranked above.
+    the gradient of that, divided by C · rows, is above `tolerance`. A row that ranks every category has none without a
+    click to learn from; there the target of a category is the share of the others it is ranked above.
 
     Parameters
     ----------
@@ -66,9 +65,6 @@ class Logistic(Method):
         """Minimise all objectives together, a pass over the blocks for each step."""
         _check_c(self.C)
         n_rows = sum(len(rankings) for _, rankings, _ in blocks)
-        n_ranked = int(self.popularity_.sum())
-        complete = n_ranked == n_rows * n_categories
-        targets: Callable[..., np.ndarray] = _wins if complete else _clicks
         penalty = np.full((self.n_features_in_ + 1, 1), 1 / (self.C * n_rows))
         penalty[-1] = 0.0
 
@@ -77,7 +73,7 @@ class Logistic(Method):
             narrow = weights.astype(np.float32)
             for X, rankings, tied in blocks:
                 gradient = np.zeros(weights.shape, np.float32)
-                y = targets(rankings, tied, n_categories)
+                y = _targets(rankings, tied, n_categories)
                 add_logistic_gradient(X.data, X.indices, X.indptr, y, narrow, gradient, loss)
                 total += gradient
             value = loss / n_rows + 0.5 * (penalty * weights**2).sum(axis=0)
@@ -153,8 +149,7 @@ class PairwiseLogistic(Method):
                 f"pw-lr must hold features × categories² weights in {MAX_PAIR_BYTES >> 20} MiB,"
                 f" {self.n_features_in_} features and {n_categories} categories take {n_bytes >> 20} MiB"
             )
-        weights, gradient, squares = (np.zeros(shape, np.float32) for _ in range(3))
-        mean = np.zeros(shape, np.float64)
+        weights, gradient, squares, mean = (np.zeros(shape, np.float32) for _ in range(4))
         n_rows = sum(len(rankings) for _, rankings, _ in blocks)
         batch_rows = min(self.batch_rows, -(-n_rows // FEWEST_STEPS))
         for epoch in range(self.epochs):
@@ -168,7 +163,8 @@ class PairwiseLogistic(Method):
                     step_pairs(weights, gradient, squares, np.float32(self.rate), decay)
             if epoch >= self.epochs // 2:
                 mean += weights
-        self.weights_ = (mean / (self.epochs - self.epochs // 2)).astype(np.float32)
+        mean /= np.float32(self.epochs - self.epochs // 2)
+        self.weights_ = mean
 
     def score(self, X: Any) -> np.ndarray:
         """Return the sums of soft votes."""
@@ -182,7 +178,16 @@ def _check_c(C: float) -> None:
         raise ValueError(f"C must be above 0, got {C}")
 
 
-def _clicks(rankings: np.ndarray, tied: np.ndarray, n_categories: int) -> np.ndarray:
+def _targets(rankings: np.ndarray, tied: np.ndarray, n_categories: int) -> np.ndarray:
+    """Return (n, L) float32: the share of the others below where a row ranks all categories, else 1 for a click."""
+    complete = (rankings >= 0).sum(axis=1) == n_categories
+    targets = _clicks(rankings, n_categories)
+    if complete.any():
+        targets[complete] = _wins(rankings[complete, :n_categories], tied[complete, :n_categories], n_categories)
+    return targets
+
+
+def _clicks(rankings: np.ndarray, n_categories: int) -> np.ndarray:
     """Return (n, L) float32: 1 where the category is in the ranking."""
     inside = np.zeros((len(rankings), n_categories + 1), np.float32)
     # The code -1 falls into a last column, which is cut off.

@@ -134,4 +134,5 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
         if setting.tuned_rows is not None:
             chosen["regularization"] *= math.sqrt(setting.tuned_rows / setting.n_rows)
     built: Ranker = cls(**chosen)
+    built.n_categories = setting.n_categories  # also where the constructor does not take it
     return built
