@@ -4,6 +4,7 @@ import datetime as dt
 import importlib
 import json
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -161,6 +162,11 @@ BAD_CLUSTERS = {
         f"version: 1\naddress: tcp://10.0.0.7:8786\n{TLS}",
         "the scheduler at tcp://10.0.0.7:8786 is remote and not encrypted; use TLS",
     ),
+    "no port": (
+        f"version: 1\naddress: tls://host\n{TLS}",
+        "an address must be PROTOCOL://HOST:PORT, as tls://host:8786, got 'tls://host'",
+    ),
+    "local without a port": ("version: 1\naddress: tcp://127.0.0.1", "got 'tcp://127.0.0.1'"),
     "local by name only": ("version: 1\naddress: tcp://127.0.0.1.evil.example:1", "is remote and has no `security`"),
     "list": ("- a", "must be a mapping of keys, found a list"),
     "nothing": ("", "must be a mapping of keys, found a NoneType"),
@@ -216,6 +222,52 @@ def test_open_cluster__scheduler_that_does_not_answer(tmp_path):
         path.write_text(f"version: 1\naddress: tcp://127.0.0.1:{taken.getsockname()[1]}\ntimeout: 0.3")
         with pytest.raises(AmmrankError, match=r"the cluster did not come up within 0.3 s"):
             open_cluster(str(path), None).__enter__()
+
+
+@pytest.mark.parametrize(("content", "found"), [(None, "no file"), ("{}", "a file without an address")])
+def test_open_cluster__scheduler_file_that_never_comes(tmp_path, content, found):
+    path, file = tmp_path / "cluster.yaml", tmp_path / "scheduler.json"
+    path.write_text(f"version: 1\nscheduler_file: {file}\ntimeout: 0.3")
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(
+        AmmrankError, match=rf"to scheduler_file {file}, found {found} within 0\.3 s; start the scheduler"
+    ):
+        open_cluster(str(path), None).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [
+        ("foo://127.0.0.1:1", r"the scheduler cannot be reached \(unknown address scheme 'foo'.*correct its address"),
+        ("tls://127.0.0.1:1", "tls://127.0.0.1:1 speaks TLS and there is no `security`; name its TLS certificates"),
+        ("tcp://127.0.0.1", "an address must be PROTOCOL://HOST:PORT, as tls://host:8786, got 'tcp://127.0.0.1'"),
+    ],
+)
+def test_open_cluster__scheduler_file_with_an_address_that_is_none(tmp_path, address, sentence):
+    path, file = tmp_path / "cluster.yaml", tmp_path / "scheduler.json"
+    path.write_text(f"version: 1\nscheduler_file: {file}\ntimeout: 3")
+    file.write_text(json.dumps({"address": address}))
+    with pytest.raises(BadInput, match=sentence):
+        open_cluster(str(path), None).__enter__()
+
+
+@pytest.mark.parametrize(
+    ("adapt", "sentence"),
+    [
+        ("{min: 1}", "there is no key adapt.min; known keys are minimum, maximum, minimum_cores, .*, interval, "),
+        ("{minimum_memory: lots}", r"the cluster cannot be sized \(Could not interpret 'lots' .*check scale and adapt"),
+    ],
+)
+def test_ammrank__bad_adapt_exits_65(tmp_path, adapt, sentence):
+    site = write_site(tmp_path / "site", write_lake(tmp_path / "lake", n_days=1))
+    kwargs = "{processes: false, n_workers: 1, dashboard_address: null}"
+    (site.path / "cluster.yaml").write_text(
+        f"version: 1\nclass: distributed.LocalCluster\nkwargs: {kwargs}\nadapt: {adapt}\n"
+    )
+    result = run("ingest", site.path, "--date", "2026-01-05")
+    assert result.exit_code == 65
+    assert re.search(sentence, result.stderr)
 
 
 def test_open_cluster__joins_a_scheduler_file_and_leaves_the_cluster_running(tmp_path, capsys):

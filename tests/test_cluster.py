@@ -102,20 +102,44 @@ def outside_cluster(folder, *extra, protocol="tcp", workers=({},)):
             process.wait(timeout=30)
 
 
+def test_check_workers__a_worker_that_cannot_write(client, tmp_path):
+    # The client's file just fits into the longest path there can be, the longer name of the worker's answer does not.
+    site = tmp_path
+    room = os.pathconf(tmp_path, "PC_PATH_MAX") - 1 - len("/.view-") - 32
+    while (left := room - len(str(site)) - 1) > 0:
+        site /= "x" * (left if left <= 200 else min(200, left - 2))
+        site.mkdir()
+    with pytest.raises(
+        BadInput, match=r"cannot read and write in /.*x \(OSError: File name too long\); the site must be"
+    ):
+        check_workers(client, site, timeout=30)
+    assert list(site.iterdir()) == []
+
+
 @pytest.mark.system
-def test_check_workers__a_worker_that_does_not_see_the_site(tmp_path):
+@pytest.mark.parametrize(
+    ("mount", "sentence"),
+    [
+        ("mount -t tmpfs none {0}", "does not see the files of {0}; the site must be a folder that"),
+        (
+            "mount --bind {0} {0} && mount -o remount,ro,bind {0}",
+            r"cannot read and write in {0} \(OSError: Read-only file system\); the site must be a folder that",
+        ),
+    ],
+    ids=["hidden", "read-only"],
+)
+def test_check_workers__a_worker_with_another_view_of_the_site(tmp_path, mount, sentence):
     site = tmp_path / "site"
     site.mkdir()
     (tmp_path / "cluster.yaml").write_text(f"version: 1\nscheduler_file: {tmp_path / 'scheduler.json'}\ntimeout: 60\n")
-    # The worker has an empty folder where the client has the site.
-    hidden = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {site} && exec "$0" "$@"', sys.executable]
+    hidden = ["unshare", "--mount", "sh", "-c", f'{mount.format(site)} && exec "$0" "$@"', sys.executable]
     with outside_cluster(tmp_path, workers=()) as file:
         command = [*hidden, "-m", "distributed.cli.dask_worker", "--scheduler-file", str(file), "--nthreads", "1"]
         command += ["--no-dashboard", "--host", "127.0.0.1"]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
             try:
                 with (
-                    pytest.raises(BadInput, match=f"does not see the files of {site}; the site must be a folder that"),
+                    pytest.raises(BadInput, match=sentence.format(site)),
                     open_cluster(str(tmp_path / "cluster.yaml"), site, quiet=True),
                 ):
                     pass

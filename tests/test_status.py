@@ -219,6 +219,14 @@ def test_announce__failure_without_the_text_of_an_unexpected_error(tmp_path, err
     assert found["date"] == str(day(0))
 
 
+@pytest.mark.parametrize("line", ["", "  "])
+def test_announce__a_blank_command_is_none(tmp_path, caplog, line):
+    write_text(tmp_path / "ammrank.yaml", write_config(check_config({"notify": {"on_success": line}}, "test")))
+    with caplog.at_level("WARNING"), announce(tmp_path, day(0)):
+        pass
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize(
     ("line", "said"),
     [("/no/such/command", "did not run: "), ("false", "ended with 1"), ("'unbalanced", "did not run: ")],

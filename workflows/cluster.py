@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import inspect
+import json
 import logging
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +16,7 @@ from typing import Any, Literal
 import click
 import dask
 import yaml
-from distributed import Client, Security
+from distributed import Adaptive, Client, Security
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ammrank_dask.tasks import is_scheduler_gone
@@ -82,13 +85,20 @@ def load_cluster(path: Path) -> ClusterConfig:
     ways = [name for name in ("class_", "address", "scheduler_file") if getattr(config, name) is not None]
     if len(ways) != 1:
         raise BadInput(f"{path} must have exactly one of class, address and scheduler_file, found {len(ways)}")
-    if config.address is not None and not _is_local(config.address):
-        if config.security is None:
-            raise BadInput(f"{path}: {config.address} is remote and has no `security`; name its TLS certificates")
-        _refuse_open(config.address, path)
-    if config.address is not None and config.address.startswith(_ENCRYPTED) and config.security is None:
-        raise BadInput(f"{path}: {config.address} speaks TLS and there is no `security`; name its TLS certificates")
+    if config.address is not None:
+        _check_address(config.address, config, path)
     return config
+
+
+def _check_address(address: str, config: ClusterConfig, path: Path) -> None:
+    host, _, port = address.rpartition("//")[2].rpartition(":")
+    if not address.startswith("inproc://") and not (host and port.isdigit()):
+        raise BadInput(f"{path}: an address must be PROTOCOL://HOST:PORT, as tls://host:8786, got {address!r}")
+    if not _is_local(address) and config.security is None:
+        raise BadInput(f"{path}: {address} is remote and has no `security`; name its TLS certificates")
+    _refuse_open(address, path)
+    if address.startswith(_ENCRYPTED) and config.security is None:
+        raise BadInput(f"{path}: {address} speaks TLS and there is no `security`; name its TLS certificates")
 
 
 def _refuse_open(address: str, path: Path) -> None:
@@ -117,17 +127,16 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
             if security is not None:
                 kwargs["security"] = security
             cluster = stack.enter_context(_start(_cluster_class(config.class_), kwargs, path))
-            if config.scale is not None:
-                cluster.scale(config.scale)
-            if config.adapt is not None:
-                cluster.adapt(**config.adapt)
+            _size(cluster, config, path)
             target = {"address": cluster}
         elif config.address is not None:
             target = {"address": config.address, "security": security}
         else:
-            target = {"scheduler_file": config.scheduler_file, "security": security}
+            address = _wait_for_address(Path(str(config.scheduler_file)), path, timeout=config.timeout)
+            _check_address(address, config, path)
+            target = {"address": address, "security": security}
         try:
-            client = stack.enter_context(Client(timeout=config.timeout, set_as_default=False, **target))
+            client = stack.enter_context(_connect(target, path, timeout=config.timeout))
             _refuse_open(client.scheduler.address, path)
             client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
         except (TimeoutError, OSError) as error:
@@ -173,6 +182,51 @@ def _start(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
     except (TypeError, ValueError, RuntimeError) as error:
         cause = error.__cause__ or error
         raise BadInput(f"{path}: the cluster did not start ({cause}); check its kwargs") from None
+
+
+def _size(cluster: Any, config: ClusterConfig, path: Path) -> None:
+    """Ask the cluster for the workers that its file wants."""
+    if config.adapt is not None:
+        known = list(inspect.signature(cluster.adapt).parameters.values())
+        # What `adapt` does not know itself it hands on, down to calls whose errors are never seen.
+        if any(parameter.kind is parameter.VAR_KEYWORD for parameter in known):
+            known += inspect.signature(Adaptive).parameters.values()
+        hidden = ("Adaptive", "cluster", "worker_key")
+        names = {
+            found.name: None for found in known if found.kind is not found.VAR_KEYWORD and found.name not in hidden
+        }
+        strange = [name for name in config.adapt if name not in names]
+        if strange:
+            raise BadInput(f"{path}: there is no key adapt.{strange[0]}; known keys are {', '.join(names)}")
+    try:
+        if config.scale is not None:
+            cluster.scale(config.scale)
+        if config.adapt is not None:
+            cluster.adapt(**config.adapt)
+    except (TypeError, ValueError, KeyError, NotImplementedError) as error:
+        raise BadInput(f"{path}: the cluster cannot be sized ({error}); check scale and adapt") from None
+
+
+def _wait_for_address(file: Path, path: Path, *, timeout: float) -> str:
+    """Return the address in a scheduler's file once it is written; a client of Dask would wait for ever."""
+    end = time.monotonic() + timeout
+    while True:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return str(json.loads(file.read_text(encoding="utf-8"))["address"])
+        if time.monotonic() > end:
+            found = "a file without an address" if file.is_file() else "no file"
+            raise AmmrankError(
+                f"{path}: the scheduler must write its address to scheduler_file {file}, found {found} within"
+                f" {timeout:g} s; start the scheduler or correct the path"
+            )
+        time.sleep(0.05)
+
+
+def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
+    try:
+        return Client(timeout=timeout, set_as_default=False, **target)
+    except ValueError as error:
+        raise BadInput(f"{path}: the scheduler cannot be reached ({error}); correct its address") from None
 
 
 def _close_to_others(class_: str, kwargs: dict[str, Any]) -> dict[str, Any]:

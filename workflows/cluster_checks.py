@@ -73,10 +73,8 @@ def check_workers(client: Client, site: Path, *, timeout: float) -> None:
             wait(list(futures.values()), timeout=timeout)
         own = package_versions()
         for number, (address, future) in enumerate(futures.items()):
-            if future.status == "error" and isinstance(future.exception(), ImportError):
-                raise AmmrankError(
-                    f"the worker at {address} cannot import ammrank-dask; install version {own['ammrank-dask']} there"
-                )
+            if future.status == "error":
+                raise _say_failure(address, future.exception(), here, own["ammrank-dask"])
             if future.status != "finished":
                 raise AmmrankError(f"the worker at {address} did not answer within {timeout:g} s; look at its log")
             facts = future.result()
@@ -89,6 +87,17 @@ def check_workers(client: Client, site: Path, *, timeout: float) -> None:
     finally:
         for path in here.glob(f"{name}*"):
             path.unlink(missing_ok=True)
+
+
+def _say_failure(address: str, error: BaseException | None, site: Path, version: str) -> AmmrankError:
+    if isinstance(error, ImportError):
+        return AmmrankError(f"the worker at {address} cannot import ammrank-dask; install version {version} there")
+    if isinstance(error, OSError):
+        return BadInput(
+            f"the worker at {address} cannot read and write in {site} ({type(error).__name__}: {error.strerror});"
+            " the site must be a folder that all hosts share, may read and may write"
+        )
+    return AmmrankError(f"the worker at {address} failed with {type(error).__name__}; look at its log")
 
 
 def inspect_worker(site: Path, name: str, number: int) -> WorkerFacts:

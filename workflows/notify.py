@@ -42,7 +42,7 @@ def announce(site: Path, date: dt.date) -> Iterator[dict[str, Any]]:
 
 
 def _call(command: str | None, told: dict[str, Any]) -> None:
-    if command is None:
+    if command is None or not command.strip():
         return
     names = {
         "AMMRANK_SITE": "site",
