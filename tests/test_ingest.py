@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 import reference
 import zarr
+from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 from ammrank_dask.features import open_features
@@ -24,7 +25,7 @@ from storage.site import Site
 from storage.taxonomy import read_taxonomy
 from workflows.config import check_config
 from workflows.features import score_features, training_features
-from workflows.ingest import ingest
+from workflows.ingest import command, ingest
 from workflows.retention import INPUT_FOLDERS, prune
 
 FIRST = dt.date(2026, 1, 5)
@@ -90,6 +91,10 @@ def drop_first_row(folder):
     path = sorted(folder.glob("*.parquet"))[0]
     table = pq.read_table(path)
     pq.write_table(table.slice(1), path)
+
+
+def drop_last_byte(path):
+    path.write_bytes(path.read_bytes()[:-1])
 
 
 def lake_events(site):
@@ -221,6 +226,46 @@ def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, place):
     known = ingest(client, place, config, LAST)
     assert known.history[0][0] == FIRST
     assert len(known.history) == N_DAYS
+
+
+@pytest.mark.parametrize("missing_days", ["refuse", "bridge"])
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["sound", "damaged"])
+@pytest.mark.parametrize("dropped", [0, 3], ids=["first", "middle"])
+def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, place, missing_days, is_damaged, dropped):
+    config = config_of(lake={**CONFIG["lake"], "missing_days": missing_days})
+    known = ingest(client, place, config, LAST)
+    place.publish(LAST, known.roles)
+    shutil.rmtree(event_folder(place, FIRST + dt.timedelta(dropped)))
+    if is_damaged:
+        drop_last_byte(part_path(known.head.path, 0) / "cell" / "c" / "0")
+    before = digest_tree(place.path, ["state", "CURRENT"])
+    lost, begin = FIRST + dt.timedelta(dropped), FIRST + dt.timedelta(dropped == 0)
+    with pytest.raises(
+        BadInput,
+        match=f"the lake no longer has 1 of the days that the state remembers, from {lost} to {lost}, and begins with"
+        f" {begin}; --rebuild would lose them: put them back in the lake, or .* --rebuild --forget-history`",
+    ):
+        ingest(client, place, config, LAST, rebuild=True)
+    assert digest_tree(place.path, ["state", "CURRENT"]) == before
+
+
+def test_ingest__forgotten_history_is_the_state_of_a_lake_that_never_had_it(client, place):
+    place.publish(LAST, ingest(client, place, config_of(), LAST).roles)
+    shutil.rmtree(event_folder(place, FIRST))
+    other_alpha = config_of(alpha=0.5)
+    known = ingest(client, place, other_alpha, LAST, rebuild=True, forget_history=True)
+    assert known.history[0][0] == FIRST + dt.timedelta(1)
+    fresh = other_site(place, "fresh")
+    assert state_bytes(place, known) == state_bytes(fresh, ingest(client, fresh, other_alpha, LAST))
+    # What was accepted once is not asked again: the night that follows folds the same days.
+    again = ingest(client, place, other_alpha, LAST, rebuild=True)
+    assert again.head.path == known.head.path
+
+
+def test_ingest__forget_history_is_for_a_rebuild_only(place):
+    done = CliRunner().invoke(command, [str(place.path), "--forget-history"])
+    assert done.exit_code == 2
+    assert "--forget-history needs --rebuild" in done.output
 
 
 def test_ingest__a_missing_day_is_refused_or_bridged_and_taken_in_when_it_comes(client, place):

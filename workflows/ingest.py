@@ -25,6 +25,7 @@ from storage.runs import Run, is_finished, open_run
 from storage.site import Site
 from storage.taxonomy import Taxonomy
 from workflows.config import Config
+from workflows.lost_history import refuse_lost_history
 from workflows.mapping import (
     event_mapping,
     first_change,
@@ -81,21 +82,25 @@ def ingest(
     date: dt.date,
     *,
     rebuild: bool = False,
+    forget_history: bool = False,
     with_lag: bool = True,
     progress: Progress = silent,
 ) -> Ingested:
     """Ingest the days up to `date` that are new or changed, and fold them into the states at `date` and at its lag.
 
     Without `with_lag` only the state at `date` is made: enough for features of a day that is long past.
-    Raises BadInput when a setting changed or a day changed that is older than any state, unless `rebuild`.
+    Raises BadInput when a setting changed or a day changed that is older than any state, unless `rebuild`; and when
+    `rebuild` would lose days that only the states remember, unless `forget_history`.
     """
+    taxonomy = site_taxonomy(site, config)
+    settings = state_settings(config, taxonomy)
     if rebuild:
+        if not forget_history:
+            refuse_lost_history(site, config, settings, date)
         site.remove_damaged()
         shutil.rmtree(site.scratch, ignore_errors=True)
-    taxonomy = site_taxonomy(site, config)
     check_memory(client, site, config, date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
-    settings = state_settings(config, taxonomy)
     states = [] if rebuild else _states_of(site, settings, date)
     files = _scan_lake(client, site, config, mapping, date, progress)
     history = _write_history(site, files, states, settings, config, date)
@@ -329,14 +334,27 @@ def _refuse_mixed_ids(result: Ingested) -> None:
 @site_argument
 @date_option
 @click.option("--rebuild", is_flag=True, help="Fold everything again from the lake.")
+@click.option("--forget-history", is_flag=True, help="With --rebuild: lose the days that the lake no longer has.")
 @computing_options
-def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
+def command(
+    site: Path, date: dt.date, rebuild: bool, forget_history: bool, cluster: str | None, as_json: bool, quiet: bool
+) -> None:
     """Bring the interest state up to a date.
 
     The days that are new or changed are ingested and folded; nothing else of the history is read.
     """
+    if forget_history and not rebuild:
+        raise click.UsageError("--forget-history needs --rebuild")
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
-        result = ingest(job.client, job.site, job.config, date, rebuild=rebuild, progress=job.progress)
+        result = ingest(
+            job.client,
+            job.site,
+            job.config,
+            date,
+            rebuild=rebuild,
+            forget_history=forget_history,
+            progress=job.progress,
+        )
         published = job.site.publish(date, result.roles)
         prune(job.site, job.config, date, result.roles.values(), INPUT_FOLDERS)
     show({**describe(result), "published": published}, as_json)
