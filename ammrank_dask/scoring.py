@@ -152,11 +152,13 @@ def write_qualifications(
     previous: Qualifications | None = None,
     variant: str | None = None,
     clicks: Sequence[int] | None = None,
+    starved_below: float | None = None,
     progress: Progress = silent,
 ) -> ScoreCounts:
     """Write all partitions of a run and return the counts; what is whole from an earlier try is not done again.
 
-    Parameters are those of `score`; `clicks` by category code are what the dashboard compares the exposure with.
+    Parameters are those of `score`; `clicks` by category code are what the dashboard compares the exposure with, and
+    `starved_below` is the share of its share of clicks below which it shows a category as starved.
     """
     started = time.perf_counter()
     if variant is None:
@@ -172,7 +174,9 @@ def write_qualifications(
         run, features.path, settings, variant,
         None if previous is None else PreviousPairs.of(previous.run), features.n_partitions,
     )  # fmt: skip
-    live = LiveExposure(client, features.categories, users_total=features.n_users, clicks=clicks)
+    live = LiveExposure(
+        client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below
+    )
     counts = job.run_all(client, features, panels.tie_order, live, progress)
     seconds = time.perf_counter() - started
     logger.info("scored %d users, %d of them cold, %.1f s", counts.n_users, counts.cold_users, seconds)
@@ -248,7 +252,7 @@ class ScoreJob:
                 plan = policy.plan(
                     client, self.scratch, n=self.settings.n, slots=slots, tie_order=tie_order, progress=progress
                 )
-                listed = self._hold_all(client, policy, plan, progress)
+                listed = self._hold_all(client, policy, plan, live, progress)
             else:
                 listed = [facts["policies"][policy.name] for facts in scored]
             counts = [PolicyCounts.from_json(content) for content in listed]
@@ -266,9 +270,12 @@ class ScoreJob:
         rows = [features.run.manifest["parts"][partition]["rows"] for partition in missing]
 
         def show_exposure(_: int, facts: dict[str, Any]) -> None:
-            for counts in facts["policies"].values():
-                live.add(facts["users"], np.array(counts["exposure"], np.int64).sum(axis=1))
+            if self.settings.policy in facts["policies"]:
+                _add_exposure(live, facts["policies"][self.settings.policy])
 
+        for partition, facts in found.items():
+            if facts is not None:
+                show_exposure(partition, facts)
         tasks = [(self, partition) for partition in missing]
         results = run_tasks(
             client, "score", score_partition, tasks, units=rows, on_result=show_exposure, progress=progress
@@ -277,14 +284,26 @@ class ScoreJob:
         found |= dict(zip(missing, results, strict=True))
         return [facts for facts in found.values() if facts is not None]
 
-    def _hold_all(self, client: Client, policy: Policy, plan: Any, progress: Progress) -> list[dict[str, Any]]:
+    def _hold_all(
+        self, client: Client, policy: Policy, plan: Any, live: LiveExposure, progress: Progress
+    ) -> list[dict[str, Any]]:
         """Return the counts of a policy that needed all scores, after writing the partitions that are not done."""
         found: dict[int, dict[str, Any] | None] = dict.fromkeys(range(self.n_partitions))
-        if policy.name == self.settings.policy:
+        is_in_force = policy.name == self.settings.policy
+
+        def show_exposure(_: int, counts: dict[str, Any]) -> None:
+            if is_in_force:
+                _add_exposure(live, counts)
+
+        if is_in_force:
             found = {partition: written_facts(self.run, partition) for partition in found}
+        for partition, counts in found.items():
+            if counts is not None:
+                show_exposure(partition, counts)
         missing = [partition for partition, counts in found.items() if counts is None]
         tasks = [(self, partition, policy.name, plan) for partition in missing]
-        results = run_tasks(client, policy.name, hold_partition, tasks, progress=progress)
+        results = run_tasks(client, policy.name, hold_partition, tasks, on_result=show_exposure, progress=progress)
+        live.flush()
         found |= dict(zip(missing, results, strict=True))
         return [counts for counts in found.values() if counts is not None]
 
@@ -310,6 +329,11 @@ class ScoreJob:
         sort_by_category(pairs.codes, pairs.scores.view(np.uint32), start, order)
         changes = compare_pairs(pairs, categories, self.previous, partition, self.n_partitions)
         write_pairs(self.run, partition, pairs, categories, order=order, start=start, changes=changes, facts=facts)
+
+
+def _add_exposure(live: LiveExposure, counts: Mapping[str, Any]) -> None:
+    """Add what a policy handed out to the users of one partition."""
+    live.add(sum(counts["categories_per_user"]), np.array(counts["exposure"], np.int64).sum(axis=1))
 
 
 def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:

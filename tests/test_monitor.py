@@ -455,6 +455,21 @@ def test_plugin__counts_a_night_on_a_cluster():
         assert done["history"][0]["date"] == "2026-03-05"
 
 
+def test_live_exposure__nothing_is_told_of_nobody():
+    with small_cluster() as client:
+        watch_cluster(client)
+        LiveExposure(client, ["Hats", "Shoes"], users_total=40, clicks=[1, 1]).flush()
+        assert fetch(client)["exposure"] is None
+        assert "ammrank_starved_categories" not in get(client, "/metrics")
+        live = LiveExposure(client, ["Hats", "Shoes"], clicks=[1, 1], starved_below=0.5)
+        live.add(10, [7, 3])
+        assert fetch(client)["exposure"]["starved"] == [False, False]
+        live.add(10, [8, 1])
+        live.flush()
+        # 4 of 19 are less than half of a half, and more than a quarter of it.
+        assert fetch(client)["exposure"]["starved"] == [False, True]
+
+
 def test_plugin__a_failed_task_is_told_without_its_message():
     with small_cluster() as client:
         watch_cluster(client)

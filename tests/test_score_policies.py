@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections import Counter
 from urllib.parse import quote
 
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from ammrank_dask.changes import PreviousPairs, compare_pairs
 from ammrank_dask.cuts import Cuts, ScoreScratch, find_cuts
 from ammrank_dask.features import Features, write_features
+from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.qualifications import open_qualifications
 from ammrank_dask.ranker import AMMRank
@@ -389,6 +391,39 @@ def test_write_qualifications__a_damaged_part_is_made_again(client, tmp_path):
     assert not (run / ".work").exists()
     config = json.loads((run / "manifest.json").read_text())["config"]
     assert (config["k"], config["policy"], config["partitions"]) == (2, "user_top_k", 3)
+
+
+def told_exposures(client, since):
+    """Return the exposure events that came since a time."""
+    return [event for when, event in client.get_events(TOPIC) if when >= since and event["kind"] == "exposure"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "also"),
+    [
+        ("user_top_k", ()),
+        ("user_top_k", ("category_top_n",)),
+        ("category_top_n", ()),
+        ("category_top_n", ("user_top_k",)),
+    ],
+)
+def test_write_qualifications__shows_the_exposure_of_the_policy_in_force(client, tmp_path, policy, also):
+    rng = np.random.default_rng(3)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    settings, run = ScoreSettings(k=2, policy=policy, also=also, n=7), tmp_path / "run"
+    # First from nothing, then with one part missing, then with none: the night shows all of its users each time.
+    for removed in ([], [1], []):
+        for partition in removed:
+            (run / ".work" / f"part-{partition:05d}.json").unlink()
+        started = time.time()
+        write_qualifications(client, model, features, run, settings, clicks=[1, 0, 0, 0, 0, 0], starved_below=0.125)
+        held = Counter(
+            name for part in sorted((run / "by_user").iterdir()) for name in pq.read_table(part)["category"].to_pylist()
+        )
+        *early, last = told_exposures(client, started)
+        assert last["counts"] == [held[name] for name in CATEGORIES]
+        assert (last["users"], last["users_total"], last["starved_below"]) == (200, 200, 0.125)
+        assert all(0 < event["users"] <= 200 for event in early)
 
 
 @pytest.mark.parametrize("policy", list(POLICIES))

@@ -15,7 +15,7 @@ units     `token`, `counts`: pairs of a task's index and what it counted
 train     `epoch` and `round` (from 1), `planes`, `users_per_second`; where known `epochs`, `rounds` (of an epoch),
           `loss`, `validation_error`, `planes_per_category`, `categories`
 exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
-          label window by category, or none
+          label window by category, or none, `starved_below` where it is not the usual share
 ========  =====================================================================================================
 
 No event holds a user id, and none comes once per task.
@@ -97,6 +97,8 @@ class LiveExposure:
         Users who will be scored, None when that is not known.
     clicks
         Clicks by category code that the exposure is compared with, None without any.
+    starved_below
+        A category is starved below this share of its share of clicks; None for the usual one.
     """
 
     def __init__(
@@ -106,9 +108,15 @@ class LiveExposure:
         *,
         users_total: int | None = None,
         clicks: Sequence[int] | None = None,
+        starved_below: float | None = None,
     ) -> None:
         self.client = client
-        self.facts = {"categories": list(categories), "users_total": users_total, "clicks": clicks}
+        self.facts = {
+            "categories": list(categories),
+            "users_total": users_total,
+            "clicks": clicks,
+            "starved_below": starved_below,
+        }
         self.users = 0
         self.counts = [0] * len(categories)
         self._throttle = Throttle()
@@ -121,8 +129,9 @@ class LiveExposure:
             self.flush()
 
     def flush(self) -> None:
-        """Publish the counts so far; call it after the last part."""
-        publish(self.client, "exposure", users=self.users, counts=self.counts, **self.facts)
+        """Publish the counts so far, if there are any; call it after the last part."""
+        if self.users:
+            publish(self.client, "exposure", users=self.users, counts=self.counts, **self.facts)
 
 
 class Throttle:

@@ -10,7 +10,8 @@ STARVED_BELOW = 0.25
 def exposure_facts(event: dict[str, Any]) -> dict[str, Any]:
     """Return shares and starved categories of an exposure event.
 
-    A category is starved without a user, or when its share of exposure is below a quarter of its share of clicks.
+    A category is starved without a user, or when its share of exposure is below `starved_below`, else a quarter, of its
+    share of clicks.
     """
     counts = event["counts"]
     clicks = event.get("clicks") or [0] * len(counts)
