@@ -21,7 +21,7 @@ from storage.errors import AmmrankError
 from storage.files import swap_folder, temporary_beside, write_atomic
 from storage.forgotten import ForgetList, drop_users, load_forgotten
 from storage.ids import ids_from_arrays
-from storage.parts import part_path, read_part, write_part
+from storage.parts import CheckedReader, check_part, part_path, write_part
 from storage.qualifications import KIND as QUALIFICATIONS
 from storage.registry import FEATURES, PART_SCHEMAS
 from storage.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
@@ -84,26 +84,31 @@ def scan_runs(
 
 
 def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
-    """Write one partition or table of a run again, beside the run, when it has one of the users."""
+    """Write one partition or table of a run again, beside the run, when it has one of the users.
+
+    Raises DamagedStore when it is not what was written: with new checksums nobody could find that any more.
+    """
     forgotten = _load(site)
+    opened = open_run(run)
     if name.endswith(".parquet"):
-        table, dropped = _find_in_table(forgotten, run / name)
+        table, dropped = _find_in_table(forgotten, _read_listed(opened, name))
         if dropped.any():
             _write_table(building / name, table.filter(pa.array(~dropped)))
         return Removed(1, int(dropped.any()), int(dropped.sum()))
-    partition = int(name)
-    schema = PART_SCHEMAS[open_run(run).kind]
-    expected = open_run(run).checksums[partition]
-    arrays = read_part(run, partition, schema, expected=expected)
+    part = opened.part(int(name))
+    schema = PART_SCHEMAS[opened.kind]
+    arrays = part.read(schema)
     dropped = forgotten.is_on(ids_from_arrays(arrays))
     if dropped.any():
+        check_part(run, part.partition, part.checksum)  # also what is not in an array
         left = drop_users(schema, arrays, dropped)
         attributes = {}
         if schema is FEATURES:
-            columns = json.loads((part_path(run, partition) / "X" / METADATA).read_bytes())["attributes"]["shape"][1]
+            metadata = part_path(run, part.partition) / "X" / METADATA
+            columns = json.loads(metadata.read_bytes())["attributes"]["shape"][1]
             attributes = csr_attributes(int((~dropped).sum()), columns)
         building.mkdir(parents=True, exist_ok=True)
-        write_part(building, partition, schema, left, group_attributes=attributes)
+        write_part(building, part.partition, schema, left, group_attributes=attributes)
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
@@ -121,8 +126,8 @@ def scan_piece(site: Path, run: Path, name: str) -> Removed:
     if name.endswith(".parquet"):
         dropped = _find_in_table(forgotten, run / name)[1]
     else:
-        schema = PART_SCHEMAS[open_run(run).kind]
-        dropped = forgotten.is_on(ids_from_arrays(read_part(run, int(name), schema, _ID_ARRAYS)))
+        opened = open_run(run)
+        dropped = forgotten.is_on(ids_from_arrays(opened.part(int(name)).read(PART_SCHEMAS[opened.kind], _ID_ARRAYS)))
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
@@ -133,8 +138,13 @@ def _pieces(run: Run) -> Iterable[str]:
     return map(str, range(run.n_parts)) if run.kind in PART_SCHEMAS else []
 
 
-def _find_in_table(forgotten: ForgetList, path: Path) -> tuple[pa.Table, np.ndarray]:
-    table = pq.read_table(path)
+def _read_listed(run: Run, name: str) -> pa.BufferReader:
+    """Read a file of a run, compared with its manifest."""
+    return pa.BufferReader(CheckedReader(run.path, run.manifest["files"])(name))
+
+
+def _find_in_table(forgotten: ForgetList, source: Path | pa.BufferReader) -> tuple[pa.Table, np.ndarray]:
+    table = pq.read_table(source)
     # Ids repeat in a table: each distinct one is hashed once.
     ids = table.column(USER_ID).combine_chunks().dictionary_encode()
     on_list = forgotten.texts_on(ids.dictionary.cast(pa.string()))
@@ -159,7 +169,7 @@ def _exchange(run: Run, building: Path, changed: set[str]) -> None:
         target = building / name
         target.parent.mkdir(parents=True, exist_ok=True)
         os.link(path, target)
-    rewrite_manifest(run, building)
+    rewrite_manifest(run, building, renewed)
     swap_folder(building, run.path)
     remove_run(building)
 

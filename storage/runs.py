@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -127,13 +127,19 @@ def finish_run(
     return open_run(path, kind)
 
 
-def rewrite_manifest(run: Run, folder: Path) -> None:
-    """Make a changed copy of a run whole: its manifest with the sizes and checksums that the files have now."""
-    files = run.manifest["files"]
-    parts = [part_facts(folder, partition).to_json() for partition in range(run.n_parts)]
-    listing = {name: checksum_file(folder / name) for name in files}
+def rewrite_manifest(run: Run, folder: Path, renewed: Collection[str]) -> None:
+    """Make a changed copy of a run whole: its manifest with the sizes and checksums of the parts and files `renewed`.
+
+    All others keep theirs: what was damaged before the copy is still found in it.
+    """
+    before = run.manifest["parts"]
+    parts = [part_facts(folder, i).to_json() if part["name"] in renewed else part for i, part in enumerate(before)]
+    files = {
+        name: checksum_file(folder / name) if name in renewed else listed
+        for name, listed in run.manifest["files"].items()
+    }
     sync_tree(folder)
-    manifest = {**run.manifest, "parts": parts, "files": listing}
+    manifest = {**run.manifest, "parts": parts, "files": files}
     write_json(folder / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
 
 

@@ -144,6 +144,64 @@ def test_forget_users__stay_away_and_the_night_equals_one_that_never_knew_them(c
         assert part.read_bytes() == (known.head.path / part.name).read_bytes()
 
 
+def flip(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    path.write_bytes(bytes(data))
+
+
+def holder_of(folder, user):
+    """Return the table of a folder that has a user, and one that has not."""
+    has = {path: user in pq.read_table(path).column("user_id").to_pylist() for path in sorted(folder.glob("*.parquet"))}
+    return next(path for path in has if has[path]), next(path for path in has if not has[path])
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+def test_forget_users__what_was_damaged_before_is_still_found(client, place, tmp_path):
+    site, ids = place
+    features = site.path / site.current().runs["features"]
+    user = str(ids[3])
+    with_user = next(
+        number
+        for number in range(2)
+        if user in map(str, zarr.open_group(features / f"part-{number:05d}.zarr", mode="r")["user_id"][:])
+    )
+    unrelated = [features / "columns.json", features / f"part-{1 - with_user:05d}.zarr" / "zarr.json"]
+    for path in unrelated:
+        flip(path)
+    forget_users(client, site, write_list(tmp_path / "list.txt", ids[3:4]))
+    for path in reversed(unrelated):
+        with pytest.raises(DamagedStore, match=rf"{path} is not what was written \(checksum differs\)"):
+            verify_run(features)
+        flip(path)
+    verify_run(features)
+    assert user not in found_users(site)["features"]
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+@pytest.mark.parametrize("where", ["table with the user", "table without", "array", "attributes"])
+def test_forget_users__refuses_to_write_what_is_damaged_again(client, place, tmp_path, where):
+    site, ids = place
+    head = site.path / site.current().runs["head"]
+    with_user, without = holder_of(site.qualifications_folder(date_of(5)) / "by_user", ids[3])
+    number = next(n for n in range(2) if ids[3] in zarr.open_group(head / f"part-{n:05d}.zarr", mode="r")["user_id"][:])
+    victim = {
+        "table with the user": with_user,
+        "table without": without,
+        "array": head / f"part-{number:05d}.zarr" / "cell" / "c" / "0",
+        "attributes": head / f"part-{number:05d}.zarr" / "zarr.json",
+    }[where]
+    flip(victim)
+    run = victim.parents[1] if "table" in where else head
+    before = (run / "manifest.json").read_bytes()
+    listed = write_list(tmp_path / "list.txt", ids[3:4])
+    with pytest.raises(DamagedStore, match=rf"{victim} is not what was written \(checksum differs\); make it again"):
+        forget_users(client, site, listed)
+    assert (run / "manifest.json").read_bytes() == before
+    flip(victim)
+    assert forget_users(client, site, listed)["rows left"] == 0
+
+
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
 def test_forget_users__goes_on_after_a_crash(client, place, tmp_path):
     site, ids = place

@@ -32,7 +32,8 @@ def refuse_lost_history(site: Site, config: Config, settings: dict[str, Any], da
         lost |= days - in_lake
     if lost:
         raise BadInput(
-            f"the lake no longer has {len(lost):,} of the days that the state remembers, from {min(lost)} to {max(lost)},"
-            f" and begins with {min(in_lake, default='none')}; --rebuild would lose them: put them back in the lake, or"
-            f" go on without them with `ammrank ingest {site.path} --date {date} --rebuild --forget-history`"
+            f"the lake no longer has {len(lost):,} of the days that the state remembers, from {min(lost)} to"
+            f" {max(lost)}, and begins with {min(in_lake, default='none')}; --rebuild would lose them: put them back in"
+            f" the lake, or go on without them with"
+            f" `ammrank ingest {site.path} --date {date} --rebuild --forget-history`"
         )
