@@ -38,7 +38,7 @@ from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.training_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
 from ammrank_dask.warm_start import planes_of_model
 from storage.checkpoints import is_saved, load_array, load_facts, save_arrays
-from storage.errors import BadInput
+from storage.errors import BadInput, TooFewUsers
 from storage.files import digest_of, read_json, write_json
 
 logger = logging.getLogger(__name__)
@@ -168,9 +168,13 @@ class _Training:
         rows, clickers = self._prepare()
         blocks = cut_blocks(rows, self.plan.block_rows)
         if not blocks:
-            raise BadInput(f"features at {self.features.path} have no training user with a ranking; ingest more days")
+            raise TooFewUsers(
+                f"features at {self.features.path} have no training user with a ranking; ingest more days"
+            )
         if sum(rows) < self.plan.shards:
-            raise BadInput(f"shards must be at most the number of training users ({sum(rows)}), got {self.plan.shards}")
+            raise TooFewUsers(
+                f"shards must be at most the number of training users ({sum(rows)}), got {self.plan.shards}"
+            )
         popularity = clickers.sum(axis=0)
         self._tell_unclicked(popularity)
         if not self._checkpoints():

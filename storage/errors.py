@@ -9,6 +9,10 @@ class BadInput(AmmrankError, ValueError):
     """The lake, the config or an argument is not as it must be."""
 
 
+class TooFewUsers(BadInput):
+    """There are too few users who clicked to learn from."""
+
+
 class DamagedStore(BadInput):
     """A stored array or manifest is not what was written."""
 

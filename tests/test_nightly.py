@@ -218,7 +218,7 @@ def test_nightly__a_published_training_night_is_not_computed_again(client, place
     nightly(client, place, config_of(), day(7))
     digest, stages = place.digest(), []
     facts = nightly(client, place, config_of(), day(7), progress=lambda stage, done, total: stages.append(stage))
-    assert facts["training"].endswith("users")
+    assert facts["model"] == f"of {day(7)}"
     assert place.digest() == digest
     assert stages == []
 
@@ -230,3 +230,51 @@ def test_nightly__a_taxonomy_without_common_categories_trains_from_nothing(clien
     assert facts["training"].endswith("users")
     model = next(path for path in place.finished_runs("models") if f"date={day(6)}" in path.name)
     assert open_run(model).manifest["inputs"]["start"] is None
+
+
+def test_nightly__catching_up_a_night_in_between_leaves_later_published_ones_as_they_are(client, place):
+    for number in (5, 8):
+        nightly(client, place, config_of(), day(number))
+    before = (place.qualifications_folder(day(8)) / "manifest.json").read_bytes()
+    for number in (7, 8):  # of 7 comes a model that would put off the training of 8
+        nightly(client, place, config_of(), day(number))
+    assert (place.qualifications_folder(day(8)) / "manifest.json").read_bytes() == before
+    assert place.current().date == day(8)
+
+
+def test_nightly__what_was_scored_and_not_published_does_not_stand_in_the_way(client, place):
+    nightly(client, place, config_of(), day(5))
+    other = config_of(score={"k": 3})
+    known = ingest(client, place, other, day(6))
+    model = open_run(place.path / place.current().runs["model"])
+    score_users(client, place, other, known, score_features(client, place, other, known), model)
+    assert place.current().date == day(5)
+    facts = nightly(client, place, config_of(), day(6))
+    assert facts["published"]
+    assert pq.read_table(place.qualifications_folder(day(6)) / "by_user").num_rows == 300 * 10
+
+
+@pytest.mark.parametrize("features", [{"normalize": False}, {"intensity": "raw"}])
+def test_nightly__features_of_another_meaning_are_not_scored_with_the_old_model(client, place, features):
+    nightly(client, place, config_of(), day(5))
+    changed = config_of(features={"min_days": 1, **features})
+    known = ingest(client, place, changed, day(6))
+    model = open_run(place.path / place.current().runs["model"])
+    with pytest.raises(BadInput, match=r"was trained with another alpha, features.intensity or features.normalize"):
+        score_users(client, place, changed, known, score_features(client, place, changed, known), model)
+    facts = nightly(client, place, changed, day(6))
+    assert facts["training"].endswith("users")
+    assert facts["gate"] == f"the model of {day(5)} has other categories or features and was not compared"
+    trained = open_run(place.path / place.current().runs["model"])
+    assert trained.manifest["config"]["date"] == str(day(6))
+    assert trained.manifest["inputs"]["start"] is None
+
+
+def test_nightly__without_users_to_learn_from_the_model_in_use_scores(client, place):
+    nightly(client, place, config_of(), day(5))
+    picky = config_of(label={"days": 3, "min_categories": 40})
+    facts = nightly(client, place, picky, day(7))
+    assert facts["training"].startswith("none: features at ")
+    assert facts["training"].endswith("have no training user with a ranking; ingest more days")
+    assert facts["model"] == f"of {day(5)}"
+    assert facts["published"]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 
-from storage.runs import Run, open_run
+from storage.runs import Run, is_finished, open_run
 from storage.site import Site
 from storage.verdicts import verdict_dates
 from workflows.config import Config
 from workflows.ingest import Ingested
-from workflows.mapping import feature_settings
+from workflows.mapping import fits, model_identity
 from workflows.models import MODEL_KIND
 from workflows.score import find_previous
 
@@ -21,9 +22,17 @@ def find_champion(site: Site, date: dt.date) -> Run | None:
     trains the same and the gate lets it through.
     """
     before = find_previous(site, date)
-    if before is None:
-        return None
-    digest = open_run(before.path).manifest["inputs"]["model"]
+    return None if before is None else _model_of(site, before.path)
+
+
+def find_published_model(site: Site, date: dt.date) -> Run | None:
+    """Return the model that scored the night of a date, if that is published: a rerun of it decides nothing anew."""
+    folder = site.qualifications_folder(date)
+    return _model_of(site, folder) if date in site.published_nights() and is_finished(folder) else None
+
+
+def _model_of(site: Site, qualifications: Path) -> Run | None:
+    digest = open_run(qualifications).manifest["inputs"]["model"]
     models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
     return next((model for model in models if model.digest == digest), None)
 
@@ -37,7 +46,7 @@ def is_due(site: Site, champion: Run | None, config: Config, known: Ingested) ->
     if champion is None:
         return True
     trained = champion.manifest["config"]
-    if trained["columns"] != feature_settings(config, known.taxonomy).columns.digest:
+    if not fits(trained, model_identity(config, known.taxonomy)):
         return True
     judged = [date for date in verdict_dates(site) if date < known.date]
     last = max([dt.date.fromisoformat(trained["date"]), *judged])

@@ -13,6 +13,7 @@ from storage.verdicts import Verdict, read_verdict, write_verdict
 from workflows.config import Config
 from workflows.features import training_features
 from workflows.ingest import Ingested
+from workflows.mapping import fits, model_identity
 from workflows.models import checked_model
 
 
@@ -28,12 +29,12 @@ def choose_model(
 ) -> tuple[Run, str]:
     """Return the model that scores, and why as a sentence; a comparison is kept as the verdict of the date.
 
-    Without a champion, or with one of other categories or columns, there is nothing to compare.
+    Without a champion, or with one of other categories or features, there is nothing to compare.
     """
     if champion is None:
         return challenger, "no model before it"
-    if champion.manifest["config"]["columns"] != challenger.manifest["config"]["columns"]:
-        return challenger, f"the model of {_date(champion)} has other categories or columns and was not compared"
+    if not fits(champion.manifest["config"], model_identity(config, known.taxonomy)):
+        return challenger, f"the model of {_date(champion)} has other categories or features and was not compared"
     settings = {"k": config.score.k, **config.gate.model_dump()}
     verdict = read_verdict(site, known.date)
     if verdict is None or (verdict.champion, verdict.challenger, verdict.facts["settings"]) != (

@@ -11,7 +11,7 @@ import click
 from ammrank_dask.tasks import Progress, silent
 from storage.reports import PAGE
 from storage.site import Site
-from workflows.champion import find_champion, is_due
+from workflows.champion import find_champion, find_published_model, is_due
 from workflows.config import Config
 from workflows.features import score_features
 from workflows.gate import choose_model
@@ -23,7 +23,7 @@ from workflows.report import write_night_report
 from workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from workflows.score import check_k, models_in_use, score_users
 from workflows.session import open_session
-from workflows.train import too_little_history, train_model
+from workflows.train import too_little_history, train_if_possible
 
 
 def nightly(
@@ -40,14 +40,17 @@ def nightly(
         facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **known.bridged}
 
         reason = too_little_history(config, known)
-        model = find_champion(site, date)
-        if reason is None and is_due(site, model, config, known):
+        published = None if rebuild else find_published_model(site, date)
+        model = find_champion(site, date) if published is None else published
+        trained = None
+        if published is None and reason is None and is_due(site, model, config, known):
             with night.stage("train"):
-                trained = train_model(client, site, config, known, start=model, progress=progress)
+                trained, reason = train_if_possible(client, site, config, known, model, progress=progress)
+        if trained is not None:
             facts["training"] = f"{trained.manifest['facts']['users']:,} users"
             with night.stage("gate"):
                 model, facts["gate"] = choose_model(client, site, config, known, model, trained, progress=progress)
-        elif model is None:
+        elif published is None and reason is not None:
             facts["training"] = f"none: {reason}"
 
         if model is not None:

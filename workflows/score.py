@@ -24,6 +24,7 @@ from storage.site import Site
 from workflows.config import Config
 from workflows.features import score_features
 from workflows.ingest import Ingested, ingest
+from workflows.mapping import model_identity
 from workflows.models import load_site_model
 from workflows.options import (
     AmmrankCommand,
@@ -78,6 +79,12 @@ def score_users(
 ) -> Run:
     """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
     check_k(config, known)
+    identity = model_identity(config, known.taxonomy)
+    if model.manifest["config"].get("values") != identity["values"]:
+        raise BadInput(
+            f"the model of {model.manifest['config']['date']} was trained with another alpha, features.intensity or"
+            f" features.normalize; run `ammrank train {site.path} --date {known.date}` first"
+        )
     settings = score_settings(config)
     previous = find_previous(site, known.date)
     inputs = {
@@ -137,11 +144,14 @@ def models_in_use(site: Site) -> list[Path]:
 def _published_run(
     site: Site, date: dt.date, inputs: Mapping[str, Any], settings: ScoreSettings, rebuild: bool
 ) -> Run | None:
-    """Return the qualifications of a date if they are from the same input; refuse others unless `rebuild`."""
+    """Return the qualifications of a date if they are from the same input; refuse other published ones.
+
+    With `rebuild`, and as long as the night is not published, others are written again.
+    """
     final = site.qualifications_folder(date)
     if not is_finished(final):
         return None
-    if rebuild:
+    if rebuild or date not in site.published_nights():
         try:
             verify_run(final)
             found = open_run(final, QUALIFICATIONS_KIND)

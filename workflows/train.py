@@ -14,7 +14,7 @@ from ammrank_dask.features import open_features
 from ammrank_dask.halving import Tuning
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput
+from storage.errors import BadInput, TooFewUsers
 from storage.files import digest_of
 from storage.parts import list_checksums
 from storage.runs import Run, finish_run, is_finished, open_run
@@ -23,7 +23,7 @@ from storage.verdicts import rejected_models
 from workflows.config import Config
 from workflows.features import plan_training_features, training_features
 from workflows.ingest import Ingested, ingest
-from workflows.mapping import feature_settings
+from workflows.mapping import model_identity
 from workflows.models import MODEL_KIND, MODEL_NAME, load_site_model
 from workflows.options import (
     AmmrankCommand,
@@ -54,6 +54,17 @@ def find_model(site: Site, date: dt.date) -> Run | None:
     rejected = rejected_models(site)
     usable = [run for run in models if run.manifest["config"]["date"] <= str(date) and run.digest not in rejected]
     return max(usable, key=lambda run: run.manifest["config"]["date"], default=None)
+
+
+def train_if_possible(
+    client: Any, site: Site, config: Config, known: Ingested, start: Run | None, *, progress: Progress = silent
+) -> tuple[Run | None, str | None]:
+    """Train as `train_model` does; with too few users who clicked return no model, and a sentence instead."""
+    try:
+        return train_model(client, site, config, known, start=start, progress=progress), None
+    except TooFewUsers as error:
+        logger.warning("nothing is trained: %s", error)
+        return None, str(error)
 
 
 def train_model(
@@ -106,7 +117,7 @@ def train_model(
         0,
         config={
             "date": str(known.date),
-            "columns": feature_settings(config, known.taxonomy).columns.digest,
+            **model_identity(config, known.taxonomy),
             **parameters,
         },
         inputs={"features": features.digest, "start": None if start is None or first is None else start.digest},
@@ -121,16 +132,21 @@ def train_model(
 
 
 def _model_to_start_from(config: Config, known: Ingested, start: Run | None) -> AMMRank | None:
-    """Return the model of a run, None when it is not wanted or has no category in common."""
+    """Return the model of a run, None when it is not wanted, of other features or has no category in common."""
     if start is None or not config.train.warm_start:
+        return None
+    if start.manifest["config"].get("values") != model_identity(config, known.taxonomy)["values"]:
+        logger.warning("the model of %s is of other features; training begins without it", _date(start))
         return None
     model = load_site_model(start)
     if not set(model.categories_ or ()) & set(known.taxonomy.categories):
-        logger.warning(
-            "the model of %s ranks other categories; training begins without it", start.manifest["config"]["date"]
-        )
+        logger.warning("the model of %s ranks other categories; training begins without it", _date(start))
         return None
     return model
+
+
+def _date(model: Run) -> str:
+    return str(model.manifest["config"]["date"])
 
 
 def _tune(client: Any, site: Site, config: Config, features: Run, progress: Progress) -> Tuning:
