@@ -561,6 +561,28 @@ def test_ingest__day_folder_that_is_no_date_is_named(run, lake, place, name):
     assert f"{name} is not a date; day folders are named date=YYYY-MM-DD" in output
 
 
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [("ingest", ["--date"]), ("nightly", ["--date"]), ("nightly", ["--from", f"{FIRST_DAY}", "--to"])],
+    ids=["ingest", "nightly", "nights"],
+)
+def test_ammrank__a_night_that_is_to_come_is_refused(run, lake, tmp_path, command, options):
+    place = write_site(tmp_path / "site", lake, lake={"missing_days": "bridge"})
+    today = dt.datetime.now(dt.UTC).date()
+    future = today + dt.timedelta(60)
+    output = run(command, place, *options, str(future), date=None, exit_code=65)
+    assert f"{future} is after today, {today} UTC, and after {FIRST_DAY}, the newest day of the lake; give a" in output
+    assert sorted(path.name for path in place.path.iterdir()) == ["ammrank.yaml"]
+
+
+def test_ammrank__a_day_of_the_lake_is_no_night_to_come(run, lake, place):
+    future = dt.datetime.now(dt.UTC).date() + dt.timedelta(60)
+    shutil.copytree(event_folder(lake, 0), lake / "events" / f"date={future}")
+    assert f"the lake has no events for {FIRST_DAY + dt.timedelta(1)}" in run(
+        "ingest", place, date=future, exit_code=65
+    )
+
+
 # Users
 
 

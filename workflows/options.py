@@ -123,8 +123,15 @@ def site_argument(function: Function) -> Function:
 
 def date_option(function: Function) -> Function:
     """Add --date."""
+
+    @functools.wraps(function)
+    def with_date(*args: Any, date: dt.date, **kwargs: Any) -> Any:
+        _refuse_future(kwargs.get("site"), date)
+        return function(*args, date=date, **kwargs)
+
+    wrapped: Any = with_date
     return click.option("--date", type=DATE, default=yesterday, show_default="yesterday, UTC", help="The night.")(
-        function
+        wrapped
     )
 
 
@@ -141,6 +148,7 @@ def nights_options(function: Function) -> Function:
         end = last or (yesterday() if first is not None else begin)
         if end < begin:
             raise click.UsageError(f"the last night must not be before the first, got {begin} to {end}")
+        _refuse_future(kwargs.get("site"), end)
         dates = [begin + dt.timedelta(number) for number in range((end - begin).days + 1)]
         return function(*args, dates=dates, **kwargs)
 
@@ -152,6 +160,30 @@ def nights_options(function: Function) -> Function:
     ):
         wrapped = click.option(name, variable, type=DATE, help=text)(wrapped)
     return wrapped
+
+
+def _refuse_future(site: Path | None, date: dt.date) -> None:
+    """Refuse a night that is still to come: a site that bridges missing days would go there and never come back.
+
+    A lake may have days after today: it is simulated, or the clock of this machine is wrong.
+    """
+    today = dt.datetime.now(dt.UTC).date()
+    if site is None or date <= today:
+        return
+    # Here, because most commands need neither and they take seconds to import.
+    from storage.lake import list_days
+    from storage.site import Site
+    from workflows.config import load_config
+    from workflows.mapping import lake_path
+
+    place = Site(site)
+    lake = load_config(place.config_path).lake
+    newest = max(list_days(lake_path(place, lake.events), lake.date_key))
+    if date > newest:
+        raise BadInput(
+            f"{date} is after today, {today} UTC, and after {newest}, the newest day of the lake;"
+            " give a night whose day is over"
+        )
 
 
 def computing_options(function: Function) -> Function:
