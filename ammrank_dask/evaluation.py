@@ -44,9 +44,10 @@ _WARM_ROWS = 64
 
 @dataclass(frozen=True)
 class FoldResult:
-    """What a method did on one fold."""
+    """What a method did on one fold; `params` are those it was fitted with, after scaling to the rows of the fold."""
 
     measures: Measures
+    params: dict[str, Any]
     fit_seconds: float
     score_seconds: float
     n_planes: list[int] | None
@@ -241,6 +242,7 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     planes = getattr(model, "n_planes_", None)
     return FoldResult(
         functools.reduce(lambda one, other: one + other, parts),
+        _fitted_params(model, params),
         fit_seconds,
         score_seconds,
         None if planes is None else planes.tolist(),
@@ -256,6 +258,11 @@ def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) ->
     except ValueError as error:
         raise BadInput(f"{method_label(name)} cannot be fitted: {error}") from None
     return model
+
+
+def _fitted_params(model: Ranker, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chosen parameters as the method got them, and its epochs if it has any."""
+    return {key: value for key, value in model.get_params().items() if key in params or key == "epochs"}
 
 
 def _score(model: Ranker, X: Any) -> np.ndarray:

@@ -47,6 +47,7 @@ def _describe_method(result: MethodResult) -> dict[str, Any]:
         "fit_seconds": float(np.mean([fold.fit_seconds for fold in result.folds])),
         "score_seconds": float(np.mean([fold.score_seconds for fold in result.folds])),
         "params": result.params,
+        "fitted": [fold.params for fold in result.folds],
     }
 
 
@@ -126,14 +127,35 @@ def _explain(worse: str, better: str, measures: Mapping[str, Measures], verdict:
     """Say what the numbers show about a pair that does not stand as in the paper, None when it does."""
     if verdict == "holds":
         return None
-    n_users = measures[worse].n_users
+    one, other = measures[worse], measures[better]
+    if np.array_equal(one.difference(other), np.zeros(3)):
+        return "both rank every test user alike: the features tell no groups of users apart"
     if verdict == "too close to tell":
-        return f"the interval includes 0: {n_users:,} test users do not tell the two apart"
-    top = measures[worse].precision[0] - measures[better].precision[0]
+        told = f"the interval includes 0: {one.n_users:,} test users do not tell the two apart"
+        return told + _where(worse, better, one, other)
+    top = one.precision[0] - other.precision[0]
     first = (
         "also puts a clicked category first more often" if top > 0 else "yet puts a clicked category first less often"
     )
-    return f"{worse} is the better one on this data, and {first} ({top:+.4f} precision@1)"
+    return f"{worse} is the better one on this data, and {first} ({top:+.4f} precision@1)" + _where(
+        worse, better, one, other
+    )
+
+
+def _where(worse: str, better: str, one: Measures, other: Measures) -> str:
+    """Say in which activity deciles each is the better one, nothing without deciles."""
+    if "activity" not in one.slices:
+        return ""
+    counted = one.slices["activity"].count > 0
+    gaps = np.zeros(len(counted))
+    gaps[counted] = (one.slices["activity"].error - other.slices["activity"].error)[counted]
+    gaps[counted] /= one.slices["activity"].count[counted]
+    widest = int(np.abs(gaps).argmax())
+    leader = worse if gaps[widest] < 0 else better
+    return (
+        f"; {worse} has the smaller error in {int((gaps < 0).sum())} and {better} in {int((gaps > 0).sum())} of the"
+        f" {int(counted.sum())} activity deciles, widest in decile {widest + 1} ({abs(gaps[widest]):.4f} for {leader})"
+    )
 
 
 def _gain(measures: Mapping[str, Measures], variant: str) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 import shutil
 import tempfile
 import time
@@ -12,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ammrank_dask.evaluation import prepare_features, run_fold
+from ammrank_dask.evaluation import prepare_features, run_fold, try_parameters
 from ammrank_dask.features import open_features
-from ammrank_dask.methods.registry import METHODS
+from ammrank_dask.methods.registry import METHODS, grid_of
 from ammrank_dask.tasks import Progress, silent
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 from storage.evaluations import PAGE, write_evaluation
@@ -79,7 +78,7 @@ def compare_order(work: Path, *, users: int = 532_000) -> None:
 def compare_training_time(work: Path, *, users: int = 266_000) -> None:
     """Print how long amm-rank takes to be as good as pw-lr: both fitted to the same fold, one after the other.
 
-    C, λ and planes are those that the tuning of `comparison` chooses; epochs are what one pays with.
+    C, λ and planes are chosen on tuning users as `comparison` does; epochs are what one pays with.
     """
     scratch = work / "comparison-time"
     shutil.rmtree(scratch, ignore_errors=True)
@@ -90,13 +89,11 @@ def compare_training_time(work: Path, *, users: int = 266_000) -> None:
         features = open_features(training_features(client, site, config, known).path)
         rows = prepare_features(client, features, "adv", scratch)
     print(f"\ntime to train, one fold of {rows.training(0).n_rows:,} users, one core; {describe_machine()}")
-    grid = {
-        "pw-lr": [{"C": 3.0, "epochs": epochs} for epochs in (2, 3, 5, 7, 10)],
-        "amm-rank": [
-            {"regularization": 0.003, "max_planes": planes, "epochs": epochs}
-            for planes, epochs in itertools.product((1, 2, 5), (2, 4, 6, 8, 10, 12, 16))
-        ],
-    }
+    grid = {}
+    for name, epochs in (("pw-lr", (2, 3, 5, 7, 10)), ("amm-rank", (2, 4, 6, 8, 10, 12, 16))):
+        tried = [(try_parameters(name, params, rows, 0, 0), params) for params in grid_of(name)]
+        best = min(tried, key=lambda trial: trial[0])[1]
+        grid[name] = [{**best, "epochs": number} for number in epochs]
     found: dict[str, list[tuple[float, float]]] = {name: [] for name in grid}
     for name, trials in grid.items():
         for params in trials:
