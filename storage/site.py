@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "models", "gates")
 PROMISED = ("state", "users", "features", "models", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
+LOOK_SECONDS = 2.0
+"""How long a run waits for a lock before it takes its holder for another run."""
 OPTIONAL_ROLES = frozenset({"users", "lag"})
 """Inputs that a night may do without: there is no users table, or not yet a whole label window."""
 
@@ -175,10 +178,10 @@ class Site:
         return digest_tree(self.path, names)
 
     def is_held(self) -> bool:
-        """Tell whether a run is going on."""
+        """Tell whether a run is going on, as far as the caller may look."""
         try:
             descriptor = os.open(self.path / ".lock", os.O_RDONLY)
-        except FileNotFoundError:
+        except (FileNotFoundError, PermissionError):
             return False
         try:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -202,16 +205,25 @@ class Site:
             self.path.chmod(mode & 0o7777 & ~OTHERS)
         descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
+            self._lock(descriptor)
             for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
                 for place in self.path.glob(folder):
                     undo_swaps(place)
             yield
         finally:
             os.close(descriptor)
+
+    def _lock(self, descriptor: int) -> None:
+        """Take the lock; whoever only looks whether a run is going on has it for a moment."""
+        end = time.monotonic() + LOOK_SECONDS
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
+            time.sleep(0.05)
 
 
 @dataclass(frozen=True)

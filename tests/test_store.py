@@ -1,9 +1,12 @@
 """Parts and features stores: plain zarr on disk, damage found before use, wide features, features of one's own."""
 
 import contextlib
+import fcntl
 import itertools
 import json
 import os
+import threading
+import time
 
 import numpy as np
 import pandas as pd
@@ -17,7 +20,7 @@ from hypothesis.extra import numpy as hnp
 from ammrank_dask.features import open_features, write_features
 from storage import codec
 from storage.codec import decode_array, encode_array, encode_group
-from storage.errors import BadInput, DamagedStore
+from storage.errors import BadInput, DamagedStore, SiteBusy
 from storage.exchange import ExchangeBlock, read_slices, write_slices
 from storage.files import swap_folder
 from storage.parts import check_part, part_facts, part_path, read_part, write_part
@@ -368,6 +371,45 @@ def test_swap_folder__without_exchange_a_crash_between_the_renames_is_mended(tmp
     with site.exclusive():
         assert [path.name for path in (gates / "final").iterdir()] == [left]
     assert not list(gates.glob(".aside-*"))
+
+
+def test_exclusive__waits_for_who_only_looks(tmp_path):
+    site = Site(tmp_path)
+    (tmp_path / ".lock").touch()
+    looking = os.open(tmp_path / ".lock", os.O_RDONLY)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    closing = threading.Timer(0.4, os.close, [looking])
+    closing.start()
+    with site.exclusive():
+        assert site.is_held()
+    closing.join()
+    assert not site.is_held()
+
+
+def test_exclusive__gives_up_on_another_run(tmp_path):
+    begin = time.monotonic()
+    with (
+        Site(tmp_path).exclusive(),
+        pytest.raises(SiteBusy, match=f"another run holds {tmp_path}; wait for it or stop it"),
+        Site(tmp_path).exclusive(),
+    ):
+        pass
+    assert time.monotonic() - begin < 20
+
+
+def test_is_held__who_may_not_look_is_told_no(tmp_path):
+    site = Site(tmp_path)
+    with site.exclusive():
+        (tmp_path / ".lock").chmod(0)
+        user = os.geteuid()
+        if user == 0:
+            os.seteuid(65534)
+        try:
+            assert not site.is_held()
+        finally:
+            os.seteuid(user)
+        (tmp_path / ".lock").chmod(0o600)
+        assert site.is_held()
 
 
 def test_swap_folder__after_a_crash_the_next_try_ends_well(tmp_path, monkeypatch):
