@@ -7,13 +7,22 @@ import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import scipy.sparse as sp
 from certificates import write_certificates
 from distributed import Client, LocalCluster
 
-from ammrank_dask.memory import PROCESS_BYTES, PartitionSize, estimate_memory
+from ammrank_dask.features import write_features
+from ammrank_dask.memory import PROCESS_BYTES, ModelSize, PartitionSize, estimate_memory
+from ammrank_dask.ranker import AMMRank
+from ammrank_dask.score_settings import ScoreSettings
+from ammrank_dask.scoring import write_qualifications
 from ammrank_dask.simulation import simulate
 from storage.errors import AmmrankError, BadInput
 from storage.site import Site
@@ -182,10 +191,47 @@ def test_open_cluster__listens_on_loopback_only(tmp_path, dashboard):
 
 def test_estimate_memory__the_hungriest_stage_counts():
     million = 1_000_000
-    assert estimate_memory(PartitionSize(0, 0, 0), k=10) == PROCESS_BYTES
-    assert estimate_memory(PartitionSize(0, 10 * million, 0), k=10) == PROCESS_BYTES + 640 * million
-    assert estimate_memory(PartitionSize(0, 0, 10 * million), k=10) == PROCESS_BYTES + 1100 * million
-    assert estimate_memory(PartitionSize(million, 0, 0), k=10, threads=2) == PROCESS_BYTES + 2 * 600 * million
+    none = ModelSize(0, 0, 0)
+    assert estimate_memory(PartitionSize(0, 0, 0), none, k=10) == PROCESS_BYTES
+    assert estimate_memory(PartitionSize(0, 10 * million, 0), none, k=10) == PROCESS_BYTES + 640 * million
+    assert estimate_memory(PartitionSize(0, 0, 10 * million), none, k=10) == PROCESS_BYTES + 1100 * million
+    assert estimate_memory(PartitionSize(million, 0, 0), none, k=10, threads=2) == PROCESS_BYTES + 2 * 600 * million
+
+
+def test_estimate_memory__scores_of_all_categories_and_the_model():
+    size, model = PartitionSize(1_000_000, 0, 0), ModelSize(categories=300, planes=1_500, weights=3_001)
+    chosen, planes, everything = 600_000_000, 4 * 1_500 * 3_001, 4 * 300 * 1_000_000
+    assert estimate_memory(size, model, k=10) == PROCESS_BYTES + chosen + planes
+    found = estimate_memory(size, model, k=10, keeps_all_scores=True, threads=2)
+    assert found == PROCESS_BYTES + 2 * (chosen + planes + everything)
+
+
+def peak_of_scoring(folder, n_users, n_categories, also):
+    """Return the most memory that a worker of one thread had while it scored one partition, and the estimate of it."""
+    rng = np.random.default_rng(0)
+    columns = [f"pv:{column}" for column in range(1_000)]
+    names = [f"c{code}" for code in range(n_categories)]
+    X = rng.random((n_users, 5), np.float32)
+    at = np.sort(rng.integers(0, len(columns) // 5, (n_users, 5)) + np.arange(5) * (len(columns) // 5), axis=1)
+    rows = sp.csr_matrix((X.ravel(), at.ravel(), np.arange(n_users + 1) * 5), shape=(n_users, len(columns)))
+    features = write_features(folder / "features", rows, np.arange(n_users), columns, categories=names, n_partitions=1)
+    model = AMMRank()
+    weights = rng.standard_normal((len(columns) + 1, 2 * n_categories), np.float32)
+    model.set_planes(weights, np.repeat(np.arange(n_categories), 2).astype(np.int32), np.ones(n_categories), n_steps=1)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0) as cluster,
+        Client(cluster) as client,
+    ):
+        write_qualifications(client, model, features, folder / "run", ScoreSettings(k=5, also=also))
+        (status,) = client.run(Path("/proc/self/status").read_text).values()
+    peak = 1024 * int(re.search(r"VmHWM:\s+(\d+) kB", status).group(1))
+    size = ModelSize(n_categories, 2 * n_categories, len(columns) + 1)
+    return peak, estimate_memory(PartitionSize(n_users, 0, 0), size, k=5, keeps_all_scores=bool(also))
+
+
+def test_estimate_memory__is_near_what_a_worker_takes(tmp_path):
+    peak, estimate = peak_of_scoring(tmp_path, 100_000, 400, also=("category_top_n",))
+    assert 0.75 * estimate < peak < 1.2 * estimate  # above it while kernels are compiled
 
 
 def test_largest_partition__from_the_lake_and_then_from_the_state(client, place):
@@ -199,7 +245,15 @@ def test_largest_partition__from_the_lake_and_then_from_the_state(client, place)
     place.publish(FIRST + dt.timedelta(2), known.roles)
     then = largest_partition(place, config, FIRST + dt.timedelta(3), n_categories=50)
     parts = known.head.manifest["parts"]
-    assert (then.users, then.cells) == (max(part["rows"] for part in parts), max(part["nnz"] for part in parts))
+    rows, cells = (max(part[name] for part in parts) for name in ("rows", "nnz"))
+    assert (then.users, then.cells) == (max(rows, 200), cells)
+    # The users table has grown since: who is in it is scored, unless only active users are.
+    pq.write_table(pa.table({"user_id": np.arange(3_001)}), place.path / "people.parquet")
+    grown = CONFIG | {"lake": CONFIG["lake"] | {"users": "people.parquet"}}
+    for users, expected in (("all", 1_501), ("active", rows)):
+        config = check_config(grown | {"score": {"users": users}}, "test")
+        then = largest_partition(place, config, FIRST + dt.timedelta(3), n_categories=50)
+        assert (then.users, then.cells) == (expected, cells)
     (place.path / "CURRENT").unlink()
 
 
@@ -214,6 +268,24 @@ def test_check_memory__both_numbers(place):
         ):
             ingest(client, place, config, FIRST)
         assert not small.scheduler.tasks
+
+
+def test_check_memory__scores_of_all_categories_and_the_model(place):
+    pq.write_table(pa.table({"user_id": np.arange(200_000)}), place.path / "people.parquet")
+    content = CONFIG | {"lake": CONFIG["lake"] | {"users": "people.parquet"}, "score": {"k": 1}}
+    chosen_only = content | {"report": {"policies": ["user_top_k"]}}
+    with (
+        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="400MiB") as small,
+        Client(small) as client,
+    ):
+        # 100,000 users a partition: 6 MiB of slots, 8 of a model of 1,000 planes, 76 of all scores, beside 320.
+        check_memory(client, place, check_config(chosen_only, "test"), FIRST, 200)
+        with pytest.raises(
+            BadInput, match=r"about 410 MiB .* 200 categories \(1 at a time\).*; set partitions above 2 in"
+        ):
+            check_memory(client, place, check_config(content, "test"), FIRST, 200)
+        with pytest.raises(BadInput, match=r"about 517 MiB .*; more partitions would not help: give the workers more"):
+            check_memory(client, place, check_config(chosen_only, "test"), FIRST, 1_000)
 
 
 def test_check_memory__workers_without_a_limit(place):

@@ -10,7 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ammrank_dask.memory import CELLS_PER_EVENT, PartitionSize, estimate_memory
+from ammrank_dask.features import interest_columns
+from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
+from ammrank_dask.score_settings import ScoreSettings
 from storage.errors import BadInput
 from storage.lake import list_days, list_files
 from storage.runs import is_finished, open_run
@@ -29,19 +31,40 @@ def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categ
     limited = [(worker["memory_limit"], worker["nthreads"]) for worker in workers if worker["memory_limit"]]
     if not limited:
         return
-    size = largest_partition(site, config, date, n_categories)
+    size, model = largest_partition(site, config, date, n_categories), largest_model(config, n_categories)
+    wanted = ScoreSettings(policy=config.score.policy, also=tuple(config.report.policies)).wanted
+    keeps_all = any(policy.needs_all_scores for policy in wanted)
     for limit, threads in sorted(set(limited)):
-        needed = estimate_memory(size, k=config.score.k, threads=threads)
-        if needed > USABLE_SHARE * limit:
-            raise BadInput(
-                f"a worker needs about {_mib(needed)} for partitions of {size.users:,} users and {size.cells:,} cells"
-                f" ({threads} at a time), found one of {_mib(limit)}, of which {USABLE_SHARE:.0%} can be used;"
-                f" set partitions above {config.partitions} in ammrank.yaml, or give the workers more memory"
-            )
+        usable = USABLE_SHARE * limit
+        needed = estimate_memory(size, model, k=config.score.k, keeps_all_scores=keeps_all, threads=threads)
+        if needed <= usable:
+            continue
+        advice = f"set partitions above {config.partitions} in ammrank.yaml, or give the workers more memory"
+        if estimate_memory(PartitionSize(0, 0, 0), model, k=config.score.k, threads=threads) > usable:
+            advice = "more partitions would not help: give the workers more memory or fewer threads"
+        raise BadInput(
+            f"a worker needs about {_mib(needed)} for partitions of {size.users:,} users and {size.cells:,} cells and"
+            f" {n_categories:,} categories ({threads} at a time), found one of {_mib(limit)}, of which"
+            f" {USABLE_SHARE:.0%} can be used; {advice}"
+        )
+
+
+def largest_model(config: Config, n_categories: int) -> ModelSize:
+    """Return the size of a model whose categories all have as many planes as the config lets them."""
+    columns = interest_columns(
+        config.features.groups,
+        [""] * n_categories,
+        recency=config.features.recency == "decay",
+        demographics=config.lake.users is not None,
+    )
+    return ModelSize(n_categories, n_categories * config.train.max_planes, len(columns.names) + 1)
 
 
 def largest_partition(site: Site, config: Config, date: dt.date, n_categories: int) -> PartitionSize:
-    """Return the size of the largest partition: as the published state has it, or from the size of the lake."""
+    """Return the size of the largest partition: as the published state has it, or from the size of the lake.
+
+    Where all users are scored, those of the users table count who have no events.
+    """
     current = site.current()
     parts: list[dict[str, Any]] = []
     first = dt.date.min
@@ -53,6 +76,8 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
     events = max(by_day, default=0)
     if len(parts) == config.partitions:
         users, cells = max(part["rows"] for part in parts), max(part["nnz"] for part in parts)
+        if config.score.users == "all":
+            users = max(users, math.ceil(_count_people(site, config) / config.partitions))
     else:
         made = math.ceil(sum(by_day) * CELLS_PER_EVENT)
         everybody = _count_people(site, config) or made
