@@ -2,7 +2,7 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +10,12 @@ import jinja2
 import pandas as pd
 
 from storage import charts
-from storage.files import write_json, write_text
+from storage.errors import DamagedStore
+from storage.files import read_json, write_json, write_text
+from storage.parts import check_files, checksum_file, checksum_of
 from storage.vocabulary import AGE_BUCKETS
 
-SUMMARY, EXPOSURE, PAGE = "summary.json", "exposure.csv", "report.html"
+SUMMARY, EXPOSURE, PAGE, CHECKSUMS = "summary.json", "exposure.csv", "report.html", "checksums.json"
 _TEMPLATE = "report.html.j2"
 _SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_COLUMNS, _SHOWN_IN_LIST = 60, 500, 200, 10
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
@@ -22,7 +24,7 @@ _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 def write_report(
     folder: str | Path, summary: Mapping[str, Any], exposure: pd.DataFrame, about: Mapping[str, Any] | None = None
 ) -> None:
-    """Write `exposure.csv`, `report.html` and, last, `summary.json` into `folder`, each whole or not at all.
+    """Write `exposure.csv`, `report.html`, `summary.json` and, last, `checksums.json`, each whole or not at all.
 
     Parameters
     ----------
@@ -40,6 +42,24 @@ def write_report(
     write_text(folder / EXPOSURE, harmless(exposure).to_csv(index=False, lineterminator="\n"))
     write_text(folder / PAGE, page)
     write_json(folder / SUMMARY, dict(summary))
+    files = {name: checksum_file(folder / name) for name in (EXPOSURE, PAGE, SUMMARY)}
+    write_json(folder / CHECKSUMS, {"files": files, "checksum": checksum_of(files)})
+
+
+def check_report(folder: Path, names: Collection[str] = (EXPOSURE, PAGE, SUMMARY)) -> int:
+    """Compare files of a report with `checksums.json`; return the number of bytes read."""
+    path = folder / CHECKSUMS
+    if not path.is_file():
+        raise DamagedStore(f"{path} is missing; make it again with `ammrank report`")
+    content = read_json(path)
+    try:
+        files = content["files"]
+        is_same = checksum_of(files) == content["checksum"]
+    except (LookupError, TypeError):
+        is_same = False
+    if not is_same:
+        raise DamagedStore(f"{path} is not what was written (checksum differs); make it again with `ammrank report`")
+    return check_files(folder, {name: files[name] for name in names})
 
 
 def harmless(table: pd.DataFrame) -> pd.DataFrame:

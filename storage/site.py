@@ -170,11 +170,11 @@ class Site:
             raise BadInput(f"{self.path} has nothing published yet; run `ammrank nightly` or `ammrank ingest` first")
         names = {name for name in current.runs.values() if name.split("/")[0] in PROMISED}
         reports = self.report_folder(current.date)
-        names |= {
-            self.relative(reports / name)
-            for name in ("exposure.csv", "summary.json")
-            if "report" in current.runs and (reports / name).is_file()
-        }
+        if "report" in current.runs:
+            names |= {self.relative(reports / name) for name in ("exposure.csv", "summary.json")}
+        missing = sorted(name for name in names if not (self.path / name).exists())
+        if missing:
+            raise DamagedStore(f"{self.path / missing[0]} is published and missing; make it again with --rebuild")
         return digest_tree(self.path, names)
 
     def is_held(self) -> bool:

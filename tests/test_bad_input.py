@@ -965,7 +965,7 @@ def test_verify__damaged_users_and_features_are_named(run, place):
     output = run("verify", place, exit_code=65)
     for path in (age, columns):
         assert f"{path} is not what was written (checksum differs); make it again with --rebuild" in output
-    assert f"2 of 4 runs of {place.path} are damaged" in output
+    assert f"2 of 4 runs and reports of {place.path} are damaged" in output
     shutil.rmtree(place.path / runs["features"])
     assert str(age) in run("features", place, exit_code=65)
 

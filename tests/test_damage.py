@@ -79,6 +79,11 @@ STORES = {
     "verdict": lambda place: place.verdict_folder(day(5)) / "manifest.json",
     "qualifications by user": lambda place: run_of(place, "qualifications") / "by_user" / "part-00000.parquet",
     "qualifications by category": lambda place: min((run_of(place, "qualifications") / "by_category").glob("*/*")),
+    "figures of the report": lambda place: run_of(place, "report") / "summary.json",
+    "table of the report": lambda place: run_of(place, "report") / "exposure.csv",
+    "page of the report": lambda place: run_of(place, "report") / "report.html",
+    "checksums of the report": lambda place: run_of(place, "report") / "checksums.json",
+    "report of the night before": lambda place: place.report_folder(day(4)) / "summary.json",
     "changes": lambda place: run_of(place, "qualifications") / "delta" / "part-00001.parquet",
 }
 USED_NEXT_NIGHT = (
@@ -109,6 +114,26 @@ def test_verify__finds_damage_in_every_kind_of_store(place, store, harm):
         return  # without a manifest there is no verdict: the gate decides again
     assert done.exit_code == 65, done.output
     assert str(victim.parent.relative_to(place.path)).split("/")[0] in done.output
+
+
+def test_verify__a_report_that_is_gone_is_named(place):
+    shutil.rmtree(run_of(place, "report"))
+    done = CliRunner().invoke(verify, [str(place.path)])
+    assert done.exit_code == 65
+    assert (
+        f"{run_of(place, 'report') / 'checksums.json'} is missing; make it again with `ammrank report`" in done.output
+    )
+
+
+@pytest.mark.parametrize(("role", "name"), [("report", "exposure.csv"), ("report", "summary.json"), ("head", ".")])
+def test_digest__never_leaves_out_what_is_missing(place, role, name):
+    missing = run_of(place, role) / name
+    if missing.is_dir():
+        shutil.rmtree(missing)
+    else:
+        missing.unlink()
+    with pytest.raises(DamagedStore, match=f"{missing} is published and missing; make it again with --rebuild"):
+        place.digest()
 
 
 @pytest.mark.parametrize("store", USED_NEXT_NIGHT)

@@ -325,7 +325,8 @@ def test_write_report__same_bytes_and_escaped_names(tmp_path):
     about = {"links": {"summary.json": "summary.json"}, "facts": {"zarr": "3.1.6"}}
     for folder in ("a", "b", "b"):
         write_report(tmp_path / folder, summary, exposure_of(summary), about)
-    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == ["exposure.csv", "report.html", "summary.json"]
+    names = ["checksums.json", "exposure.csv", "report.html", "summary.json"]
+    assert sorted(p.name for p in (tmp_path / "b").iterdir()) == names
     for path in (tmp_path / "a").iterdir():
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
     assert json.loads((tmp_path / "a" / "summary.json").read_text()) == summary

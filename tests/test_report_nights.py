@@ -173,7 +173,9 @@ def test_write_night_report__is_measured_again_when_lost_or_with_other_threshold
     config = check_config(CONFIG, "test")
     known = ingest(client, site, config, day(8))
     scored = open_run(site.qualifications_folder(day(8)))
-    for content in (before[:100], b"[]", b'{"source": "other"}'):
+    flipped = before.replace(b'"n_users": ', b'"n_users": 1')
+    assert flipped != before
+    for content in (before[:100], b"[]", b'{"source": "other"}', flipped):
         path.write_bytes(content)
         write_night_report(client, site, config, known, scored)
         assert path.read_bytes() == before

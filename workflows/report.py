@@ -24,7 +24,7 @@ from ammrank_dask.tasks import Progress, silent
 from storage.errors import BadInput, DamagedStore
 from storage.files import digest_of, read_json
 from storage.registry import DAY
-from storage.reports import EXPOSURE, PAGE, SUMMARY, write_report
+from storage.reports import EXPOSURE, PAGE, SUMMARY, check_report, write_report
 from storage.runs import Run, is_finished, open_run
 from storage.site import Site
 from storage.vocabulary import CLICK_GROUP
@@ -65,11 +65,10 @@ def write_night_report(
 
 def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, Any] | None:
     """Return the summary that was written from these qualifications with these settings, None if there is none."""
-    path = site.report_folder(_date_of(qualifications)) / SUMMARY
-    if not path.is_file():
-        return None
+    folder = site.report_folder(_date_of(qualifications))
     try:
-        summary = read_json(path)
+        check_report(folder, [SUMMARY])
+        summary = read_json(folder / SUMMARY)
     except DamagedStore:
         return None
     is_same = isinstance(summary, dict) and summary.get("source") == _source(config, qualifications)

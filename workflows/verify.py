@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from storage.errors import BadInput, DamagedStore
+from storage.reports import CHECKSUMS, check_report
 from storage.runs import is_finished, verify_run
 from storage.site import Site
 from workflows.options import AmmrankCommand, show, site_argument
@@ -19,18 +20,21 @@ from workflows.options import AmmrankCommand, show, site_argument
 def command(site: Path, digest: bool, as_json: bool) -> None:
     """Check every manifest and every checksum of a site.
 
-    Each damaged run is named.
+    Each damaged run and report is named.
     """
     place = Site(site)
     if not place.path.is_dir():
         raise BadInput(f"there is no site at {site}")
     runs = place.kept_runs()
     current = place.current()
+    reports = {path.parent for path in (place.path / "reports").glob(f"date=*/{CHECKSUMS}")}
     damaged = []
     if current is not None:
         for role, name in current.runs.items():
             run = place.path / name
-            if not (run.is_dir() if role == "report" else is_finished(run)):
+            if role == "report":
+                reports.add(run)
+            elif not is_finished(run):
                 damaged.append(f"{run} is published and not whole; make it again with --rebuild")
     n_bytes = 0
     for run in runs:
@@ -39,11 +43,22 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
         except BadInput as error:
             if is_finished(run):  # else a run that is going on has removed it meanwhile
                 damaged.append(str(error))
+    for report in sorted(reports):
+        try:
+            n_bytes += check_report(report)
+        except DamagedStore as error:
+            if report.is_dir() or (current is not None and place.relative(report) in current.runs.values()):
+                damaged.append(str(error))
     if damaged:
         for sentence in damaged:
             click.echo(sentence, err=True)
-        raise DamagedStore(f"{len(damaged)} of {len(runs)} runs of {site} are damaged")
-    facts = {"published": str(current.date) if current else "nothing", "runs": len(runs), "bytes": n_bytes}
+        raise DamagedStore(f"{len(damaged)} of {len(runs) + len(reports)} runs and reports of {site} are damaged")
+    facts = {
+        "published": str(current.date) if current else "nothing",
+        "runs": len(runs),
+        "reports": len(reports),
+        "bytes": n_bytes,
+    }
     show({**facts, **({"digest": place.digest()} if digest else {})}, as_json)
 
 
