@@ -47,7 +47,6 @@ def _describe_method(result: MethodResult) -> dict[str, Any]:
         "fit_seconds": float(np.mean([fold.fit_seconds for fold in result.folds])),
         "score_seconds": float(np.mean([fold.score_seconds for fold in result.folds])),
         "params": result.params,
-        "fitted": [fold.params for fold in result.folds],
     }
 
 
@@ -74,6 +73,7 @@ def describe_details(
         "order": _check_order(measures, variant),
         "gain": _gain(measures, variant),
         "tuning": {name: _describe_tuning(result) for name, result in results.items()},
+        "fitted": {name: [fold.params for fold in result.folds] for name, result in results.items()},
         "slices": {name: _describe_slices(found.slices, rows, categories) for name, found in measures.items()},
         "exposure": _describe_exposure(results, clicks),
         "planes": {

@@ -131,8 +131,8 @@ def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, st
     return draw("categories-per-user", bottom + 40, n_points, "Users by the number of categories they hold", *content)
 
 
-def clicks_chart(clicks: Sequence[tuple[str, int]], total: int) -> Markup:
-    """Return clicks per category, most clicked first, and the share of all `total` clicks up to each."""
+def clicks_chart(clicks: Sequence[tuple[str, int]], total: int, unit: str = "clicks") -> Markup:
+    """Return clicks per category, most clicked first, and the share of all `total` up to each; `unit` is counted."""
     left, top, width, height = 44, 12, 316, 190
     bottom = top + height
     ordered = sorted(clicks, key=lambda item: -item[1])
@@ -148,16 +148,16 @@ def clicks_chart(clicks: Sequence[tuple[str, int]], total: int) -> Markup:
     for place, (name, found) in enumerate(ordered):
         up_to += found
         tall = height * found / highest
-        what = tag("title", f"{name}: {found:,} clicks")
+        what = tag("title", f"{name}: {found:,} {unit}")
         content.append(
             tag("rect", what, x=left + slot * (place + 0.1), y=bottom - tall, width=slot * 0.8, height=tall,
                 class_="clicked")
         )  # fmt: skip
         points.append(f"{number(left + slot * (place + 1))},{number(bottom - height * up_to / max(1, total))}")
     content.append(tag("polyline", points=" ".join([f"{left},{bottom}", *points]), class_="curve sum"))
-    words = "categories by clicks (bars, left); share of all clicks so far (line, right)"
+    words = f"categories by {unit} (bars, left); share of all so far (line, right)"
     content.append(tag("text", words, x=WIDTH / 2, y=bottom + 20, text_anchor="middle", class_="tick"))
-    return draw("clicks", bottom + 28, len(ordered), "Clicks per category in the label window", *content)
+    return draw("clicks", bottom + 28, len(ordered), f"By category: {unit}", *content)
 
 
 def shift_chart(quantiles: Mapping[str, float], mean: float) -> Markup:

@@ -234,6 +234,11 @@ BAD_TABLES = {
         r"at least as many ranked rows as folds \(5\), found 3",
     ),
     "empty file": ([], [], "must be a CSV file with a header"),
+    "name twice": (["A", "L1", "L2", "L1"], [[1, 1, 2, 1]] * 6, "must name every column once, found L1 more than once"),
+    "long row": (
+        ["A", "L1", "L2"], [[1, 1, 2], [2, 2, 1, ""]],
+        r"no more values in a row than its header has names \(3\), found 4 in line 3",
+    ),
 }  # fmt: skip
 
 
@@ -300,6 +305,26 @@ def test_build_method__scales_the_regularization_of_planes_with_the_rows():
     assert build_method("amm", tuned, Setting(1000, 50)).get_params()["epochs"] == 100
     assert build_method("ag-mal", {}, Setting(10, 3, ((1, 2),))).get_params()["group_columns"] == ((1, 2),)
     assert build_method("lr", {"C": 3.0}, Setting(10, 3, tuned_rows=5)).get_params()["C"] == 3.0
+
+
+@pytest.mark.parametrize("n_rows", [5, 6, 9])
+def test_compare_methods__a_table_of_hardly_more_rows_than_folds(tmp_path, client, n_rows):
+    X = np.random.default_rng(1).normal(size=(n_rows, 2))
+    rankings, tied = rankings_from_ranks(np.argsort(np.argsort(X @ np.eye(2, 3) + [0, 0, 0.1], axis=1), axis=1) + 1)
+    rows = prepare_table_rows(X, rankings, tied, 3, tmp_path / "rows")
+    found = compare_methods(client, rows, ["central-mal", "lr", "amm-rank"], count_exposure=False)
+    assert all(result.measures.n_users == n_rows for result in found.values())
+    # Without rows to check them on, the first parameters of the grid are taken.
+    if n_rows == 5:
+        assert found["lr"].params == grid_of("lr")[0]
+
+
+def test_prepare_table__large_values_that_differ_by_little_are_told_apart(tmp_path):
+    seconds = 1.7e9 + np.arange(40.0)
+    ranks = np.where((np.arange(40) % 2 == 0)[:, None], [1, 2], [2, 1])
+    rows = prepare_table_rows(seconds[:, None], *rankings_from_ranks(ranks), 2, tmp_path / "rows")
+    train, _ = rows.standardized(rows.training(0), rows.test(0))
+    assert len(np.unique(train[0][0])) == train.n_rows == 32
 
 
 def test_build_method__knows_the_categories_also_where_the_constructor_does_not(tmp_path):
@@ -374,7 +399,7 @@ def test_rows__every_row_is_tested_once_and_never_trained_on_in_its_fold(tmp_pat
         assert 0 < checked < tried
         assert not set(map(tuple, test)) & set(map(tuple, train))
         seen += list(map(tuple, test))
-    assert sorted(seen) == sorted(map(tuple, X.astype(np.float32)))
+    assert sorted(seen) == sorted(map(tuple, X))
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 200, 1 << 20])

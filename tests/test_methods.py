@@ -186,6 +186,16 @@ def test_lr__learns_the_share_of_wins_from_complete_rankings():
     np.testing.assert_allclose(scores, np.log(shares / (1 - shares)), atol=1e-3)
 
 
+def test_lr__one_row_that_is_not_complete_leaves_the_others_as_they_are():
+    X = np.random.default_rng(0).normal(size=(300, 3))
+    rankings = np.argsort(-X, axis=1)
+    partial = rankings.copy()
+    partial[0, 2] = -1
+    whole, mixed = (Logistic(n_categories=3).fit(X, given) for given in (rankings, partial))
+    np.testing.assert_allclose(mixed.weights_, whole.weights_, atol=0.1)
+    assert disagreement_error(mixed.decision_function(X), rankings) < 0.02
+
+
 def test_pw_lr__within_two_thousandths_of_scikit_learn_on_10_categories():
     X, rankings = draw_users(12_000, 10, d=40, values=10, seed=1)
     train, test = slice(0, 9000), slice(9000, 12_000)
