@@ -109,6 +109,7 @@ def score_users(
             settings,
             previous=previous,
             clicks=window["clicks"],
+            starved_below=config.report.thresholds.starved_ratio,
             progress=progress,
         )
         finish_qualifications(
