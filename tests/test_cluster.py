@@ -40,10 +40,19 @@ CONFIG = {
 }
 
 
+def threads(n_workers, memory_limit):
+    """A cluster in this process."""
+    return LocalCluster(
+        n_workers=n_workers, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=memory_limit
+    )
+
+
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(2, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="2GiB") as cluster,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="2GiB"
+        ) as cluster,
         Client(cluster) as c,
     ):
         yield c
@@ -260,7 +269,9 @@ def test_largest_partition__from_the_lake_and_then_from_the_state(client, place)
 def test_check_memory__both_numbers(place):
     config = check_config(CONFIG, "test")
     with (
-        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="300MiB") as small,
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="300MiB"
+        ) as small,
         Client(small) as client,
     ):
         with pytest.raises(
@@ -275,7 +286,9 @@ def test_check_memory__scores_of_all_categories_and_the_model(place):
     content = CONFIG | {"lake": CONFIG["lake"] | {"users": "people.parquet"}, "score": {"k": 1}}
     chosen_only = content | {"report": {"policies": ["user_top_k"]}}
     with (
-        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="400MiB") as small,
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="400MiB"
+        ) as small,
         Client(small) as client,
     ):
         # 100,000 users a partition: 6 MiB of slots, 8 of a model of 1,000 planes, 76 of all scores, beside 320.
@@ -290,7 +303,9 @@ def test_check_memory__scores_of_all_categories_and_the_model(place):
 
 def test_check_memory__workers_without_a_limit(place):
     with (
-        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=0) as cluster,
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit=0
+        ) as cluster,
         Client(cluster) as client,
     ):
         check_memory(client, place, check_config(CONFIG, "test"), FIRST, 50)

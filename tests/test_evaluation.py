@@ -67,7 +67,7 @@ class Popular(Method):
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         yield client

@@ -18,7 +18,7 @@ def test_rank_clicks__most_clicked_first():
 
 def test_run_example__finds_the_favourites_of_most_users(tmp_path):
     with (
-        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         qualifications, exposure = run_example(client, tmp_path, n_users=800)

@@ -39,7 +39,7 @@ CONFIG = {
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as c,
     ):
         yield c

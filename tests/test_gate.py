@@ -44,7 +44,7 @@ def day(number):
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as c,
     ):
         yield c

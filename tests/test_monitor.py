@@ -496,7 +496,7 @@ def exit_once(marker):
 
 def test_plugin__a_lost_worker_is_told(tmp_path):
     with (
-        LocalCluster(1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         watch_cluster(client)
@@ -520,7 +520,7 @@ def test_watch_cluster__a_scheduler_that_refuses_is_left_alone(monkeypatch, capl
 
 def test_watch_cluster__without_a_dashboard_there_is_nothing_to_see_and_nothing_breaks():
     with (
-        LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
         assert watch_cluster(client)

@@ -30,7 +30,7 @@ Object.fromEntries(Bokeh.documents[0].roots().map(root => [root.name, root.text 
 
 @pytest.fixture(scope="module")
 def cluster():
-    with LocalCluster(2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as local:
+    with LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as local:
         yield local
 
 

@@ -434,7 +434,7 @@ def test_score__same_bytes_on_any_number_of_workers(tmp_path, policy):
     digests = set()
     for n_workers in (1, 2, 3):
         with (
-            LocalCluster(n_workers, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+            LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
             Client(cluster) as client,
         ):
             quals = score(client, model, features, tmp_path / str(n_workers), k=2, policy=policy)

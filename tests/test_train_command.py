@@ -27,7 +27,7 @@ CONFIG = {
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("train")
     with (
-        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         simulate(client, folder / "lake", truth=folder / "truth", users=400, days=7, seed=3, start=FIRST)
@@ -63,7 +63,7 @@ def test_train__tunes_prints_the_table_and_trains_with_the_best(site):
 def test_train_model__begins_with_the_model_given_unless_told_otherwise(site):
     before, date = FIRST + dt.timedelta(5), FIRST + dt.timedelta(6)
     with (
-        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         warm_config = check_config(content_of(site.path.parent), "test")

@@ -24,7 +24,7 @@ CATEGORIES = [f"c{i}" for i in range(6)]
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -83,7 +83,7 @@ def test_train__any_number_of_workers_gives_the_same_bits(client, features, n_wo
     options = {"shards": 9, "epochs": 2, "block_rows": 50, "seed": 1}
     here = train(client, features, **options)
     with (
-        LocalCluster(n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as elsewhere,
     ):
         there = train(elsewhere, features, **options)
@@ -192,7 +192,7 @@ def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     killed = []
 
     with (
-        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as elsewhere,
     ):
 
@@ -357,7 +357,7 @@ def test_train__inside_a_running_event_loop_as_in_a_notebook(features):
 
     async def cell():
         with (
-            LocalCluster(1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+            LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
             Client(cluster, set_as_default=False) as own,
         ):
             model = train(own, features, shards=2, epochs=1, block_rows=100)

@@ -16,7 +16,7 @@ from storage.errors import BadInput
 @pytest.fixture(scope="module")
 def client():
     with (
-        LocalCluster(1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -96,7 +96,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, row
     assert len([trial for trial in tuning.trials if trial.rung == 0]) == 4
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
     with (
-        LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as elsewhere,
     ):
         assert tune(elsewhere, features, **options) == tuning
