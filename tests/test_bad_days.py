@@ -148,7 +148,7 @@ def test_nightly__another_taxonomy_needs_a_rebuild(client, world, pairs):
     assert not is_published(world)
     site = Site(world / "site")
     facts = nightly(client, site, load_config(site.config_path), date_of(LAST), rebuild=True)
-    assert facts["gate"].endswith("has other categories or columns and was not compared")
+    assert facts["gate"].endswith("has other categories or features and was not compared")
     assert is_published(world)
 
 

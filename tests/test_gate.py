@@ -206,7 +206,7 @@ def test_nightly__a_model_of_other_columns_is_not_compared(client, place):
     stale = {"accepted": True, "reason": "stale", "champion": {}, "challenger": {}, "settings": {}}
     write_verdict(place, day(6), Verdict("challenger", "champion", True, stale), {})
     facts = nightly(client, place, without, day(6))
-    assert facts["gate"] == f"the model of {day(5)} has other categories or columns and was not compared"
+    assert facts["gate"] == f"the model of {day(5)} has other categories or features and was not compared"
     assert json.loads((place.report_folder(day(6)) / "summary.json").read_text())["gate"] is None
     assert "gate" not in describe_site(place, without, day(6))
     assert model_of_night(place) == str(day(6))
