@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from ammrank_dask.features import open_features
 from ammrank_dask.hashing import hash_ids
 from ammrank_dask.rankings import check_rankings
-from storage.checkpoints import load_array, load_facts, save_arrays
+from storage.checkpoints import load_facts, load_rows, save_arrays
 from storage.errors import BadInput
 from storage.ids import UserIds, ids_from_values
 from storage.vocabulary import AGE_BUCKETS, GENDERS
@@ -126,22 +126,17 @@ class Blocks:
     def _load(self, block: int) -> tuple[Any, np.ndarray, np.ndarray]:
         folder, start, stop = self.stretches[block]
         place = Path(folder)
-        indptr = _read(place, "indptr", start, stop + 1)
-        data, indices = (_read(place, name, int(indptr[0]), int(indptr[-1])) for name in ("data", "indices"))
+        indptr = load_rows(place, "indptr", start, stop + 1)
+        data, indices = (load_rows(place, name, int(indptr[0]), int(indptr[-1])) for name in ("data", "indices"))
         shape = (stop - start, load_facts(place)["columns"])
         X = sp.csr_matrix((data, indices, indptr - indptr[0]), shape=shape)
-        return X, _read(place, "rankings", start, stop), _read(place, "tied", start, stop)
+        return X, load_rows(place, "rankings", start, stop), load_rows(place, "tied", start, stop)
 
     def users(self, block: int) -> UserFacts:
         """Return what is known of the users of a block."""
         folder, start, stop = self.stretches[block]
         names = ("hashes", "group", "activity")
-        return UserFacts(*(_read(Path(folder), name, start, stop) for name in names))
-
-
-def _read(folder: Path, name: str, start: int, stop: int) -> np.ndarray:
-    """Return a stretch of a stored array, copied: kernels are compiled once more for arrays that are read only."""
-    return np.array(load_array(folder, name, mapped=True)[start:stop])
+        return UserFacts(*(load_rows(Path(folder), name, start, stop) for name in names))
 
 
 class DenseBlocks:

@@ -1,4 +1,4 @@
-"""The rows that training reads: decoded once from the store, then mapped from a scratch folder in every epoch."""
+"""The rows that training reads: decoded once from the store, then read from a scratch folder in every epoch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ammrank_dask.features import open_features
 from ammrank_dask.hashing import SPLITS, split_of
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.rankings import check_rankings
-from storage.checkpoints import load_array, load_facts, save_arrays
+from storage.checkpoints import load_facts, load_rows, save_arrays
 from storage.errors import BadInput
 
 TRAIN, VALIDATION = "train", "validation"
@@ -49,25 +49,27 @@ def prepare_rows(features_path: str, partition: int, variant: str | None, block_
 
 
 class PreparedRows:
-    """The training or validation rows of one prepared partition; only the pages of the rows asked for are read."""
+    """The training or validation rows of one prepared partition; only the rows asked for are read."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._n_columns: int = load_facts(folder)["columns"]
-        self._data, self._indices, self._indptr, self._rankings = (
-            load_array(folder, f"{name}-{part}", mapped=True) for part in ("data", "indices", "indptr", "rankings")
-        )
+        facts = load_facts(folder)
+        self._folder, self._name = folder, name
+        self._n_columns: int = facts["columns"]
+        self._n_rows: int = facts[name]
 
     def __len__(self) -> int:
-        return len(self._rankings)
+        return self._n_rows
 
     def read(self, start: int = 0, stop: int | None = None) -> tuple[sp.csr_matrix, np.ndarray]:
-        """Return the rows from `start` to `stop` and their rankings, in memory of their own."""
+        """Return the rows from `start` to `stop` and their rankings."""
         stop = len(self) if stop is None else stop
-        begin, end = int(self._indptr[start]), int(self._indptr[stop])
-        indptr = np.array(self._indptr[start : stop + 1]) - begin
-        data, indices = np.array(self._data[begin:end]), np.array(self._indices[begin:end])
-        X = sp.csr_matrix((data, indices, indptr), shape=(stop - start, self._n_columns))
-        return X, np.array(self._rankings[start:stop])
+        indptr = self._load("indptr", start, stop + 1)
+        data, indices = (self._load(part, int(indptr[0]), int(indptr[-1])) for part in ("data", "indices"))
+        X = sp.csr_matrix((data, indices, indptr - indptr[0]), shape=(stop - start, self._n_columns))
+        return X, self._load("rankings", start, stop)
+
+    def _load(self, part: str, start: int, stop: int) -> np.ndarray:
+        return load_rows(self._folder, f"{self._name}-{part}", start, stop)
 
 
 def _count_clickers(rankings: np.ndarray, n_categories: int) -> np.ndarray:

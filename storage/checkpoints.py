@@ -64,6 +64,18 @@ def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     return np.fromfile(path, np.dtype(dtype), math.prod(shape), offset=offset).reshape(shape)
 
 
+def load_rows(folder: Path, name: str, start: int, stop: int) -> np.ndarray:
+    """Return the rows from `start` to `stop` of one array, read and not mapped.
+
+    Pages of a map count as memory of the process for as long as it is open, also when they were only looked at.
+    """
+    dtype, shape, offset = read_json(folder / FACTS)["arrays"][name]
+    kind, row = np.dtype(dtype), math.prod(shape[1:])
+    place = offset + start * row * kind.itemsize
+    found = np.fromfile(folder / f"{name}.npy", kind, (stop - start) * row, offset=place)
+    return found.reshape(stop - start, *shape[1:])
+
+
 def _write_array(path: Path, array: np.ndarray) -> tuple[str, list[int], int]:
     """Write a `.npy` file and return type, shape, and where the values begin."""
     array = np.ascontiguousarray(array)

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from storage.checkpoints import is_saved, load_array, load_facts, save_arrays
+from storage.checkpoints import is_saved, load_array, load_facts, load_rows, save_arrays
 
 ARRAYS = {
     "floats": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -28,6 +28,21 @@ def test_load_array__is_what_was_saved(tmp_path, mapped):
         np.testing.assert_array_equal(found, array)
         assert found.flags.writeable or mapped
         np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), array)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 2), (1, 2), (2, 2)])
+def test_load_rows__is_the_stretch_that_was_asked_for(tmp_path, start, stop):
+    arrays = {
+        "wide": np.arange(6, dtype=np.int16).reshape(2, 3),
+        "flat": np.array([0.5, 1.5]),
+        "empty": np.zeros((2, 0)),
+    }
+    save_arrays(tmp_path / "saved", arrays, {})
+    for name, array in arrays.items():
+        found = load_rows(tmp_path / "saved", name, start, stop)
+        np.testing.assert_array_equal(found, array[start:stop])
+        assert found.dtype == array.dtype
+        assert found.flags.writeable
 
 
 def test_load_array__by_many_threads_at_once(tmp_path):
