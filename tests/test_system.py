@@ -1,6 +1,7 @@
 """What needs root: a disk that runs full in each stage. Run by `make test-system`."""
 
 import contextlib
+import os
 import shutil
 import subprocess
 import time
@@ -64,15 +65,21 @@ def run_night(site, date):
     assert done.returncode == 0, done.stderr
 
 
-def fill(disk):
-    """Take all the space that is left; return what to remove afterwards."""
-    filler = disk / "filler"
-    with open(filler, "wb", buffering=0) as file:
-        for size in (1 << 20, 1 << 12):
-            with contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(size))
+def fill(disk, name="filler", leave=0):
+    """Take all the space but what is to be left; return what to remove afterwards."""
+    state = os.statvfs(disk)
+    filler = disk / name
+    with open(filler, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        for _ in range((state.f_bavail * state.f_frsize - leave) >> 20):
+            file.write(bytes(1 << 20))
+        while not leave:
+            file.write(bytes(1 << 12))
     return filler
+
+
+def has_reached(log, offset, stage):
+    found = stage_of(log, offset)
+    return found is not None and STAGES.index(found) >= STAGES.index(stage)
 
 
 def test_nightly__a_full_disk_in_each_stage_loses_nothing(lake, cluster, small_disk):
@@ -83,12 +90,14 @@ def test_nightly__a_full_disk_in_each_stage_loses_nothing(lake, cluster, small_d
     for stage in STAGES:
         offset = log.stat().st_size if log.is_file() else 0
         command = ammrank("nightly", site, "--date", SECOND, "--quiet")
+        ballast = fill(small_disk, "ballast", leave=32 << 20)  # the rest is taken while a stage has hardly begun
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as driver:
-            while driver.poll() is None and stage_of(log, offset) != stage:
+            while driver.poll() is None and not has_reached(log, offset, stage):
                 time.sleep(0.01)
             filler = fill(small_disk)
             message = driver.communicate(timeout=600)[1].strip()
         filler.unlink()
+        ballast.unlink()
         published = check_published(site)
         if driver.returncode == 0:  # a stage that is done before the disk is full
             assert stage in STAGES[-2:]
