@@ -129,7 +129,7 @@ def _train_alone() -> float:
     return best_of(4, lambda: train_block(planes, X, rankings, np.arange(20_000), **options))  # type: ignore[arg-type]
 
 
-def measure_memory(work: Path, *, users: int = 2_100_000, memory: str = "320MiB", values: int = 400) -> None:
+def measure_memory(work: Path, *, users: int = 1_000_000, memory: str = "400MiB", values: int = 400) -> None:
     """Print the peak of memory while a store of many times a worker's limit trains."""
     path = work / f"memory-{users}"
     X, rankings = make_rows(users, values=values)
