@@ -17,7 +17,8 @@ import scipy.sparse as sp
 from ammrank_dask.features import open_features
 from ammrank_dask.hashing import hash_ids
 from ammrank_dask.rankings import check_rankings
-from storage.checkpoints import load_facts, load_rows, save_arrays
+from ammrank_dask.rows import read_csr
+from storage.checkpoints import RowReader, load_facts, save_arrays
 from storage.errors import BadInput
 from storage.ids import UserIds, ids_from_values
 from storage.vocabulary import AGE_BUCKETS, GENDERS
@@ -125,18 +126,15 @@ class Blocks:
 
     def _load(self, block: int) -> tuple[Any, np.ndarray, np.ndarray]:
         folder, start, stop = self.stretches[block]
-        place = Path(folder)
-        indptr = load_rows(place, "indptr", start, stop + 1)
-        data, indices = (load_rows(place, name, int(indptr[0]), int(indptr[-1])) for name in ("data", "indices"))
-        shape = (stop - start, load_facts(place)["columns"])
-        X = sp.csr_matrix((data, indices, indptr - indptr[0]), shape=shape)
-        return X, load_rows(place, "rankings", start, stop), load_rows(place, "tied", start, stop)
+        reader = RowReader(Path(folder))
+        rankings, tied = (reader.read(name, start, stop) for name in ("rankings", "tied"))
+        return read_csr(reader, start, stop), rankings, tied
 
     def users(self, block: int) -> UserFacts:
         """Return what is known of the users of a block."""
         folder, start, stop = self.stretches[block]
-        names = ("hashes", "group", "activity")
-        return UserFacts(*(load_rows(Path(folder), name, start, stop) for name in names))
+        reader = RowReader(Path(folder))
+        return UserFacts(*(reader.read(name, start, stop) for name in ("hashes", "group", "activity")))
 
 
 class DenseBlocks:

@@ -1,9 +1,11 @@
-"""Take the rows of features a model reads, and refuse what it cannot read."""
+"""Take the rows of features a model reads, from memory or from scratch, and refuse what it cannot read."""
 
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
+
+from storage.checkpoints import RowReader
 
 Rows: TypeAlias = np.ndarray | sp.csr_matrix | sp.csr_array
 
@@ -31,6 +33,14 @@ def as_csr(X: Rows) -> sp.csr_matrix | sp.csr_array:
     if not np.isfinite(rows.data).all():
         raise ValueError("X must be finite in float32, found NaN or infinity; fill or drop those values")
     return rows
+
+
+def read_csr(reader: RowReader, start: int, stop: int, prefix: str = "") -> sp.csr_matrix:
+    """Return the rows from `start` to `stop` of a saved CSR matrix: arrays data, indices and indptr, fact `columns`."""
+    indptr = reader.read(f"{prefix}indptr", start, stop + 1)
+    begin, end = int(indptr[0]), int(indptr[-1])
+    data, indices = (reader.read(f"{prefix}{part}", begin, end) for part in ("data", "indices"))
+    return sp.csr_matrix((data, indices, indptr - begin), shape=(stop - start, reader.facts["columns"]))
 
 
 def check_n_features(X: sp.csr_matrix | sp.csr_array, n_features: int) -> None:

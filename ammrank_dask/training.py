@@ -2,7 +2,7 @@
 
 The result depends on the features, the parameters and the seed, never on the number of workers: blocks are dealt to a
 fixed number of logical shards, and what they learn is merged in their order. Rows are decoded once into a scratch
-folder and mapped from there; after every round the merged model is written, and a rerun goes on from the last one.
+folder and read from there; after every round the merged model is written, and a rerun goes on from the last one.
 """
 
 from __future__ import annotations

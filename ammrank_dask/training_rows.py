@@ -11,7 +11,8 @@ from ammrank_dask.features import open_features
 from ammrank_dask.hashing import SPLITS, split_of
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.rankings import check_rankings
-from storage.checkpoints import load_facts, load_rows, save_arrays
+from ammrank_dask.rows import read_csr
+from storage.checkpoints import RowReader, save_arrays
 from storage.errors import BadInput
 
 TRAIN, VALIDATION = "train", "validation"
@@ -52,24 +53,16 @@ class PreparedRows:
     """The training or validation rows of one prepared partition; only the rows asked for are read."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        facts = load_facts(folder)
-        self._folder, self._name = folder, name
-        self._n_columns: int = facts["columns"]
-        self._n_rows: int = facts[name]
+        self._reader, self._name = RowReader(folder), name
 
     def __len__(self) -> int:
-        return self._n_rows
+        return int(self._reader.facts[self._name])
 
     def read(self, start: int = 0, stop: int | None = None) -> tuple[sp.csr_matrix, np.ndarray]:
         """Return the rows from `start` to `stop` and their rankings."""
         stop = len(self) if stop is None else stop
-        indptr = self._load("indptr", start, stop + 1)
-        data, indices = (self._load(part, int(indptr[0]), int(indptr[-1])) for part in ("data", "indices"))
-        X = sp.csr_matrix((data, indices, indptr - indptr[0]), shape=(stop - start, self._n_columns))
-        return X, self._load("rankings", start, stop)
-
-    def _load(self, part: str, start: int, stop: int) -> np.ndarray:
-        return load_rows(self._folder, f"{self._name}-{part}", start, stop)
+        X = read_csr(self._reader, start, stop, prefix=f"{self._name}-")
+        return X, self._reader.read(f"{self._name}-rankings", start, stop)
 
 
 def _count_clickers(rankings: np.ndarray, n_categories: int) -> np.ndarray:

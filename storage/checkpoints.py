@@ -1,6 +1,6 @@
 """Keep arrays that only a running job needs: plain `.npy` files in a folder, whole as soon as it has its name.
 
-Unlike the runs of a site they are mapped into memory, not decoded, and go when the job is done.
+Unlike the runs of a site they are read or mapped as they are, not decoded, and go when the job is done.
 """
 
 from __future__ import annotations
@@ -64,16 +64,26 @@ def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     return np.fromfile(path, np.dtype(dtype), math.prod(shape), offset=offset).reshape(shape)
 
 
-def load_rows(folder: Path, name: str, start: int, stop: int) -> np.ndarray:
-    """Return the rows from `start` to `stop` of one array, read and not mapped.
+class RowReader:
+    """Read stretches of the arrays of a folder, any number of them; where they lie is looked up once.
 
-    Pages of a map count as memory of the process for as long as it is open, also when they were only looked at.
+    Nothing is mapped: pages of a map count as memory of the process for as long as it is open, also when they were only
+    looked at.
     """
-    dtype, shape, offset = read_json(folder / FACTS)["arrays"][name]
-    kind, row = np.dtype(dtype), math.prod(shape[1:])
-    place = offset + start * row * kind.itemsize
-    found = np.fromfile(folder / f"{name}.npy", kind, (stop - start) * row, offset=place)
-    return found.reshape(stop - start, *shape[1:])
+
+    def __init__(self, folder: Path) -> None:
+        content = read_json(folder / FACTS)
+        self.facts: dict[str, Any] = content["facts"]
+        self._arrays = content["arrays"]
+        self._folder = folder
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return the rows from `start` to `stop` of one array."""
+        dtype, shape, offset = self._arrays[name]
+        kind, row = np.dtype(dtype), math.prod(shape[1:])
+        place = offset + start * row * kind.itemsize
+        found = np.fromfile(self._folder / f"{name}.npy", kind, (stop - start) * row, offset=place)
+        return found.reshape(stop - start, *shape[1:])
 
 
 def _write_array(path: Path, array: np.ndarray) -> tuple[str, list[int], int]:

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from storage.checkpoints import is_saved, load_array, load_facts, load_rows, save_arrays
+from storage.checkpoints import RowReader, is_saved, load_array, load_facts, save_arrays
 
 ARRAYS = {
     "floats": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -31,15 +31,16 @@ def test_load_array__is_what_was_saved(tmp_path, mapped):
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 2), (1, 2), (2, 2)])
-def test_load_rows__is_the_stretch_that_was_asked_for(tmp_path, start, stop):
+def test_row_reader__gives_the_stretch_that_was_asked_for(tmp_path, start, stop):
     arrays = {
         "wide": np.arange(6, dtype=np.int16).reshape(2, 3),
         "flat": np.array([0.5, 1.5]),
         "empty": np.zeros((2, 0)),
     }
     save_arrays(tmp_path / "saved", arrays, {})
+    reader = RowReader(tmp_path / "saved")
     for name, array in arrays.items():
-        found = load_rows(tmp_path / "saved", name, start, stop)
+        found = reader.read(name, start, stop)
         np.testing.assert_array_equal(found, array[start:stop])
         assert found.dtype == array.dtype
         assert found.flags.writeable

@@ -206,9 +206,9 @@ def command(
     config = None if site is None else load_config(Site(site).config_path)
     if out is None:
         out = site / "evaluations" / f"date={date}" if site is not None else Path(f"{table.stem}-evaluation")  # type: ignore[union-attr]
-    # Workers map the decoded rows from here, so it lies beside the results, in a folder that they see.
     for left in out.glob(".rows-*"):  # of a comparison that was killed
         shutil.rmtree(left, ignore_errors=True)
+    # Workers read the decoded rows from here, so it lies beside the results, in a folder that they see.
     scratch = (out / f".rows-{uuid.uuid4().hex[:12]}").resolve()
     if table is not None:
         read_rank_table(table)
