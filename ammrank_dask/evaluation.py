@@ -228,7 +228,7 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     score_seconds = 0.0
     parts: list[Measures] = []
     policies = POLICIES.get(method_label(name), ()) if count_exposure else ()
-    counters = {policy: COUNTERS[policy](test.n_rows, rows.n_categories) for policy in policies}
+    counters = {policy: COUNTERS[policy](test.n_rows, model.tie_order_) for policy in policies}
     for block in range(len(test)):
         X, rankings, tied = test[block]
         started = time.perf_counter()
@@ -237,7 +237,7 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
         users = test.users(block)
         parts.append(measure_block(scores, rankings, tied, users.hashes, slice_codes(users, rows)))
         for counter in counters.values():
-            counter.add(scores, model.tie_order_)
+            counter.add(scores)
     orders = getattr(model, "group_orders_", None)
     planes = getattr(model, "n_planes_", None)
     return FoldResult(

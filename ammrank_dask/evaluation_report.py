@@ -27,6 +27,7 @@ PAPER = {
 ORDER = ("central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", REFERENCE)
 """Methods from the largest to the smallest error in the paper."""
 FIGURE_GROUPS = (("female", "21-24"), ("male", "21-24"), ("female", "65+"), ("male", "65+"))
+_ALIKE = "both rank every test user alike: the features tell no groups of users apart"
 _CURVES = ("precision", "recall", "f1", "ndcg")
 
 
@@ -108,6 +109,7 @@ def _check_order(measures: Mapping[str, Measures], variant: str) -> list[dict[st
     for worse, better in itertools.pairwise(present):
         change, low, high = measures[worse].difference(measures[better])
         verdict = "holds" if low > 0 else "turned round" if high < 0 else "too close to tell"
+        is_alike = change == low == high == 0
         printed = PAPER.get(variant)
         pairs.append(
             {
@@ -116,7 +118,7 @@ def _check_order(measures: Mapping[str, Measures], variant: str) -> list[dict[st
                 "difference": change,
                 "interval": [low, high],
                 "verdict": verdict,
-                "why": _explain(worse, better, measures, verdict),
+                "why": _ALIKE if is_alike else _explain(worse, better, measures, verdict),
                 "paper": None if printed is None else printed[worse] - printed[better],
             }
         )
@@ -128,8 +130,6 @@ def _explain(worse: str, better: str, measures: Mapping[str, Measures], verdict:
     if verdict == "holds":
         return None
     one, other = measures[worse], measures[better]
-    if np.array_equal(one.difference(other), np.zeros(3)):
-        return "both rank every test user alike: the features tell no groups of users apart"
     if verdict == "too close to tell":
         told = f"the interval includes 0: {one.n_users:,} test users do not tell the two apart"
         return told + _where(worse, better, one, other)

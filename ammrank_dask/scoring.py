@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -265,47 +265,64 @@ class ScoreJob:
         self, client: Client, features: Features, live: LiveExposure, progress: Progress
     ) -> list[dict[str, Any]]:
         """Return the facts of all partitions, after scoring those that are not done."""
-        found = {partition: self.finished_facts(partition) for partition in range(self.n_partitions)}
-        missing = [partition for partition, facts in found.items() if facts is None]
-        rows = [features.run.manifest["parts"][partition]["rows"] for partition in missing]
 
-        def show_exposure(_: int, facts: dict[str, Any]) -> None:
+        def show(facts: dict[str, Any]) -> None:
             if self.settings.policy in facts["policies"]:
                 _add_exposure(live, facts["policies"][self.settings.policy])
 
-        for partition, facts in found.items():
-            if facts is not None:
-                show_exposure(partition, facts)
-        tasks = [(self, partition) for partition in missing]
-        results = run_tasks(
-            client, "score", score_partition, tasks, units=rows, on_result=show_exposure, progress=progress
-        )
+        found = [self.finished_facts(partition) for partition in range(self.n_partitions)]
+        rows = [part["rows"] for part in features.run.manifest["parts"]]
+        facts = self._complete(client, "score", score_partition, found, show=show, rows=rows, progress=progress)
         live.flush()
-        found |= dict(zip(missing, results, strict=True))
-        return [facts for facts in found.values() if facts is not None]
+        return facts
 
     def _hold_all(
         self, client: Client, policy: Policy, plan: Any, live: LiveExposure, progress: Progress
     ) -> list[dict[str, Any]]:
         """Return the counts of a policy that needed all scores, after writing the partitions that are not done."""
-        found: dict[int, dict[str, Any] | None] = dict.fromkeys(range(self.n_partitions))
         is_in_force = policy.name == self.settings.policy
 
-        def show_exposure(_: int, counts: dict[str, Any]) -> None:
+        def show(counts: dict[str, Any]) -> None:
             if is_in_force:
                 _add_exposure(live, counts)
 
-        if is_in_force:
-            found = {partition: written_facts(self.run, partition) for partition in found}
-        for partition, counts in found.items():
-            if counts is not None:
-                show_exposure(partition, counts)
-        missing = [partition for partition, counts in found.items() if counts is None]
-        tasks = [(self, partition, policy.name, plan) for partition in missing]
-        results = run_tasks(client, policy.name, hold_partition, tasks, on_result=show_exposure, progress=progress)
+        found = [written_facts(self.run, partition) if is_in_force else None for partition in range(self.n_partitions)]
+        counts = self._complete(
+            client, policy.name, hold_partition, found, policy.name, plan, show=show, progress=progress
+        )
         live.flush()
-        found |= dict(zip(missing, results, strict=True))
-        return [counts for counts in found.values() if counts is not None]
+        return counts
+
+    def _complete(
+        self,
+        client: Client,
+        stage: str,
+        function: Callable[..., dict[str, Any]],
+        found: Sequence[dict[str, Any] | None],
+        *arguments: Any,
+        show: Callable[[dict[str, Any]], None],
+        rows: Sequence[int] | None = None,
+        progress: Progress,
+    ) -> list[dict[str, Any]]:
+        """Return what all partitions came to, in their order: as `found`, or from a task where that is None.
+
+        `show` gets each of them as soon as it is known; `rows` are the users of the partitions.
+        """
+        for facts in found:
+            if facts is not None:
+                show(facts)
+        missing = [partition for partition, facts in enumerate(found) if facts is None]
+        results = run_tasks(
+            client,
+            stage,
+            function,
+            [(self, partition, *arguments) for partition in missing],
+            units=None if rows is None else [rows[partition] for partition in missing],
+            on_result=lambda _, facts: show(facts),
+            progress=progress,
+        )
+        made = dict(zip(missing, results, strict=True))
+        return [made[partition] if facts is None else facts for partition, facts in enumerate(found)]
 
     def finished_facts(self, partition: int) -> dict[str, Any] | None:
         """Return the facts of a partition that needs no scoring any more, else None."""

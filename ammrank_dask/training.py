@@ -11,7 +11,6 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,24 +19,30 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features import Features
-from ammrank_dask.metrics import disagreement_error
 from ammrank_dask.monitor.events import publish
-from ammrank_dask.monitor.meters import measure
-from ammrank_dask.planes import PlaneSums, WeightMean, train_block
+from ammrank_dask.planes import PlaneSums, WeightMean
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.shards import (
     MERGE_WIDTH,
     RowBlock,
-    advance_step,
     choose_sample,
     cut_blocks,
     deal_blocks,
-    merge_sums,
 )
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from ammrank_dask.training_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
+from ammrank_dask.training_rows import TRAIN, prepare_rows
+from ammrank_dask.training_tasks import (
+    AVERAGE,
+    LAST,
+    close_round,
+    load_candidate,
+    merge_shards,
+    save_planes,
+    train_shard,
+    validate_rows,
+)
 from ammrank_dask.warm_start import planes_of_model
-from storage.checkpoints import is_saved, load_array, load_facts, save_arrays
+from storage.checkpoints import is_saved, load_array, load_facts
 from storage.errors import BadInput, TooFewUsers
 from storage.files import digest_of, read_json, write_json
 
@@ -46,7 +51,7 @@ logger = logging.getLogger(__name__)
 CLICKERS_WANTED = 50
 """Clickers of every category in the first pass over a sample, which gives all shards a common set of planes."""
 SAMPLE_ROWS = 10_000
-LAST, AVERAGE, BEST = "last", "average", "best"
+BEST = "best"
 
 
 @dataclass(frozen=True)
@@ -245,7 +250,7 @@ class _Training:
         needs_pass = self.plan.shards > 1 and ((planes.n_planes == 0) & (clickers.sum(axis=0) > 0)).any()
         first = self.folder / "start" if needs_pass else self._checkpoint(0, 0)
         if not is_saved(first):
-            _save_planes(first, planes, WeightMean())
+            save_planes(first, planes, WeightMean())
         if needs_pass:
             sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
             task = (first, self.folder, [blocks[i] for i in sample], self.model, -1, self.model.max_planes)
@@ -402,122 +407,7 @@ class _Training:
         return int(epoch), int(round_)
 
 
-def train_shard(
-    checkpoint: Path, folder: Path, blocks: list[RowBlock], model: AMMRank, epoch: int, max_planes: int, output: Path
-) -> None:
-    """Train a copy of the model on blocks, one after the other, and write what it became.
-
-    The rows of a block are visited in an order drawn from (seed, epoch, block), as `AMMRank.fit_blocks` does; the
-    first pass, epoch -1, has an order of its own.
-    """
-    planes = _load_planes(checkpoint)
-    options = {**model.block_options(), "max_planes": max_planes}
-    if not max_planes:
-        options |= {"prune_every": None, "clone_probability": 0.0}
-    rows: dict[int, PreparedRows] = {}
-    loss = 0.0
-    for block in blocks:
-        if block.partition not in rows:
-            rows[block.partition] = PreparedRows(folder / f"rows-{block.partition:05d}", TRAIN)
-        with measure("read"):
-            X, rankings = rows[block.partition].read(block.start, block.stop)
-        key = [model.seed, epoch, block.number] if epoch >= 0 else [model.seed, 2**31, block.number, 1]
-        order = np.random.default_rng(key).permutation(len(rankings))
-        with measure("kernel"):
-            loss += train_block(planes, X, rankings, order, **options)
-    with measure("write"):
-        _save_planes(output, planes, WeightMean(), loss=loss)
-
-
-def merge_shards(parts: list[Path], weights: list[float], output: Path) -> None:
-    """Write the weighted sum of some models."""
-    with measure("merge"):
-        sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights)
-    with measure("write"):
-        save_arrays(output, {"sums": sums}, {})
-
-
-def close_round(
-    now: Path, shards: list[Path], merged: list[tuple[Path, float]], rows: int, sums_up: bool, following: Path,
-    average_with: float | None,
-) -> dict[str, Any]:  # fmt: skip
-    """Merge what is left to merge, write the checkpoint after a round, and return its facts.
-
-    Parameters
-    ----------
-    now, following
-        The checkpoints before and after the round.
-    shards
-        What the shards learned, in their order.
-    merged
-        The models to merge, with their weights.
-    rows, sums_up
-        Rows of the round, and whether earlier rounds of the epoch count with it.
-    average_with
-        λ when the model belongs to the average, else None.
-    """
-    before, learned = load_facts(now), [load_facts(shard) for shard in shards]
-    planes = _load_planes(shards[0])
-    parts, weights = zip(*merged, strict=True)
-    with measure("merge"):
-        planes.sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights).astype(np.float32)
-    planes.step = advance_step(before["step"], [facts["step"] - before["step"] for facts in learned])
-    mean = _load_mean(now)
-    if average_with is not None:
-        mean.add(planes.weights(average_with), planes.plane_id)
-    loss = sum(facts["loss"] for facts in learned)
-    earlier = (before["loss"], before["rows"]) if sums_up else (0.0, 0)
-    _save_planes(following, planes, mean, loss=loss + earlier[0], rows=rows + earlier[1])
-    return {"loss": loss, "n_planes": planes.n_planes.tolist()}
-
-
-def validate_rows(checkpoint: Path, kind: str, rows: Path, model: AMMRank) -> tuple[float, int]:
-    """Return the sum of the disagreement errors of the validation users of a partition, and their number."""
-    X, rankings = PreparedRows(rows, VALIDATION).read()
-    if not len(rankings):
-        return 0.0, 0
-    scorer = AMMRank(**model.get_params())
-    planes, weights = load_candidate(checkpoint, kind, model.regularization)
-    popularity = np.zeros(len(planes.n_planes), np.int64)
-    scorer.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=0)
-    return disagreement_error(scorer.decision_function(X), rankings) * len(rankings), len(rankings)
-
-
-def load_candidate(checkpoint: Path, kind: str, regularization: float) -> tuple[PlaneSums, np.ndarray]:
-    """Return the planes of a checkpoint and their weights: those of the model itself, or of the average."""
-    planes = _load_planes(checkpoint)
-    weights = _load_mean(checkpoint).weights() if kind == AVERAGE else planes.weights(regularization)
-    return planes, weights
-
-
 def _best_epoch(history: list[dict[str, Any]]) -> int | None:
     """Return the epoch, from 1, with the least error; None before there is one."""
     known = [(closed["validation_error"], closed["epoch"]) for closed in history]
     return min(((error, epoch) for error, epoch in known if error is not None), default=(0.0, None))[1]
-
-
-def _save_planes(folder: Path, planes: PlaneSums, mean: WeightMean, *, loss: float = 0.0, rows: int = 0) -> None:
-    n_total = int(planes.n_planes.sum())
-    # Without the room for more planes, which differs from shard to shard: sums that are merged have one shape.
-    arrays = {
-        "sums": planes.sums[:, :n_total],
-        "plane_category": planes.plane_category[:n_total],
-        "n_planes": planes.n_planes,
-        "plane_id": planes.plane_id,
-        **mean.to_arrays(),
-    }
-    facts = {"step": planes.step, "next_id": planes.next_id, "n_models": mean.n_models, "loss": loss, "rows": rows}
-    save_arrays(folder, arrays, facts)
-
-
-def _load_planes(folder: Path) -> PlaneSums:
-    facts: Mapping[str, Any] = load_facts(folder)
-    arrays = {name: load_array(folder, name) for name in ("sums", "plane_category", "n_planes", "plane_id")}
-    return PlaneSums(**arrays, step=facts["step"], next_id=facts["next_id"])
-
-
-def _load_mean(folder: Path) -> WeightMean:
-    n_models = load_facts(folder)["n_models"]
-    if not n_models:
-        return WeightMean()
-    return WeightMean.from_arrays(load_array(folder, "mean_total"), load_array(folder, "mean_id"), n_models)

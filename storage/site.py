@@ -145,6 +145,10 @@ class Site:
             found.add(current.date)
         return sorted(found)
 
+    def is_published(self, date: dt.date) -> bool:
+        """Tell whether the qualifications of a date were published."""
+        return date in self.published_nights()
+
     def unmark_removed_nights(self) -> None:
         """Remember no longer that nights were published whose qualifications are gone."""
         for path in self._marks.glob("date=*"):

@@ -439,9 +439,9 @@ def test_prepare_table__does_not_depend_on_anything_but_the_number_of_rows(tmp_p
 
 
 def count_policy(name, blocks, tie_order, k):
-    counter = COUNTERS[name](sum(len(block) for block in blocks), len(tie_order), k)
+    counter = COUNTERS[name](sum(len(block) for block in blocks), np.array(tie_order), k)
     for block in blocks:
-        counter.add(block, np.array(tie_order))
+        counter.add(block)
     return counter.counts()
 
 

@@ -10,8 +10,7 @@ from storage.site import Site
 from storage.verdicts import verdict_dates
 from workflows.config import Config
 from workflows.ingest import Ingested
-from workflows.mapping import fits, model_identity
-from workflows.models import MODEL_KIND
+from workflows.models import MODEL_KIND, fits, model_date
 from workflows.score import find_previous
 
 
@@ -28,7 +27,7 @@ def find_champion(site: Site, date: dt.date) -> Run | None:
 def find_published_model(site: Site, date: dt.date) -> Run | None:
     """Return the model that scored the night of a date, if that is published: a rerun of it decides nothing anew."""
     folder = site.qualifications_folder(date)
-    return _model_of(site, folder) if date in site.published_nights() and is_finished(folder) else None
+    return _model_of(site, folder) if site.is_published(date) and is_finished(folder) else None
 
 
 def _model_of(site: Site, qualifications: Path) -> Run | None:
@@ -45,9 +44,8 @@ def is_due(site: Site, champion: Run | None, config: Config, known: Ingested) ->
     """
     if champion is None:
         return True
-    trained = champion.manifest["config"]
-    if not fits(trained, model_identity(config, known.taxonomy)):
+    if not fits(champion, config, known.taxonomy):
         return True
     judged = [date for date in verdict_dates(site) if date < known.date]
-    last = max([dt.date.fromisoformat(trained["date"]), *judged])
+    last = max([dt.date.fromisoformat(model_date(champion)), *judged])
     return (known.date - last).days >= config.train.every_nights

@@ -13,8 +13,7 @@ from storage.verdicts import Verdict, read_verdict, write_verdict
 from workflows.config import Config
 from workflows.features import training_features
 from workflows.ingest import Ingested
-from workflows.mapping import fits, model_identity
-from workflows.models import checked_model
+from workflows.models import checked_model, fits, model_date
 
 
 def choose_model(
@@ -33,8 +32,8 @@ def choose_model(
     """
     if champion is None:
         return challenger, "no model before it"
-    if not fits(champion.manifest["config"], model_identity(config, known.taxonomy)):
-        return challenger, f"the model of {_date(champion)} has other categories or features and was not compared"
+    if not fits(champion, config, known.taxonomy):
+        return challenger, f"the model of {model_date(champion)} has other categories or features and was not compared"
     settings = {"k": config.score.k, **config.gate.model_dump()}
     verdict = read_verdict(site, known.date)
     if verdict is None or (verdict.champion, verdict.challenger, verdict.facts["settings"]) != (
@@ -64,8 +63,9 @@ def _judge(
         reason = f"{new.n_users} gate users are fewer than gate.min_users {config.gate.min_users}; not compared"
     else:
         accepted = is_no_worse(new, old, config.gate.tolerance)
+        outcome = "passed" if accepted else f"the model of {model_date(champion)} stays"
         reason = (
-            f"{'passed' if accepted else f'the model of {_date(champion)} stays'}: disagreement error {new.error:.4f}"
+            f"{outcome}: disagreement error {new.error:.4f}"
             f" against {old.error:.4f}, precision at {config.score.k} {new.precision:.4f} against"
             f" {old.precision:.4f}, {new.n_users:,} gate users, tolerance {config.gate.tolerance:.1%}"
         )
@@ -73,11 +73,7 @@ def _judge(
         "accepted": accepted,
         "reason": reason,
         "settings": settings,
-        "champion": {"date": _date(champion), **old.to_json()},
-        "challenger": {"date": _date(challenger), **new.to_json()},
+        "champion": {"date": model_date(champion), **old.to_json()},
+        "challenger": {"date": model_date(challenger), **new.to_json()},
     }
     return Verdict(challenger.digest, champion.digest, accepted, facts)
-
-
-def _date(model: Run) -> str:
-    return str(model.manifest["config"]["date"])

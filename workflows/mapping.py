@@ -9,7 +9,6 @@ from typing import Any
 from ammrank_dask.build import FeatureSettings
 from storage.errors import BadInput
 from storage.events import EventMapping
-from storage.files import digest_of
 from storage.lake import EventColumns
 from storage.people import PeopleMapping
 from storage.registry import FORMAT
@@ -119,17 +118,3 @@ def feature_settings(config: Config, taxonomy: Taxonomy) -> FeatureSettings:
         config.lake.users is not None,
         config.features.normalize,
     )
-
-
-def model_identity(config: Config, taxonomy: Taxonomy) -> dict[str, str]:
-    """Return by what a model knows its features: their columns, and what the values in them mean."""
-    settings = feature_settings(config, taxonomy)
-    return {
-        "columns": settings.columns.digest,
-        "values": digest_of([settings.alpha, settings.intensity, settings.normalize]),
-    }
-
-
-def fits(model: Mapping[str, Any], identity: Mapping[str, str]) -> bool:
-    """Tell whether the config of a model's run names these features."""
-    return all(model.get(key) == value for key, value in identity.items())

@@ -1,12 +1,16 @@
-"""Load the models of a site, every byte checked against the manifest of their run first."""
+"""Know the models of a site: load them checked, and tell which features they were trained on."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 from ammrank_dask.ranker import AMMRank
+from storage.files import digest_of
 from storage.parts import check_files
 from storage.runs import Run
+from storage.taxonomy import Taxonomy
+from workflows.config import Config
+from workflows.mapping import feature_settings
 
 MODEL_KIND, MODEL_NAME = "model", "model.zarr"
 
@@ -20,3 +24,29 @@ def checked_model(run: Run) -> Path:
 def load_site_model(run: Run) -> AMMRank:
     """Load the model of a run after checking its bytes."""
     return AMMRank.load(checked_model(run))
+
+
+def model_identity(config: Config, taxonomy: Taxonomy) -> dict[str, str]:
+    """Return by what a model knows its features: their columns, and what the values in them mean."""
+    settings = feature_settings(config, taxonomy)
+    return {
+        "columns": settings.columns.digest,
+        "values": digest_of([settings.alpha, settings.intensity, settings.normalize]),
+    }
+
+
+def fits(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
+    """Tell whether a model was trained on features of these columns, with the same meaning."""
+    found = run.manifest["config"]
+    return all(found.get(key) == value for key, value in model_identity(config, taxonomy).items())
+
+
+def has_same_values(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
+    """Tell whether values mean the same to a model: columns and categories can be matched by name, values cannot."""
+    same: bool = run.manifest["config"].get("values") == model_identity(config, taxonomy)["values"]
+    return same
+
+
+def model_date(run: Run) -> str:
+    """Return the date that a model was trained for."""
+    return str(run.manifest["config"]["date"])

@@ -16,6 +16,7 @@ from workflows.config import Config
 from workflows.features import score_features
 from workflows.gate import choose_model
 from workflows.ingest import ingest
+from workflows.models import model_date
 from workflows.notify import announce
 from workflows.options import AmmrankCommand, computing_options, nights_options, show, site_argument
 from workflows.record import record_night
@@ -59,7 +60,7 @@ def nightly(
             with night.stage("report"):
                 report = write_night_report(client, site, config, known, scored, rebuild=rebuild, progress=progress)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
-            facts["model"] = f"of {model.manifest['config']['date']}"
+            facts["model"] = f"of {model_date(model)}"
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
         with night.stage("publish"):
             facts["published"] = site.publish(date, roles)

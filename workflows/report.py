@@ -164,7 +164,7 @@ def _look_back(
     date = known.date - dt.timedelta(nights)
     found: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
     folder = site.qualifications_folder(date)
-    if date not in site.published_nights() or not is_finished(folder):
+    if not site.is_published(date) or not is_finished(folder):
         return found
     categories = known.taxonomy.categories
     first_cell = config.event_groups.index(CLICK_GROUP) * len(categories)

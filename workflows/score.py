@@ -24,8 +24,7 @@ from storage.site import Site
 from workflows.config import Config
 from workflows.features import score_features
 from workflows.ingest import Ingested, ingest
-from workflows.mapping import model_identity
-from workflows.models import load_site_model
+from workflows.models import has_same_values, load_site_model, model_date
 from workflows.options import (
     AmmrankCommand,
     computing_options,
@@ -79,10 +78,9 @@ def score_users(
 ) -> Run:
     """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
     check_k(config, known)
-    identity = model_identity(config, known.taxonomy)
-    if model.manifest["config"].get("values") != identity["values"]:
+    if not has_same_values(model, config, known.taxonomy):
         raise BadInput(
-            f"the model of {model.manifest['config']['date']} was trained with another alpha, features.intensity or"
+            f"the model of {model_date(model)} was trained with another alpha, features.intensity or"
             f" features.normalize; run `ammrank train {site.path} --date {known.date}` first"
         )
     settings = score_settings(config)
@@ -152,7 +150,7 @@ def _published_run(
     final = site.qualifications_folder(date)
     if not is_finished(final):
         return None
-    if rebuild or date not in site.published_nights():
+    if rebuild or not site.is_published(date):
         try:
             verify_run(final)
             found = open_run(final, QUALIFICATIONS_KIND)

@@ -23,8 +23,7 @@ from storage.verdicts import rejected_models
 from workflows.config import Config
 from workflows.features import plan_training_features, training_features
 from workflows.ingest import Ingested, ingest
-from workflows.mapping import model_identity
-from workflows.models import MODEL_KIND, MODEL_NAME, load_site_model
+from workflows.models import MODEL_KIND, MODEL_NAME, has_same_values, load_site_model, model_date, model_identity
 from workflows.options import (
     AmmrankCommand,
     computing_options,
@@ -52,8 +51,8 @@ def find_model(site: Site, date: dt.date) -> Run | None:
     """Return the newest model that is not younger than a date, and that the gate did not turn down."""
     models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
     rejected = rejected_models(site)
-    usable = [run for run in models if run.manifest["config"]["date"] <= str(date) and run.digest not in rejected]
-    return max(usable, key=lambda run: run.manifest["config"]["date"], default=None)
+    usable = [run for run in models if model_date(run) <= str(date) and run.digest not in rejected]
+    return max(usable, key=model_date, default=None)
 
 
 def train_if_possible(
@@ -135,18 +134,14 @@ def _model_to_start_from(config: Config, known: Ingested, start: Run | None) -> 
     """Return the model of a run, None when it is not wanted, of other features or has no category in common."""
     if start is None or not config.train.warm_start:
         return None
-    if start.manifest["config"].get("values") != model_identity(config, known.taxonomy)["values"]:
-        logger.warning("the model of %s is of other features; training begins without it", _date(start))
+    if not has_same_values(start, config, known.taxonomy):
+        logger.warning("the model of %s is of other features; training begins without it", model_date(start))
         return None
     model = load_site_model(start)
     if not set(model.categories_ or ()) & set(known.taxonomy.categories):
-        logger.warning("the model of %s ranks other categories; training begins without it", _date(start))
+        logger.warning("the model of %s ranks other categories; training begins without it", model_date(start))
         return None
     return model
-
-
-def _date(model: Run) -> str:
-    return str(model.manifest["config"]["date"])
 
 
 def _tune(client: Any, site: Site, config: Config, features: Run, progress: Progress) -> Tuning:

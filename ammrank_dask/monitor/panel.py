@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from bokeh.plotting import figure
 BLUE, PALE, ORANGE, GREY, RED, INK = "#3f76b0", "#e3e6ea", "#e8912d", "#b9c0ca", "#c8372d", "#333c47"
 
 
-class Panel:
+class Panel(ABC):
     """A figure and what it shows now: every change of a property is a message to the browser."""
 
     def __init__(self, name: str, title: str, **options: Any) -> None:
@@ -51,9 +52,9 @@ class Panel:
             axis.ticker = FixedTicker(ticks=list(places))
             axis.major_label_overrides = labels
 
+    @abstractmethod
     def update(self, facts: dict[str, Any]) -> None:
         """Show a snapshot."""
-        raise NotImplementedError
 
 
 def empty_source(*columns: str) -> ColumnDataSource:
