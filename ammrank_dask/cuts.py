@@ -14,10 +14,10 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.kernels.selection import DIGIT_BITS, count_digits
+from ammrank_dask.storage.checkpoints import load_array, load_facts, save_arrays
+from ammrank_dask.storage.ids import UserIds, concat, ids_from_arrays
+from ammrank_dask.storage.qualifications import WORK
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from storage.checkpoints import load_array, load_facts, save_arrays
-from storage.ids import UserIds, concat, ids_from_arrays
-from storage.qualifications import WORK
 
 _TASKS = 32
 """Tasks of a pass, each over several partitions, so that what comes back does not grow with their number."""

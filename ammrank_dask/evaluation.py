@@ -31,9 +31,9 @@ from ammrank_dask.methods.base import Ranker
 from ammrank_dask.methods.registry import REFERENCE, Setting, build_method, grid_of, load_method, method_label
 from ammrank_dask.metrics import disagreement_errors
 from ammrank_dask.policies import PolicyCounts
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from storage.errors import BadInput
-from storage.vocabulary import GROUPS
 
 logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from ammrank_dask.evaluation_rows import Rows
 from ammrank_dask.exposure import Thresholds, measure_policy
 from ammrank_dask.measures import Measures, SliceSums
 from ammrank_dask.methods.registry import REFERENCE
-from storage.vocabulary import AGE_BUCKETS, GENDERS
+from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 
 PAPER = {
     "no-adv": {"amm": 0.3446, "central-mal": 0.2957, "ag-mal": 0.2820, "ib-mal": 0.2694, "lr": 0.2110,

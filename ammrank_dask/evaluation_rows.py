@@ -18,10 +18,10 @@ from ammrank_dask.features import open_features
 from ammrank_dask.hashing import hash_ids
 from ammrank_dask.rankings import check_rankings
 from ammrank_dask.rows import read_csr
-from storage.checkpoints import RowReader, load_facts, save_arrays
-from storage.errors import BadInput
-from storage.ids import UserIds, ids_from_values
-from storage.vocabulary import AGE_BUCKETS, GENDERS
+from ammrank_dask.storage.checkpoints import RowReader, load_facts, save_arrays
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.ids import UserIds, ids_from_values
+from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 
 FOLD_SALT = 0x666F6C6475736572
 TUNING_SALT = 0x74756E6575736572

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from ammrank_dask.policies import PolicyCounts
-from storage.vocabulary import CATEGORY
+from ammrank_dask.storage.vocabulary import CATEGORY
 
 
 @dataclass(frozen=True)

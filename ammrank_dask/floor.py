@@ -12,10 +12,10 @@ from ammrank_dask.evaluation_rows import RESAMPLING_SALT, deal_users
 from ammrank_dask.features import Features, open_features
 from ammrank_dask.hashing import hash_ids
 from ammrank_dask.measures import Measures, measure_block
+from ammrank_dask.storage.files import read_json
+from ammrank_dask.storage.ids import ids_from_values
+from ammrank_dask.storage.lake_write import read_truth, simulation_path, truth_path
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from storage.files import read_json
-from storage.ids import ids_from_values
-from storage.lake_write import read_truth, simulation_path, truth_path
 
 TRUTHS = ("expected_clicks", "propensity")
 """What the simulator knows: the expected click intensity of the label window, and the taste for each category."""

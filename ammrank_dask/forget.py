@@ -15,17 +15,17 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from ammrank_dask.features import csr_attributes
+from ammrank_dask.storage.codec import METADATA
+from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.files import swap_folder, temporary_beside, write_atomic
+from ammrank_dask.storage.forgotten import ForgetList, drop_users, load_forgotten
+from ammrank_dask.storage.ids import ids_from_arrays
+from ammrank_dask.storage.parts import CheckedReader, check_part, part_path, write_part
+from ammrank_dask.storage.qualifications import KIND as QUALIFICATIONS
+from ammrank_dask.storage.registry import FEATURES, PART_SCHEMAS
+from ammrank_dask.storage.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
+from ammrank_dask.storage.vocabulary import USER_ID
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from storage.codec import METADATA
-from storage.errors import AmmrankError
-from storage.files import swap_folder, temporary_beside, write_atomic
-from storage.forgotten import ForgetList, drop_users, load_forgotten
-from storage.ids import ids_from_arrays
-from storage.parts import CheckedReader, check_part, part_path, write_part
-from storage.qualifications import KIND as QUALIFICATIONS
-from storage.registry import FEATURES, PART_SCHEMAS
-from storage.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
-from storage.vocabulary import USER_ID
 
 _ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
 

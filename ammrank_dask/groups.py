@@ -10,13 +10,13 @@ from distributed import Client
 
 from ammrank_dask.demographics import Demographics, describe_users
 from ammrank_dask.held import Held, HeldPart
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.ids import ids_from_arrays
+from ammrank_dask.storage.parts import PartRef
+from ammrank_dask.storage.registry import USERS
+from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from storage.errors import BadInput
-from storage.ids import ids_from_arrays
-from storage.parts import PartRef
-from storage.registry import USERS
-from storage.runs import Run
-from storage.vocabulary import AGE_BUCKETS, GENDERS
 
 TOP = 10
 MIN_GROUP_USERS = 20

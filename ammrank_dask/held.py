@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage.ids import UserIds, ids_from_values
-from storage.parts import CheckedReader
-from storage.qualifications import BY_USER
-from storage.runs import Run
-from storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
+from ammrank_dask.storage.ids import UserIds, ids_from_values
+from ammrank_dask.storage.parts import CheckedReader
+from ammrank_dask.storage.qualifications import BY_USER
+from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ammrank_dask.kernels.interest import aggregate_cells, fold_cells
-from storage.ids import UserIds, empty_ids, ids_from_arrays, union
-from storage.vocabulary import DAY_US
+from ammrank_dask.storage.ids import UserIds, empty_ids, ids_from_arrays, union
+from ammrank_dask.storage.vocabulary import DAY_US
 
 
 def end_of(date: dt.date) -> int:

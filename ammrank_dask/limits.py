@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from ammrank_dask.kernels.scoring import Filter
-from storage.errors import BadInput
-from storage.vocabulary import AGE_BUCKETS, GENDERS
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 
 UNKNOWN_AGE, UNKNOWN_GENDER = "unknown-age", "unknown-gender"
 USER_GROUPS = (*AGE_BUCKETS, UNKNOWN_AGE, *GENDERS, UNKNOWN_GENDER)

@@ -13,13 +13,24 @@ import scipy.sparse as sp
 from ammrank_dask.build import FeatureSettings, build_rows
 from ammrank_dask.demographics import Demographics, describe_users
 from ammrank_dask.interest import aggregate_events
-from storage.errors import BadInput
-from storage.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
-from storage.ids import UserIds, ids_from_values, union
-from storage.lake import EventColumns, require_columns
-from storage.people import PeopleMapping, decode_people
-from storage.taxonomy import Taxonomy, build_taxonomy, flat_taxonomy
-from storage.vocabulary import AGE, CATEGORY, CLICK_GROUP, GENDER, GENDERS, GROUP, GROUPS, PARENT, TIMESTAMP, USER_ID
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
+from ammrank_dask.storage.ids import UserIds, ids_from_values, union
+from ammrank_dask.storage.lake import EventColumns, require_columns
+from ammrank_dask.storage.people import PeopleMapping, decode_people
+from ammrank_dask.storage.taxonomy import Taxonomy, build_taxonomy, flat_taxonomy
+from ammrank_dask.storage.vocabulary import (
+    AGE,
+    CATEGORY,
+    CLICK_GROUP,
+    GENDER,
+    GENDERS,
+    GROUP,
+    GROUPS,
+    PARENT,
+    TIMESTAMP,
+    USER_ID,
+)
 
 _ANY_AGE_DAYS = 1_000_000
 

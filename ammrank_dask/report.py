@@ -13,8 +13,8 @@ from ammrank_dask.drift import population_stability
 from ammrank_dask.exposure import Thresholds, exposure_table, has_ranks, measure_policy, share_of, starved
 from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.qualifications import Qualifications
+from ammrank_dask.storage.vocabulary import CATEGORY, RANK
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from storage.vocabulary import CATEGORY, RANK
 
 
 def exposure_report(client: Client, quals: Qualifications, *, progress: Progress = silent) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any
 
 from ammrank_dask.limits import Limits, limits_by_name
 from ammrank_dask.policies import POLICIES, Policy
-from storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,10 @@ import pyarrow as pa
 from distributed import Client
 from numpy.typing import NDArray
 
+from ammrank_dask.storage import lake_write
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import read_json, sweep_temporary, write_json
+from ammrank_dask.storage.vocabulary import DAY_US, GROUPS, USER_ID
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.world import Floats, Stream, World, read_world_taxonomy
 from ammrank_dask.world_events import (
@@ -23,10 +27,6 @@ from ammrank_dask.world_events import (
     settled_stock,
 )
 from ammrank_dask.world_users import Demographics, Tastes, draw_demographics, draw_tastes
-from storage import lake_write
-from storage.errors import BadInput
-from storage.files import read_json, sweep_temporary, write_json
-from storage.vocabulary import DAY_US, GROUPS, USER_ID
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 from distributed import Client, KilledWorker, as_completed
 
 from ammrank_dask.monitor.events import Throttle, publish
-from storage.errors import AmmrankError
+from ammrank_dask.storage.errors import AmmrankError
 
 logger = logging.getLogger(__name__)
 

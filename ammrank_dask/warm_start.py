@@ -8,7 +8,7 @@ import numpy as np
 
 from ammrank_dask.plane_model import PlaneModel
 from ammrank_dask.planes import PlaneSums
-from storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput
 
 
 def planes_of_model(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.vocabulary import AGE_BUCKET_STARTS, GENDERS
+from ammrank_dask.storage.vocabulary import AGE_BUCKET_STARTS, GENDERS
 
 Floats = NDArray[np.float32]
 

@@ -16,9 +16,9 @@ from ammrank_dask.kernels.world import (
     draw_clicks,
     stamp_events,
 )
+from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, CLICK_GROUP, DAY_US, GROUPS
 from ammrank_dask.world import Floats, World
 from ammrank_dask.world_users import GROUP_RATES, Tastes
-from storage.vocabulary import AD_VIEW_GROUP, CLICK_GROUP, DAY_US, GROUPS
 
 # Share of the ads shown that follow the user's own taste.
 TARGETING = 0.8

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ammrank_dask.kernels.world import draw_personas, mix_taste
+from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE_BUCKET_STARTS
 from ammrank_dask.world import Floats, Stream, World
-from storage.vocabulary import AD_VIEW_GROUP, AGE_BUCKET_STARTS
 
 # Events of an average user and day; clicks are given before they are raised by the ads seen.
 GROUP_RATES = {"pv": 0.62, "sq": 0.22, "slc": 0.06, "olc": 0.14, AD_VIEW_GROUP: 0.48}

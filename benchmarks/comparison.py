@@ -14,14 +14,14 @@ import numpy as np
 from ammrank_dask.evaluation import prepare_features, run_fold, try_parameters
 from ammrank_dask.features import open_features
 from ammrank_dask.methods.registry import METHODS, grid_of
+from ammrank_dask.storage.evaluations import PAGE, write_evaluation
+from ammrank_dask.storage.site import Site
 from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.evaluate import evaluate_site, evaluate_table
+from ammrank_dask.workflows.features import training_features
+from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
-from storage.evaluations import PAGE, write_evaluation
-from storage.site import Site
-from workflows.config import Config
-from workflows.evaluate import evaluate_site, evaluate_table
-from workflows.features import training_features
-from workflows.ingest import ingest
 
 FIRST, DAYS = dt.date(2026, 1, 5), 60
 LAST = FIRST + dt.timedelta(DAYS - 1)

@@ -10,10 +10,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from distributed import Client
 
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
-from storage.site import Site
-from workflows.config import Config
-from workflows.ingest import ingest
 
 FIRST = dt.date(2026, 1, 5)
 COLUMNS = ["user_id", "group", "category", "timestamp"]

@@ -15,9 +15,9 @@ import yaml
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
-from storage.site import Site
-from workflows.cluster import BUILT_IN
-from workflows.config import Config, Lake
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.cluster import BUILT_IN
+from ammrank_dask.workflows.config import Config, Lake
 
 
 def describe_machine() -> str:

@@ -11,11 +11,11 @@ from typing import Any
 import psutil
 from distributed import Client
 
+from ammrank_dask.storage.run_log import read_attempt
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.nightly import nightly
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
-from storage.run_log import read_attempt
-from storage.site import Site
-from workflows.config import Config
-from workflows.nightly import nightly
 
 FIRST = dt.date(2026, 1, 5)
 

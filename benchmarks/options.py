@@ -18,9 +18,9 @@ from ammrank_dask.hashing import SPLITS, split_of
 from ammrank_dask.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.training import train
+from ammrank_dask.workflows.features import training_features
+from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
-from workflows.features import training_features
-from workflows.ingest import ingest
 
 FIRST = dt.date(2026, 1, 5)
 BASE: dict[str, Any] = {"epochs": 5, "regularization": 1e-3, "max_planes": 5}

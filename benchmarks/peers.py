@@ -20,10 +20,10 @@ from ammrank_dask.evaluation_rows import Blocks
 from ammrank_dask.features import open_features
 from ammrank_dask.methods.registry import Setting, build_method
 from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.workflows.features import training_features
+from ammrank_dask.workflows.ingest import ingest
 from benchmarks.comparison import DAYS, LAST, comparison_site
 from benchmarks.measure import cluster, describe_machine, make_lake
-from workflows.features import training_features
-from workflows.ingest import ingest
 
 TRAIN_ROWS = 40_000
 Scorer = Callable[[Any], np.ndarray]

@@ -7,9 +7,9 @@ import shutil
 import time
 from pathlib import Path
 
+from ammrank_dask.workflows.features import score_features, training_features
+from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
-from workflows.features import score_features, training_features
-from workflows.ingest import ingest
 
 
 def run_scale(work: Path, *, users: int = 1_000_000, days: int = 60, memory: str = "1GiB") -> None:

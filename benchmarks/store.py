@@ -10,10 +10,10 @@ import numpy as np
 from numcodecs import blosc
 
 from ammrank_dask.features import open_features
+from ammrank_dask.storage.registry import FEATURES
+from ammrank_dask.workflows.features import score_features
+from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
-from storage.registry import FEATURES
-from workflows.features import score_features
-from workflows.ingest import ingest
 
 
 def compare_read(work: Path, *, users: int = 400_000, days: int = 60) -> None:

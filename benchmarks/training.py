@@ -24,9 +24,9 @@ from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.planes import PlaneSums, train_block
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.training import train
+from ammrank_dask.workflows.features import training_features
+from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of, worker_facts
-from workflows.features import training_features
-from workflows.ingest import ingest
 
 FIRST = dt.date(2026, 1, 5)
 
@@ -156,7 +156,7 @@ def measure_start(work: Path, *, users: int = 20_000) -> None:
         make_lake(client, lake, users=users, days=45)
     with tempfile.TemporaryDirectory() as cache:
         environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-        ammrank = [sys.executable, "-m", "workflows.cli"]
+        ammrank = [sys.executable, "-m", "ammrank_dask.workflows.cli"]
         last = FIRST + dt.timedelta(44)
         subprocess.run([*ammrank, "init", str(site), "--lake", str(lake)], check=True, capture_output=True)
         # Ingest is not part of it: the days are there when training begins.

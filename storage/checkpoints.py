@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import BadInput
-from storage.files import read_json, rename_folder, temporary_beside, write_json
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import read_json, rename_folder, temporary_beside, write_json
 
 FACTS = "facts.json"
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from storage import charts, evaluation_charts
-from storage.files import write_json, write_text
-from storage.reports import harmless, page_environment
+from ammrank_dask.storage import charts, evaluation_charts
+from ammrank_dask.storage.files import write_json, write_text
+from ammrank_dask.storage.reports import harmless, page_environment
 
 RESULT, TABLE, PAGE = "evaluation.json", "evaluation.csv", "evaluation.html"
 _TEMPLATE = "evaluation.html.j2"

@@ -11,11 +11,11 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import BadInput
-from storage.ids import IntegerIds, StringIds, UserIds, is_string
-from storage.lake import EventColumns
-from storage.taxonomy import UNRANKED, Taxonomy
-from storage.vocabulary import DAY_US
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds, is_string
+from ammrank_dask.storage.lake import EventColumns
+from ammrank_dask.storage.taxonomy import UNRANKED, Taxonomy
+from ammrank_dask.storage.vocabulary import DAY_US
 
 KEPT = 0
 # Rows that are counted and left out without complaint.

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.errors import BadInput, DamagedStore
 
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput
 
 _IDS_AT_ONCE = 500_000
 

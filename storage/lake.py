@@ -12,9 +12,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import BadInput, DamagedStore
-from storage.files import digest_file, digest_of, read_json, write_json
-from storage.ids import is_string
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.files import digest_file, digest_of, read_json, write_json
+from ammrank_dask.storage.ids import is_string
 
 BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from storage.errors import BadInput
-from storage.events import integer_ids, is_nobody, not_utf8
-from storage.ids import IntegerIds, StringIds, UserIds, is_string
-from storage.vocabulary import MAX_AGE
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.events import integer_ids, is_nobody, not_utf8
+from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds, is_string
+from ammrank_dask.storage.vocabulary import MAX_AGE
 
 NO_USER = "no_user_id"
 AGE_OUT_OF_RANGE = "age_out_of_range"

@@ -20,11 +20,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import BadInput
-from storage.files import read_json, temporary_beside, write_text
-from storage.ids import UserIds
-from storage.parts import check_files
-from storage.vocabulary import CATEGORY, CHANGE, RANK, SCORE, USER_ID
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import read_json, temporary_beside, write_text
+from ammrank_dask.storage.ids import UserIds
+from ammrank_dask.storage.parts import check_files
+from ammrank_dask.storage.vocabulary import CATEGORY, CHANGE, RANK, SCORE, USER_ID
 
 KIND = "qualifications"
 BY_USER, BY_CATEGORY, DELTA = "by_user", "by_category", "delta"

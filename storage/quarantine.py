@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from storage.events import (
+from ammrank_dask.storage.events import (
     AFTER_NIGHT,
     BEFORE_1970,
     KEPT,
@@ -20,10 +20,10 @@ from storage.events import (
     UNKNOWN_CATEGORY,
     UNKNOWN_GROUP,
 )
-from storage.files import write_atomic
-from storage.forgotten import load_forgotten
-from storage.lake import EventColumns
-from storage.vocabulary import USER_ID
+from ammrank_dask.storage.files import write_atomic
+from ammrank_dask.storage.forgotten import load_forgotten
+from ammrank_dask.storage.lake import EventColumns
+from ammrank_dask.storage.vocabulary import USER_ID
 
 SCHEMA = pa.schema(
     [

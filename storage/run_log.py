@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from storage.errors import DamagedStore
-from storage.files import read_json, write_json
-from storage.registry import FORMAT
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.files import read_json, write_json
+from ammrank_dask.storage.registry import FORMAT
 
 RUN, LOG = "run.json", "log.jsonl"
 EARLIER_KEPT = 20

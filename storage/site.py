@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import BadInput, DamagedStore, SiteBusy
-from storage.files import OTHERS, digest_tree, read_json, sync_folder, undo_swaps, write_json
-from storage.registry import FORMAT
-from storage.runs import MANIFEST, remove_run, verify_run
+from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
+from ammrank_dask.storage.files import OTHERS, digest_tree, read_json, sync_folder, undo_swaps, write_json
+from ammrank_dask.storage.registry import FORMAT
+from ammrank_dask.storage.runs import MANIFEST, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "models", "gates")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput
 
 _LABEL = re.compile(r"L[0-9]+")
 

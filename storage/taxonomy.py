@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from storage.errors import BadInput
-from storage.files import digest_of
-from storage.vocabulary import CATEGORY, PARENT
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import digest_of
+from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
 
 UNRANKED = -2
 """Code of a category above the ranked level: counted, not used, not quarantined."""

@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import BadInput
-from storage.ids import IntegerIds, StringIds, UserIds, ids_from_values
-from storage.vocabulary import USER_ID
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds, ids_from_values
+from ammrank_dask.storage.vocabulary import USER_ID
 
 
 def read_user_list(path: Path, id_kind: str, *, may_be_empty: bool = False) -> UserIds:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from storage.site import Site
-from storage.vocabulary import AGE, CATEGORY, GENDER, GROUP, GROUPS, TIMESTAMP, USER_ID
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, GROUP, GROUPS, TIMESTAMP, USER_ID
 
 FIRST_DAY = dt.date(2026, 1, 5)
 HOUR_US = 3_600_000_000

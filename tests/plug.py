@@ -13,9 +13,9 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from storage.errors import BadInput
-from storage.runs import MANIFEST, verify_run
-from storage.site import Site
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.runs import MANIFEST, verify_run
+from ammrank_dask.storage.site import Site
 
 STAGES = ("ingest", "features", "train", "gate", "score", "report", "publish")
 VICTIMS = ("worker", "driver", "scheduler")
@@ -26,7 +26,7 @@ LONGEST_DELAY = {None: 0.0, "ingest": 1.0, "features": 0.3, "train": 2.5, "gate"
 
 def ammrank(*arguments):
     """Return the command line of a command."""
-    return [sys.executable, "-m", "workflows.cli", *map(str, arguments)]
+    return [sys.executable, "-m", "ammrank_dask.workflows.cli", *map(str, arguments)]
 
 
 def children_of(pid):

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-import storage.registry
-from workflows.cli import COMMANDS
+from ammrank_dask.storage.registry import describe
+from ammrank_dask.workflows.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent
 ROOMS = {"storage": 0, "ammrank_dask": 1, "workflows": 2}
@@ -19,6 +19,7 @@ FORBIDDEN = {
     "workflows": {"zarr", "numba", "numcodecs"},
 }
 KERNEL_IMPORTS = ("math", "typing", "numpy", "numba")
+# rglob does not follow the links to the other two rooms.
 SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 
@@ -31,14 +32,35 @@ def imported_names(path):
             yield node.module or ""
 
 
+def room_of(name):
+    """Return the room of an imported module, None for what is not ours."""
+    top, _, rest = name.partition(".")
+    inside = rest.partition(".")[0]
+    return None if top != "ammrank_dask" else inside if inside in ROOMS else top
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports__go_one_way(path):
     room = path.relative_to(ROOT).parts[0]
-    tops = {name.split(".")[0] for name in imported_names(path)}
-    against = {top for top in tops if ROOMS.get(top, -1) > ROOMS[room]}
+    names = set(imported_names(path))
+    against = {name for name in names if ROOMS.get(room_of(name), -1) > ROOMS[room]}
     assert not against, f"{room} must not import {against}"
+    tops = {name.split(".")[0] for name in names}
     assert not tops & FORBIDDEN[room]
     assert "pickle" not in tops
+
+
+def test_imports__name_one_package():
+    for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
+        tops = {name.split(".")[0] for name in imported_names(path)}
+        assert not tops & {"storage", "workflows"}, f"{path} must import ammrank_dask.{tops}"
+
+
+@pytest.mark.parametrize("name", ["storage", "workflows"])
+def test_rooms__refuse_any_other_name(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    with pytest.raises(ImportError, match=f"this package is ammrank_dask.{name}, not {name}"):
+        importlib.import_module(name)
 
 
 def test_kernels__import_only_numpy_and_each_other():
@@ -50,7 +72,7 @@ def test_kernels__import_only_numpy_and_each_other():
 
 
 def test_storage_readme__is_what_the_registry_says():
-    assert (ROOT / "storage" / "README.md").read_text(encoding="utf-8") == storage.registry.describe()
+    assert (ROOT / "storage" / "README.md").read_text(encoding="utf-8") == describe()
 
 
 def test_cluster_yaml__equals_the_built_in_default():
@@ -60,8 +82,8 @@ def test_cluster_yaml__equals_the_built_in_default():
 def test_entry_points__are_the_console_script_and_the_dask_command():
     points = importlib.metadata.distribution("ammrank-dask").entry_points
     assert {(point.group, point.name, point.value) for point in points} == {
-        ("console_scripts", "ammrank", "workflows.cli:main"),
-        ("dask_cli", "ammrank", "workflows.cli:ammrank"),
+        ("console_scripts", "ammrank", "ammrank_dask.workflows.cli:main"),
+        ("dask_cli", "ammrank", "ammrank_dask.workflows.cli:ammrank"),
     }
 
 
@@ -77,6 +99,6 @@ def test_constraints__pin_every_dependency_without_addresses():
 
 def test_commands__listed_help_is_the_help_of_the_command():
     for name, sentence in COMMANDS.items():
-        command = importlib.import_module(f"workflows.{name}").command
+        command = importlib.import_module(f"ammrank_dask.workflows.{name}").command
         assert command.name == name
         assert command.help.splitlines()[0] == sentence

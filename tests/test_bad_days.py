@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from distributed import Client, LocalCluster
 from lakes import At, date_of, event, event_folder, good_events, write_events, write_lake, write_site, write_taxonomy
 
-from storage.errors import BadInput
-from storage.site import Site
-from workflows.config import load_config
-from workflows.nightly import nightly
-from workflows.verify import command as verify
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import load_config
+from ammrank_dask.workflows.nightly import nightly
+from ammrank_dask.workflows.verify import command as verify
 
 LAST = 5
 IDS = list(range(101, 131))

@@ -33,11 +33,11 @@ from lakes import (
 from ammrank_dask import ingest as ingest_stage
 from ammrank_dask.features import open_features
 from ammrank_dask.interest import InterestState
-from storage.ids import ids_from_arrays
-from storage.parts import part_path, read_part
-from storage.registry import STATE, USERS
-from storage.runs import open_run
-from workflows.cli import ammrank
+from ammrank_dask.storage.ids import ids_from_arrays
+from ammrank_dask.storage.parts import part_path, read_part
+from ammrank_dask.storage.registry import STATE, USERS
+from ammrank_dask.storage.runs import open_run
+from ammrank_dask.workflows.cli import ammrank
 
 N_GOOD = 216
 """Rows of a day of `write_lake`: one bad row more is less than the 1 % that is forgiven."""

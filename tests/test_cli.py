@@ -15,10 +15,10 @@ from click.testing import CliRunner
 from distributed import LocalCluster
 from lakes import write_lake, write_site
 
-from storage.errors import AmmrankError, BadInput, SiteBusy
-from workflows.cli import COMMANDS, SECTIONS, ammrank
-from workflows.cluster import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster, open_cluster
-from workflows.options import AmmrankCommand, show
+from ammrank_dask.storage.errors import AmmrankError, BadInput, SiteBusy
+from ammrank_dask.workflows.cli import COMMANDS, SECTIONS, ammrank
+from ammrank_dask.workflows.cluster import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster, open_cluster
+from ammrank_dask.workflows.options import AmmrankCommand, show
 
 ROOT = Path(__file__).parent.parent
 
@@ -47,7 +47,7 @@ def test_ammrank__every_command_has_help(name):
     result = run(name, "--help")
     assert result.exit_code == 0
     assert result.output.startswith("Usage: ")
-    assert importlib.import_module(f"workflows.{name}").command.help
+    assert importlib.import_module(f"ammrank_dask.workflows.{name}").command.help
 
 
 @pytest.mark.parametrize(

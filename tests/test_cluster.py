@@ -24,13 +24,13 @@ from ammrank_dask.ranker import AMMRank
 from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.scoring import write_qualifications
 from ammrank_dask.simulation import simulate
-from storage.errors import AmmrankError, BadInput
-from storage.site import Site
-from workflows.cluster import open_cluster
-from workflows.cluster_checks import PrivateFiles, _compare_versions, check_workers, package_versions
-from workflows.config import check_config
-from workflows.ingest import ingest
-from workflows.sizing import check_memory, largest_partition
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.cluster import open_cluster
+from ammrank_dask.workflows.cluster_checks import PrivateFiles, _compare_versions, check_workers, package_versions
+from ammrank_dask.workflows.config import check_config
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.sizing import check_memory, largest_partition
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

@@ -3,9 +3,9 @@
 import pytest
 import yaml
 
-from storage.errors import BadInput
-from storage.vocabulary import GROUPS
-from workflows.config import Config, check_config, load_config, write_config
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.vocabulary import GROUPS
+from ammrank_dask.workflows.config import Config, check_config, load_config, write_config
 
 WHERE = "ammrank.yaml"
 

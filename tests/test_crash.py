@@ -14,8 +14,8 @@ from distributed import Client, LocalCluster
 from plug import STAGES, VICTIMS, OutsideCluster, Plug, ammrank, check_published
 
 from ammrank_dask.simulation import simulate
-from storage.site import Site
-from workflows.config import check_config, write_config
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import check_config, write_config
 
 CONFIG = {
     "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},

@@ -8,12 +8,12 @@ from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
-from storage.errors import BadInput, DamagedStore
-from storage.files import write_text
-from storage.site import Site
-from workflows.config import check_config, load_config, write_config
-from workflows.nightly import nightly
-from workflows.verify import command as verify
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.files import write_text
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import check_config, load_config, write_config
+from ammrank_dask.workflows.nightly import nightly
+from ammrank_dask.workflows.verify import command as verify
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

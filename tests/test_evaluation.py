@@ -35,12 +35,12 @@ from ammrank_dask.methods.registry import (
     resolve_methods,
 )
 from ammrank_dask.rankings import rankings_from_ranks
-from storage.errors import BadInput
-from storage.evaluation_charts import _nice_range
-from storage.evaluations import render_evaluation
-from storage.ids import ids_from_values
-from storage.tables import read_rank_table
-from workflows.cli import ammrank
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.evaluation_charts import _nice_range
+from ammrank_dask.storage.evaluations import render_evaluation
+from ammrank_dask.storage.ids import ids_from_values
+from ammrank_dask.storage.tables import read_rank_table
+from ammrank_dask.workflows.cli import ammrank
 
 METHOD_KEYS = {
     "disagreement", "kendall_tau", "precision", "recall", "f1", "fit_seconds", "score_seconds", "params",

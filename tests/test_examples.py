@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client, LocalCluster
 
-from workflows.examples.own_cluster import CATEGORIES, NOW, make_log, rank_clicks, run_example
+from ammrank_dask.workflows.examples.own_cluster import CATEGORIES, NOW, make_log, rank_clicks, run_example
 
 
 def test_rank_clicks__most_clicked_first():
@@ -35,7 +35,10 @@ def test_run_example__finds_the_favourites_of_most_users(tmp_path):
 
 def test_own_cluster__runs_as_a_script():
     done = subprocess.run(
-        [sys.executable, "-m", "workflows.examples.own_cluster"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "ammrank_dask.workflows.examples.own_cluster"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("dashboard http://127.0.0.1:")

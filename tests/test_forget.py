@@ -14,16 +14,16 @@ import zarr
 from distributed import Client, LocalCluster
 from lakes import At, date_of, event, good_events, write_events, write_lake, write_site
 
-from storage.errors import BadInput, DamagedStore
-from storage.forgotten import add_forgotten, drop_users, load_forgotten
-from storage.ids import ids_from_values
-from storage.registry import FEATURES, STATE
-from storage.runs import verify_run
-from storage.user_lists import read_user_list
-from workflows.config import load_config
-from workflows.forget import forget_users
-from workflows.ingest import ingest
-from workflows.nightly import nightly
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.forgotten import add_forgotten, drop_users, load_forgotten
+from ammrank_dask.storage.ids import ids_from_values
+from ammrank_dask.storage.registry import FEATURES, STATE
+from ammrank_dask.storage.runs import verify_run
+from ammrank_dask.storage.user_lists import read_user_list
+from ammrank_dask.workflows.config import load_config
+from ammrank_dask.workflows.forget import forget_users
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.nightly import nightly
 
 N_DAYS = 7
 NUMBERS = list(range(101, 131))

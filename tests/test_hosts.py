@@ -13,9 +13,9 @@ from distributed import Client, LocalCluster
 from plug import ammrank, check_published, stage_of
 
 from ammrank_dask.simulation import simulate
-from storage.errors import AmmrankError
-from workflows.cluster import open_cluster
-from workflows.config import check_config, write_config
+from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.workflows.cluster import open_cluster
+from ammrank_dask.workflows.config import check_config, write_config
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 

@@ -17,16 +17,16 @@ from distributed import Client, LocalCluster
 from ammrank_dask.features import open_features
 from ammrank_dask.interest import InterestState
 from ammrank_dask.simulation import simulate
-from storage.errors import BadInput
-from storage.files import digest_tree
-from storage.parts import part_path
-from storage.registry import STATE
-from storage.site import Site
-from storage.taxonomy import read_taxonomy
-from workflows.config import check_config
-from workflows.features import score_features, training_features
-from workflows.ingest import command, ingest
-from workflows.retention import INPUT_FOLDERS, prune
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import digest_tree
+from ammrank_dask.storage.parts import part_path
+from ammrank_dask.storage.registry import STATE
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.taxonomy import read_taxonomy
+from ammrank_dask.workflows.config import check_config
+from ammrank_dask.workflows.features import score_features, training_features
+from ammrank_dask.workflows.ingest import command, ingest
+from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune
 
 FIRST = dt.date(2026, 1, 5)
 N_DAYS = 9

@@ -18,12 +18,12 @@ from distributed import Client
 
 from ammrank_dask import survey
 from ammrank_dask.simulation import simulate
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.survey import INTEGER, NAIVE, TimeFacts
-from storage.errors import BadInput
-from storage.site import Site
-from storage.vocabulary import GROUPS
-from workflows.config import Config, load_config
-from workflows.guess import (
+from ammrank_dask.workflows.config import Config, load_config
+from ammrank_dask.workflows.guess import (
     choose_partitions,
     choose_path,
     guess_columns,
@@ -32,8 +32,8 @@ from workflows.guess import (
     guess_unit,
     guess_zone,
 )
-from workflows.init import command
-from workflows.mapping import site_taxonomy
+from ammrank_dask.workflows.init import command
+from ammrank_dask.workflows.mapping import site_taxonomy
 
 CLUSTER = """version: 1
 class: distributed.LocalCluster

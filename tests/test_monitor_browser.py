@@ -15,7 +15,7 @@ from distributed import Client, LocalCluster
 
 from ammrank_dask.monitor.plugin import watch_cluster
 from ammrank_dask.simulation import simulate
-from workflows.config import check_config, write_config
+from ammrank_dask.workflows.config import check_config, write_config
 
 pytestmark = pytest.mark.system
 
@@ -95,7 +95,7 @@ def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_pat
     browser.wait_for("!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 9")
     seen, texts = {name: [] for name in PANELS}, []
     for date in ("2026-01-27", "2026-01-28"):
-        command = [sys.executable, "-m", "workflows.cli", "nightly", str(site), "--date", date]
+        command = [sys.executable, "-m", "ammrank_dask.workflows.cli", "nightly", str(site), "--date", date]
         with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
             address = process.stderr.readline().split()[1]
             assert address == f"{base}/ammrank"

@@ -11,16 +11,16 @@ import pytest
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
-from storage.errors import BadInput
-from storage.runs import open_run, verify_run
-from storage.site import Site
-from workflows.config import check_config
-from workflows.features import score_features
-from workflows.ingest import ingest
-from workflows.nightly import nightly
-from workflows.retention import INPUT_FOLDERS, prune
-from workflows.score import score_users
-from workflows.train import find_model, train_model
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.runs import open_run, verify_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import check_config
+from ammrank_dask.workflows.features import score_features
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.nightly import nightly
+from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune
+from ammrank_dask.workflows.score import score_users
+from ammrank_dask.workflows.train import find_model, train_model
 
 FIRST = dt.date(2026, 1, 5)
 N_DAYS = 9

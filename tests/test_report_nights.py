@@ -17,14 +17,14 @@ from distributed import Client, LocalCluster
 from ammrank_dask.groups import rank_by_group
 from ammrank_dask.held import held_parts
 from ammrank_dask.simulation import simulate
-from storage.errors import BadInput
-from storage.runs import open_run, remove_run
-from storage.site import Site
-from storage.taxonomy import read_taxonomy
-from workflows.config import check_config, write_config
-from workflows.ingest import ingest
-from workflows.nightly import nightly
-from workflows.report import write_night_report
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.runs import open_run, remove_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.taxonomy import read_taxonomy
+from ammrank_dask.workflows.config import check_config, write_config
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.nightly import nightly
+from ammrank_dask.workflows.report import write_night_report
 
 FIRST = dt.date(2026, 1, 5)
 K = 5
@@ -191,12 +191,12 @@ def test_write_night_report__a_damaged_past_night_is_left_out(client, site, capl
     config = check_config(CONFIG, "test")
     known = ingest(client, site, config, day(6), with_lag=False)
     scored = open_run(site.qualifications_folder(day(6)))
-    with caplog.at_level("WARNING", "workflows.report"):
+    with caplog.at_level("WARNING", "ammrank_dask.workflows.report"):
         write_night_report(client, site, config, known, scored, rebuild=True)
     summary = summary_of(site, 6)
     assert summary["drift"] is None
     assert summary["realised"][0]["measures"] is None
-    said = [record.getMessage() for record in caplog.records if record.name == "workflows.report"]
+    said = [record.getMessage() for record in caplog.records if record.name == "ammrank_dask.workflows.report"]
     assert [line.partition(":")[0] for line in said] == [
         "the drift since the night before is not measured",
         f"what became of the night of {day(5)} is not measured",
@@ -290,7 +290,7 @@ def test_report_command__draws_again_and_says_what_warns(site):
         "version: 1\nclass: distributed.LocalCluster\n"
         'kwargs: {n_workers: 1, threads_per_worker: 1, host: 127.0.0.1, dashboard_address: "127.0.0.1:0"}\n'
     )
-    command = [sys.executable, "-m", "workflows.report", str(site.path), "--json", "--quiet", "--date"]
+    command = [sys.executable, "-m", "ammrank_dask.workflows.report", str(site.path), "--json", "--quiet", "--date"]
     done = subprocess.run([*command, str(day(8))], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)

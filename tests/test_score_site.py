@@ -18,19 +18,19 @@ from ammrank_dask.features import open_features
 from ammrank_dask.qualifications import open_qualifications
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.simulation import simulate
-from storage.errors import BadInput
-from storage.parts import list_checksums
-from storage.runs import remove_run
-from storage.site import Site
-from workflows.config import check_config, write_config
-from workflows.explain import command as explain_command
-from workflows.explain import describe_feature, explain_user
-from workflows.features import score_features, training_features
-from workflows.ingest import ingest
-from workflows.nightly import nightly
-from workflows.score import command as score_command
-from workflows.score import find_previous, models_in_use, score_users
-from workflows.train import MODEL_NAME, find_model, train_model
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.parts import list_checksums
+from ammrank_dask.storage.runs import remove_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import check_config, write_config
+from ammrank_dask.workflows.explain import command as explain_command
+from ammrank_dask.workflows.explain import describe_feature, explain_user
+from ammrank_dask.workflows.features import score_features, training_features
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.nightly import nightly
+from ammrank_dask.workflows.score import command as score_command
+from ammrank_dask.workflows.score import find_previous, models_in_use, score_users
+from ammrank_dask.workflows.train import MODEL_NAME, find_model, train_model
 
 FIRST = dt.date(2026, 1, 5)
 NIGHT = FIRST + dt.timedelta(5)
@@ -225,7 +225,7 @@ def test_score_users__delta_is_against_the_last_published_night(client, place, m
         raise BadInput("no report")
 
     with monkeypatch.context() as patched:
-        patched.setattr("workflows.nightly.write_night_report", fail)
+        patched.setattr("ammrank_dask.workflows.nightly.write_night_report", fail)
         with pytest.raises(BadInput, match="no report"):
             nightly(client, place, config_of(), NIGHT + dt.timedelta(1))
     assert place.qualifications_folder(NIGHT + dt.timedelta(1)).is_dir()

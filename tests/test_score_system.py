@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
-from workflows.config import check_config, write_config
+from ammrank_dask.workflows.config import check_config, write_config
 
 pytestmark = pytest.mark.system
 
@@ -45,7 +45,7 @@ def lake(tmp_path_factory):
 
 
 def ammrank(*arguments):
-    command = [sys.executable, "-m", "workflows.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "ammrank_dask.workflows.cli", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "TMPDIR": "/tmp"})
 
 

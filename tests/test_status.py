@@ -11,19 +11,19 @@ from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
-from storage.errors import BadInput
-from storage.files import private_files, write_text
-from storage.qualifications import KIND
-from storage.run_log import read_attempt, write_attempt
-from storage.site import Site
-from workflows.config import check_config, load_config, write_config
-from workflows.nightly import command as night_command
-from workflows.nightly import nightly
-from workflows.notify import announce
-from workflows.options import nights_options
-from workflows.record import record_night
-from workflows.retention import prune_nights
-from workflows.status import command, describe_site
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import private_files, write_text
+from ammrank_dask.storage.qualifications import KIND
+from ammrank_dask.storage.run_log import read_attempt, write_attempt
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import check_config, load_config, write_config
+from ammrank_dask.workflows.nightly import command as night_command
+from ammrank_dask.workflows.nightly import nightly
+from ammrank_dask.workflows.notify import announce
+from ammrank_dask.workflows.options import nights_options
+from ammrank_dask.workflows.record import record_night
+from ammrank_dask.workflows.retention import prune_nights
+from ammrank_dask.workflows.status import command, describe_site
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

@@ -8,11 +8,11 @@ from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
-from storage.runs import open_run
-from storage.site import Site
-from workflows.config import check_config
-from workflows.ingest import ingest
-from workflows.train import command, train_model
+from ammrank_dask.storage.runs import open_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import check_config
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.train import command, train_model
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

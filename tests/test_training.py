@@ -14,9 +14,9 @@ from ammrank_dask.hashing import SPLITS, split_of
 from ammrank_dask.metrics import disagreement_error
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.training import train
 from ammrank_dask.warm_start import planes_of_model
-from storage.errors import BadInput
 
 CATEGORIES = [f"c{i}" for i in range(6)]
 

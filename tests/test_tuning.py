@@ -9,8 +9,8 @@ from distributed import Client, LocalCluster
 from ammrank_dask.features import write_features
 from ammrank_dask.halving import Tuning, halve, make_grid
 from ammrank_dask.ranker import AMMRank
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.tuning import tune
-from storage.errors import BadInput
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from storage.runs import Run, is_finished, open_run
-from storage.site import Site
-from storage.verdicts import verdict_dates
-from workflows.config import Config
-from workflows.ingest import Ingested
-from workflows.models import MODEL_KIND, fits, model_date
-from workflows.score import find_previous
+from ammrank_dask.storage.runs import Run, is_finished, open_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.verdicts import verdict_dates
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.ingest import Ingested
+from ammrank_dask.workflows.models import MODEL_KIND, fits, model_date
+from ammrank_dask.workflows.score import find_previous
 
 
 def find_champion(site: Site, date: dt.date) -> Run | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import importlib
-from pathlib import Path
 from typing import Any
 
 import click
@@ -47,7 +46,7 @@ class LazyGroup(click.Group):
         """Import and return a command."""
         if cmd_name not in COMMANDS:
             return None
-        module = importlib.import_module(f"workflows.{cmd_name}")
+        module = importlib.import_module(f"ammrank_dask.workflows.{cmd_name}")
         command: click.Command = module.command
         return command
 
@@ -71,19 +70,6 @@ class LazyGroup(click.Group):
 @click.version_option(package_name="ammrank-dask")
 def ammrank() -> None:
     """Rank ad categories for every user, night by night, from event logs larger than memory."""
-    _check_own_packages()
-
-
-def _check_own_packages() -> None:
-    """Other distributions also use the names `storage` and `workflows`: make sure that these are ours."""
-    here = Path(__file__).resolve().parent
-    for name in ("storage", "ammrank_dask"):
-        module = importlib.import_module(name)
-        place = Path(str(module.__file__)).resolve().parent
-        if place != here.parent / name:
-            raise click.ClickException(
-                f"the package {name!r} comes from {place}, not from ammrank-dask; install in an environment of its own"
-            )
 
 
 def main() -> None:

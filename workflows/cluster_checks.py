@@ -15,8 +15,8 @@ from typing import Any
 
 from distributed import Client, WorkerPlugin, wait
 
-from storage.errors import AmmrankError, BadInput
-from storage.files import OTHERS
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.files import OTHERS
 
 VERSIONED = ("ammrank-dask", "cloudpickle", "dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "zarr")
 _SECONDS_TO_SEE = 5.0

@@ -19,8 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from storage.errors import BadInput
-from storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
 
 
 class Section(BaseModel):

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import click
 
-from storage.files import write_text
-from storage.site import Site
-from workflows.config import Config, Lake, load_config, write_config
-from workflows.guess import choose_partitions
-from workflows.options import AmmrankCommand, computing_options, show
-from workflows.progress import progress_for
+from ammrank_dask.storage.files import write_text
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import Config, Lake, load_config, write_config
+from ammrank_dask.workflows.guess import choose_partitions
+from ammrank_dask.workflows.options import AmmrankCommand, computing_options, show
+from ammrank_dask.workflows.progress import progress_for
 
 FIRST_DAY = dt.date(2026, 1, 5)
 HISTORY_DAYS = 60
@@ -30,8 +30,8 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     The lake is written into SITE/lake. Run it again to go on where it stopped.
     """
     from ammrank_dask.simulation import simulate
-    from workflows.cluster import open_cluster
-    from workflows.nightly import nightly
+    from ammrank_dask.workflows.cluster import open_cluster
+    from ammrank_dask.workflows.nightly import nightly
 
     place = Site(site.resolve())
     lake = place.path / "lake"

@@ -18,19 +18,19 @@ from ammrank_dask.features import Features, open_features
 from ammrank_dask.floor import measure_floor, read_simulation
 from ammrank_dask.methods.registry import METHODS, REFERENCE, resolve_methods
 from ammrank_dask.rankings import rankings_from_ranks
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.evaluations import PAGE, write_evaluation
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.tables import read_rank_table
+from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
 from ammrank_dask.tasks import Progress
-from storage.errors import BadInput
-from storage.evaluations import PAGE, write_evaluation
-from storage.site import Site
-from storage.tables import read_rank_table
-from storage.vocabulary import AD_VIEW_GROUP
-from workflows.cluster import open_cluster
-from workflows.config import Config, load_config
-from workflows.features import training_features
-from workflows.ingest import ingest
-from workflows.options import AmmrankCommand, computing_options, date_option, show
-from workflows.progress import progress_for
-from workflows.train import too_little_history
+from ammrank_dask.workflows.cluster import open_cluster
+from ammrank_dask.workflows.config import Config, load_config
+from ammrank_dask.workflows.features import training_features
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.options import AmmrankCommand, computing_options, date_option, show
+from ammrank_dask.workflows.progress import progress_for
+from ammrank_dask.workflows.train import too_little_history
 
 TABLE_VARIANT = "table"
 

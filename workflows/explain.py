@@ -15,14 +15,14 @@ from ammrank_dask.features import Features, open_features
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.qualifications import Qualifications, open_qualifications
 from ammrank_dask.ranker import AMMRank
-from storage.errors import BadInput
-from storage.ids import UserIds, ids_from_values
-from storage.runs import is_finished, open_run
-from storage.site import Site
-from storage.user_lists import parse_integer_id
-from storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
-from workflows.models import load_site_model
-from workflows.options import DATE, AmmrankCommand, site_argument
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.ids import UserIds, ids_from_values
+from ammrank_dask.storage.runs import is_finished, open_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.user_lists import parse_integer_id
+from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
+from ammrank_dask.workflows.models import load_site_model
+from ammrank_dask.workflows.options import DATE, AmmrankCommand, site_argument
 
 GROUP_WORDS = {
     "pv": "page views of",

@@ -14,26 +14,26 @@ import numpy as np
 from ammrank_dask.build import FeatureSource, build_features
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.limits import Limits, limits_by_name
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import digest_file, digest_of
+from ammrank_dask.storage.ids import UserIds
+from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.user_lists import read_user_list
+from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput
-from storage.files import digest_file, digest_of
-from storage.ids import UserIds
-from storage.runs import Run
-from storage.site import Site
-from storage.user_lists import read_user_list
-from storage.vocabulary import CLICK_GROUP
-from workflows.config import Config
-from workflows.ingest import Ingested, ingest
-from workflows.mapping import feature_settings, lake_path
-from workflows.options import (
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.ingest import Ingested, ingest
+from ammrank_dask.workflows.mapping import feature_settings, lake_path
+from ammrank_dask.workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
     show,
     site_argument,
 )
-from workflows.retention import INPUT_FOLDERS, prune
-from workflows.session import open_session
+from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune
+from ammrank_dask.workflows.session import open_session
 
 
 def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:

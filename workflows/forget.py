@@ -9,15 +9,15 @@ from typing import Any
 import click
 
 from ammrank_dask.forget import forget_in_runs, scan_runs
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.files import TEMPORARY, sweep_tree
+from ammrank_dask.storage.forgotten import add_forgotten, load_forgotten
+from ammrank_dask.storage.runs import open_run
+from ammrank_dask.storage.site import RUN_FOLDERS, Site
+from ammrank_dask.storage.user_lists import read_user_list
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import AmmrankError, BadInput
-from storage.files import TEMPORARY, sweep_tree
-from storage.forgotten import add_forgotten, load_forgotten
-from storage.runs import open_run
-from storage.site import RUN_FOLDERS, Site
-from storage.user_lists import read_user_list
-from workflows.options import AmmrankCommand, computing_options, show, site_argument
-from workflows.session import open_session
+from ammrank_dask.workflows.options import AmmrankCommand, computing_options, show, site_argument
+from ammrank_dask.workflows.session import open_session
 
 
 def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = silent) -> dict[str, Any]:

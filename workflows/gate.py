@@ -6,14 +6,14 @@ from typing import Any
 
 from ammrank_dask.features import open_features
 from ammrank_dask.gate import Measures, compare_models, is_no_worse
+from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.verdicts import Verdict, read_verdict, write_verdict
 from ammrank_dask.tasks import Progress, silent
-from storage.runs import Run
-from storage.site import Site
-from storage.verdicts import Verdict, read_verdict, write_verdict
-from workflows.config import Config
-from workflows.features import training_features
-from workflows.ingest import Ingested
-from workflows.models import checked_model, fits, model_date
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.features import training_features
+from ammrank_dask.workflows.ingest import Ingested
+from ammrank_dask.workflows.models import checked_model, fits, model_date
 
 
 def choose_model(

@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ammrank_dask.survey import INTEGER, NAIVE, UNITS, TimeFacts
-from storage.errors import BadInput
-from storage.ids import is_string
-from storage.vocabulary import (
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.ids import is_string
+from ammrank_dask.storage.vocabulary import (
     AGE,
     CATEGORY,
     GENDER,
@@ -25,6 +24,7 @@ from storage.vocabulary import (
     TIMESTAMP,
     USER_ID,
 )
+from ammrank_dask.survey import INTEGER, NAIVE, UNITS, TimeFacts
 
 EVENT_ROLES = (USER_ID, GROUP, CATEGORY, TIMESTAMP)
 USER_ROLES = (AGE, GENDER)

@@ -7,12 +7,12 @@ import datetime as dt
 from pathlib import Path
 from typing import Any
 
-from storage.errors import DamagedStore
-from storage.files import read_json
-from storage.reports import SUMMARY
-from storage.run_log import read_attempt
-from storage.runs import open_run
-from storage.site import Site
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.files import read_json
+from ammrank_dask.storage.reports import SUMMARY
+from ammrank_dask.storage.run_log import read_attempt
+from ammrank_dask.storage.runs import open_run
+from ammrank_dask.storage.site import Site
 
 
 def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str, Any]]:

@@ -15,18 +15,18 @@ from ammrank_dask.demographics import ingest_users
 from ammrank_dask.ingest import DayPlan, ingest_days, scan_files
 from ammrank_dask.routing import Intake
 from ammrank_dask.state import FoldPlan, find_base, fold_states, history_of, state_digest
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.events import EventMapping
+from ammrank_dask.storage.files import digest_of
+from ammrank_dask.storage.lake import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned
+from ammrank_dask.storage.registry import DAY, STATE
+from ammrank_dask.storage.runs import Run, is_finished, open_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.taxonomy import Taxonomy
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput
-from storage.events import EventMapping
-from storage.files import digest_of
-from storage.lake import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned
-from storage.registry import DAY, STATE
-from storage.runs import Run, is_finished, open_run
-from storage.site import Site
-from storage.taxonomy import Taxonomy
-from workflows.config import Config
-from workflows.lost_history import refuse_lost_history
-from workflows.mapping import (
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.lost_history import refuse_lost_history
+from ammrank_dask.workflows.mapping import (
     event_mapping,
     first_change,
     lake_path,
@@ -34,16 +34,16 @@ from workflows.mapping import (
     site_taxonomy,
     state_settings,
 )
-from workflows.options import (
+from ammrank_dask.workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
     show,
     site_argument,
 )
-from workflows.retention import INPUT_FOLDERS, prune
-from workflows.session import open_session
-from workflows.sizing import check_memory
+from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune
+from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.sizing import check_memory
 
 ONE_DAY = dt.timedelta(days=1)
 

@@ -13,19 +13,19 @@ from typing import Any
 
 import click
 
-from storage.errors import BadInput
-from storage.files import write_atomic
-from storage.site import Site
-from storage.vocabulary import CATEGORY, GROUPS, IGNORE_GROUP, PARENT
-from workflows.config import Config, write_config
-from workflows.guess import (
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.files import write_atomic
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.vocabulary import CATEGORY, GROUPS, IGNORE_GROUP, PARENT
+from ammrank_dask.workflows.config import Config, write_config
+from ammrank_dask.workflows.guess import (
     EVENT_ROLES,
     USER_ROLES,
 )
-from workflows.inspection import Places, find_places, inspect_lake, name_some
-from workflows.mapping import CATEGORIES_NAME
-from workflows.options import AmmrankCommand, computing_options, site_argument
-from workflows.progress import progress_for
+from ammrank_dask.workflows.inspection import Places, find_places, inspect_lake, name_some
+from ammrank_dask.workflows.mapping import CATEGORIES_NAME
+from ammrank_dask.workflows.options import AmmrankCommand, computing_options, site_argument
+from ammrank_dask.workflows.progress import progress_for
 
 
 class Assignment(click.ParamType):
@@ -84,7 +84,7 @@ def command(
 
     What can be guessed is filled in and said; what cannot is named.
     """
-    from workflows.cluster import open_cluster
+    from ammrank_dask.workflows.cluster import open_cluster
 
     place = Site(site)
     places = find_places(lake.resolve())

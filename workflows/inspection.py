@@ -12,6 +12,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake import EventColumns, list_days, list_files, missing_days, open_parquet
+from ammrank_dask.storage.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
+from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
 from ammrank_dask.survey import (
     INTEGER,
     NAIVE,
@@ -23,12 +27,8 @@ from ammrank_dask.survey import (
     survey_users,
 )
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput
-from storage.lake import EventColumns, list_days, list_files, missing_days, open_parquet
-from storage.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
-from storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
-from workflows.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
-from workflows.guess import (
+from ammrank_dask.workflows.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
+from ammrank_dask.workflows.guess import (
     EVENT_ROLES,
     USER_ROLES,
     Guessed,
@@ -41,7 +41,7 @@ from workflows.guess import (
     guess_unit,
     guess_zone,
 )
-from workflows.mapping import CATEGORIES_NAME
+from ammrank_dask.workflows.mapping import CATEGORIES_NAME
 
 DEFAULTS = Config()
 VALUES_SHOWN = 10

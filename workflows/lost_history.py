@@ -5,13 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from typing import Any
 
-from storage.errors import BadInput, DamagedStore
-from storage.files import read_json
-from storage.lake import list_days, list_files
-from storage.runs import MANIFEST
-from storage.site import Site
-from workflows.config import Config
-from workflows.mapping import first_change, lake_path
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.files import read_json
+from ammrank_dask.storage.lake import list_days, list_files
+from ammrank_dask.storage.runs import MANIFEST
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.mapping import first_change, lake_path
 
 
 def refuse_lost_history(site: Site, config: Config, settings: dict[str, Any], date: dt.date) -> None:

@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.build import FeatureSettings
-from storage.errors import BadInput
-from storage.events import EventMapping
-from storage.lake import EventColumns
-from storage.people import PeopleMapping
-from storage.registry import FORMAT
-from storage.site import Site
-from storage.taxonomy import Taxonomy, read_taxonomy
-from storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
-from workflows.config import Config
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.events import EventMapping
+from ammrank_dask.storage.lake import EventColumns
+from ammrank_dask.storage.people import PeopleMapping
+from ammrank_dask.storage.registry import FORMAT
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.taxonomy import Taxonomy, read_taxonomy
+from ammrank_dask.storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
+from ammrank_dask.workflows.config import Config
 
 CATEGORIES_NAME = "categories.csv"
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from ammrank_dask.ranker import AMMRank
-from storage.files import digest_of
-from storage.parts import check_files
-from storage.runs import Run
-from storage.taxonomy import Taxonomy
-from workflows.config import Config
-from workflows.mapping import feature_settings
+from ammrank_dask.storage.files import digest_of
+from ammrank_dask.storage.parts import check_files
+from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.taxonomy import Taxonomy
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.mapping import feature_settings
 
 MODEL_KIND, MODEL_NAME = "model", "model.zarr"
 

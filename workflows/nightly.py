@@ -8,23 +8,23 @@ from typing import Any
 
 import click
 
+from ammrank_dask.storage.reports import PAGE
+from ammrank_dask.storage.site import Site
 from ammrank_dask.tasks import Progress, silent
-from storage.reports import PAGE
-from storage.site import Site
-from workflows.champion import find_champion, find_published_model, is_due
-from workflows.config import Config
-from workflows.features import score_features
-from workflows.gate import choose_model
-from workflows.ingest import ingest
-from workflows.models import model_date
-from workflows.notify import announce
-from workflows.options import AmmrankCommand, computing_options, nights_options, show, site_argument
-from workflows.record import record_night
-from workflows.report import write_night_report
-from workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
-from workflows.score import check_k, models_in_use, score_users
-from workflows.session import open_session
-from workflows.train import too_little_history, train_if_possible
+from ammrank_dask.workflows.champion import find_champion, find_published_model, is_due
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.features import score_features
+from ammrank_dask.workflows.gate import choose_model
+from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.models import model_date
+from ammrank_dask.workflows.notify import announce
+from ammrank_dask.workflows.options import AmmrankCommand, computing_options, nights_options, show, site_argument
+from ammrank_dask.workflows.record import record_night
+from ammrank_dask.workflows.report import write_night_report
+from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
+from ammrank_dask.workflows.score import check_k, models_in_use, score_users
+from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.train import too_little_history, train_if_possible
 
 
 def nightly(

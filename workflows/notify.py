@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from workflows.config import load_config
-from workflows.options import exit_code_of, message_of
+from ammrank_dask.workflows.config import load_config
+from ammrank_dask.workflows.options import exit_code_of, message_of
 
 logger = logging.getLogger(__name__)
 

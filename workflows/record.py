@@ -19,12 +19,12 @@ from distributed import Client, wait
 
 from ammrank_dask.monitor.events import watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
+from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.run_log import LOG, JsonLines, utc_now, write_attempt
+from ammrank_dask.storage.site import Site
 from ammrank_dask.tasks import is_scheduler_gone
-from storage.errors import AmmrankError
-from storage.run_log import LOG, JsonLines, utc_now, write_attempt
-from storage.site import Site
-from workflows.history import last_nights
-from workflows.options import exit_code_of, message_of
+from ammrank_dask.workflows.history import last_nights
+from ammrank_dask.workflows.options import exit_code_of, message_of
 
 logger = logging.getLogger(__name__)
 

@@ -20,20 +20,20 @@ from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.qualifications import Qualifications, open_qualifications
 from ammrank_dask.realised import PastNight, measure_realised, most_clicked
 from ammrank_dask.report import exposure_of, summarise
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.files import digest_of, read_json
+from ammrank_dask.storage.registry import DAY
+from ammrank_dask.storage.reports import EXPOSURE, PAGE, SUMMARY, check_report, write_report
+from ammrank_dask.storage.runs import Run, is_finished, open_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput, DamagedStore
-from storage.files import digest_of, read_json
-from storage.registry import DAY
-from storage.reports import EXPOSURE, PAGE, SUMMARY, check_report, write_report
-from storage.runs import Run, is_finished, open_run
-from storage.site import Site
-from storage.vocabulary import CLICK_GROUP
-from workflows.config import Config
-from workflows.ingest import Ingested, ingest
-from workflows.options import AmmrankCommand, computing_options, date_option, show, site_argument
-from workflows.score import QUALIFICATIONS_KIND, find_previous
-from workflows.session import open_session
-from workflows.verdicts import find_verdict
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.ingest import Ingested, ingest
+from ammrank_dask.workflows.options import AmmrankCommand, computing_options, date_option, show, site_argument
+from ammrank_dask.workflows.score import QUALIFICATIONS_KIND, find_previous
+from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 

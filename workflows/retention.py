@@ -8,11 +8,11 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from storage.files import sweep_temporary
-from storage.runs import open_run, remove_run
-from storage.site import Site
-from storage.verdicts import rejected_models
-from workflows.config import Config
+from ammrank_dask.storage.files import sweep_temporary
+from ammrank_dask.storage.runs import open_run, remove_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.verdicts import rejected_models
+from ammrank_dask.workflows.config import Config
 
 INPUT_FOLDERS = ("state", "users")
 

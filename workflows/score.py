@@ -15,25 +15,25 @@ from ammrank_dask.features import open_features
 from ammrank_dask.qualifications import Qualifications, open_qualifications
 from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.scoring import finish_qualifications, write_qualifications
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.files import digest_of, swap_folder
+from ammrank_dask.storage.qualifications import KIND
+from ammrank_dask.storage.runs import MANIFEST, Run, is_finished, open_run, remove_run, verify_run
+from ammrank_dask.storage.site import Site
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput, DamagedStore
-from storage.files import digest_of, swap_folder
-from storage.qualifications import KIND
-from storage.runs import MANIFEST, Run, is_finished, open_run, remove_run, verify_run
-from storage.site import Site
-from workflows.config import Config
-from workflows.features import score_features
-from workflows.ingest import Ingested, ingest
-from workflows.models import has_same_values, load_site_model, model_date
-from workflows.options import (
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.features import score_features
+from ammrank_dask.workflows.ingest import Ingested, ingest
+from ammrank_dask.workflows.models import has_same_values, load_site_model, model_date
+from ammrank_dask.workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
     show,
     site_argument,
 )
-from workflows.session import open_session
-from workflows.train import find_model
+from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.train import find_model
 
 logger = logging.getLogger(__name__)
 

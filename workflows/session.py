@@ -9,11 +9,11 @@ from pathlib import Path
 
 from distributed import Client
 
+from ammrank_dask.storage.site import Site
 from ammrank_dask.tasks import Progress
-from storage.site import Site
-from workflows.cluster import open_cluster
-from workflows.config import Config, load_config
-from workflows.progress import progress_for
+from ammrank_dask.workflows.cluster import open_cluster
+from ammrank_dask.workflows.config import Config, load_config
+from ammrank_dask.workflows.progress import progress_for
 
 
 @dataclass(frozen=True)

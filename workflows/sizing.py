@@ -13,12 +13,12 @@ import pyarrow.parquet as pq
 from ammrank_dask.features import interest_columns
 from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.score_settings import ScoreSettings
-from storage.errors import BadInput
-from storage.lake import list_days, list_files
-from storage.runs import is_finished, open_run
-from storage.site import Site
-from workflows.config import Config
-from workflows.mapping import lake_path
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake import list_days, list_files
+from ammrank_dask.storage.runs import is_finished, open_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.mapping import lake_path
 
 USABLE_SHARE = 0.9
 """Share of its memory up to which a worker takes tasks (distributed.worker.memory.pause)."""

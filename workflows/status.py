@@ -9,15 +9,15 @@ from typing import Any
 
 import click
 
-from storage.errors import AmmrankError, BadInput
-from storage.lake import list_days
-from storage.run_log import read_attempt
-from storage.runs import is_finished, open_run
-from storage.site import Current, Site
-from workflows.config import Config, load_config
-from workflows.mapping import lake_path
-from workflows.options import AmmrankCommand, show, site_argument, yesterday
-from workflows.verdicts import find_verdict
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.lake import list_days
+from ammrank_dask.storage.run_log import read_attempt
+from ammrank_dask.storage.runs import is_finished, open_run
+from ammrank_dask.storage.site import Current, Site
+from ammrank_dask.workflows.config import Config, load_config
+from ammrank_dask.workflows.mapping import lake_path
+from ammrank_dask.workflows.options import AmmrankCommand, show, site_argument, yesterday
+from ammrank_dask.workflows.verdicts import find_verdict
 
 NIGHTS_SHOWN = 5
 

@@ -13,25 +13,32 @@ import click
 from ammrank_dask.features import open_features
 from ammrank_dask.halving import Tuning
 from ammrank_dask.ranker import AMMRank
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.files import digest_of
+from ammrank_dask.storage.parts import list_checksums
+from ammrank_dask.storage.runs import Run, finish_run, is_finished, open_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.verdicts import rejected_models
 from ammrank_dask.tasks import Progress, silent
-from storage.errors import BadInput, TooFewUsers
-from storage.files import digest_of
-from storage.parts import list_checksums
-from storage.runs import Run, finish_run, is_finished, open_run
-from storage.site import Site
-from storage.verdicts import rejected_models
-from workflows.config import Config
-from workflows.features import plan_training_features, training_features
-from workflows.ingest import Ingested, ingest
-from workflows.models import MODEL_KIND, MODEL_NAME, has_same_values, load_site_model, model_date, model_identity
-from workflows.options import (
+from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.features import plan_training_features, training_features
+from ammrank_dask.workflows.ingest import Ingested, ingest
+from ammrank_dask.workflows.models import (
+    MODEL_KIND,
+    MODEL_NAME,
+    has_same_values,
+    load_site_model,
+    model_date,
+    model_identity,
+)
+from ammrank_dask.workflows.options import (
     AmmrankCommand,
     computing_options,
     date_option,
     show,
     site_argument,
 )
-from workflows.session import open_session
+from ammrank_dask.workflows.session import open_session
 
 logger = logging.getLogger(__name__)
 
@@ -161,7 +168,7 @@ def _tune(client: Any, site: Site, config: Config, features: Run, progress: Prog
 @computing_options
 def command(site: Path, date: dt.date, tunes: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Train a model on the users who clicked in the label window that ends with a date."""
-    from workflows.champion import find_champion  # which knows the qualifications, and they know models
+    from ammrank_dask.workflows.champion import find_champion  # which knows the qualifications, and they know models
 
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
         known = ingest(job.client, job.site, job.config, date, progress=job.progress)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from storage.errors import BadInput, DamagedStore
-from storage.reports import CHECKSUMS, check_report
-from storage.runs import is_finished, verify_run
-from storage.site import Site
-from workflows.options import AmmrankCommand, show, site_argument
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.reports import CHECKSUMS, check_report
+from ammrank_dask.storage.runs import is_finished, verify_run
+from ammrank_dask.storage.site import Site
+from ammrank_dask.workflows.options import AmmrankCommand, show, site_argument
 
 
 @click.command("verify", cls=AmmrankCommand)

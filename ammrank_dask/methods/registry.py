@@ -16,7 +16,7 @@ from typing import Any
 
 from ammrank_dask.methods.base import Method, Ranker
 from ammrank_dask.plane_model import PlaneModel
-from storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput
 
 REFERENCE = "amm-rank"
 """The method the others are compared with."""

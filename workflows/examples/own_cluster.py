@@ -1,7 +1,7 @@
 """Rank categories on a Dask cluster of your own: pandas in, pandas out, no site and no config.
 
-`python -m workflows.examples.own_cluster` starts two workers here; `--address tcp://…` joins a scheduler that is
-running. In place of `make_log` read your own events into a frame with the same four columns.
+`python -m ammrank_dask.workflows.examples.own_cluster` starts two workers here; `--address tcp://…` joins a scheduler
+that is running. In place of `make_log` read your own events into a frame with the same four columns.
 """
 
 from __future__ import annotations
