@@ -25,10 +25,10 @@ from ammrank_dask.kernels.features import count_values, rank_clicks, write_value
 from ammrank_dask.limits import Limits, group_of
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.state import DayPart, part_of, parts_of, read_states
-from ammrank_dask.storage.ids import UserIds, empty_ids, ids_from_arrays, union
-from ammrank_dask.storage.parts import PartRef, write_part
-from ammrank_dask.storage.registry import FEATURES, STATE, USERS
-from ammrank_dask.storage.runs import Run, is_finished, open_run, start_run
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
+from ammrank_dask.storage.store.parts import PartRef, write_part
+from ammrank_dask.storage.store.registry import FEATURES, STATE, USERS
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run, start_run
 from ammrank_dask.storage.vocabulary import DAY_US
 from ammrank_dask.tasks import Progress, run_tasks, silent
 

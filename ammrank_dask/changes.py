@@ -10,9 +10,9 @@ import numpy as np
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.held import HeldPart, held_parts
 from ammrank_dask.kernels.selection import mark_new
-from ammrank_dask.storage.ids import UserIds, union
-from ammrank_dask.storage.qualifications import Changes, Pairs
-from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.store.ids import UserIds, union
+from ammrank_dask.storage.store.qualifications import Changes, Pairs
+from ammrank_dask.storage.store.runs import Run
 
 
 @dataclass(frozen=True)

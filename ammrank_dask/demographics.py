@@ -15,16 +15,16 @@ from distributed import Client
 
 from ammrank_dask.routing import Intake, number_users, slice_by_partition
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.exchange import ExchangeBlock, read_slices, write_slices
-from ammrank_dask.storage.files import read_json, write_json
-from ammrank_dask.storage.forgotten import leave_out_forgotten, load_forgotten
-from ammrank_dask.storage.ids import UserIds, empty_ids
-from ammrank_dask.storage.lake import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
-from ammrank_dask.storage.parts import write_part
-from ammrank_dask.storage.people import DUPLICATE_USER, PeopleMapping, decode_people
-from ammrank_dask.storage.quarantine import QuarantineRows, collect_quarantine, write_quarantine
-from ammrank_dask.storage.registry import USERS
-from ammrank_dask.storage.runs import Run, finish_run, is_finished, open_run, remove_part, start_run
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
+from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, decode_people
+from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
+from ammrank_dask.storage.site.forgotten import leave_out_forgotten, load_forgotten
+from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.storage.store.ids import UserIds, empty_ids
+from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.registry import USERS
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, remove_part, start_run
 from ammrank_dask.storage.vocabulary import AGE_BUCKET_STARTS
 from ammrank_dask.tasks import Progress, run_tasks, silent
 

@@ -18,9 +18,9 @@ from ammrank_dask.features import open_features
 from ammrank_dask.hashing import hash_ids
 from ammrank_dask.rankings import check_rankings
 from ammrank_dask.rows import read_csr
-from ammrank_dask.storage.checkpoints import RowReader, load_facts, save_arrays
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.ids import UserIds, ids_from_values
+from ammrank_dask.storage.store.ids import UserIds, ids_from_values
+from ammrank_dask.storage.store.scratch_arrays import RowReader, load_facts, save_arrays
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 
 FOLD_SALT = 0x666F6C6475736572

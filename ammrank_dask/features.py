@@ -17,11 +17,11 @@ import scipy.sparse as sp
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.kernels.features import choose_columns, count_marked, normalize_rows
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import digest_of, swap_folder, temporary_beside, write_text
-from ammrank_dask.storage.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
-from ammrank_dask.storage.parts import CheckedReader, read_part, write_part
-from ammrank_dask.storage.registry import FEATURES
-from ammrank_dask.storage.runs import Run, finish_run, open_run, remove_run, start_run
+from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
+from ammrank_dask.storage.store.parts import CheckedReader, read_part, write_part
+from ammrank_dask.storage.store.registry import FEATURES
+from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
 from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY
 
 COLUMNS_FILE = "columns.json"

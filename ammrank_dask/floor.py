@@ -12,9 +12,9 @@ from ammrank_dask.evaluation_rows import RESAMPLING_SALT, deal_users
 from ammrank_dask.features import Features, open_features
 from ammrank_dask.hashing import hash_ids
 from ammrank_dask.measures import Measures, measure_block
-from ammrank_dask.storage.files import read_json
-from ammrank_dask.storage.ids import ids_from_values
-from ammrank_dask.storage.lake_write import read_truth, simulation_path, truth_path
+from ammrank_dask.storage.lake.write import read_truth, simulation_path, truth_path
+from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 TRUTHS = ("expected_clicks", "propensity")

@@ -15,15 +15,15 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from ammrank_dask.features import csr_attributes
-from ammrank_dask.storage.codec import METADATA
 from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.storage.files import swap_folder, temporary_beside, write_atomic
-from ammrank_dask.storage.forgotten import ForgetList, drop_users, load_forgotten
-from ammrank_dask.storage.ids import ids_from_arrays
-from ammrank_dask.storage.parts import CheckedReader, check_part, part_path, write_part
-from ammrank_dask.storage.qualifications import KIND as QUALIFICATIONS
-from ammrank_dask.storage.registry import FEATURES, PART_SCHEMAS
-from ammrank_dask.storage.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
+from ammrank_dask.storage.site.forgotten import ForgetList, drop_users, load_forgotten
+from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside, write_atomic
+from ammrank_dask.storage.store.codec import METADATA
+from ammrank_dask.storage.store.ids import ids_from_arrays
+from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_path, write_part
+from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
+from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
+from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
 from ammrank_dask.storage.vocabulary import USER_ID
 from ammrank_dask.tasks import Progress, run_tasks, silent
 

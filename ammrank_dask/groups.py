@@ -11,10 +11,10 @@ from distributed import Client
 from ammrank_dask.demographics import Demographics, describe_users
 from ammrank_dask.held import Held, HeldPart
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.ids import ids_from_arrays
-from ammrank_dask.storage.parts import PartRef
-from ammrank_dask.storage.registry import USERS
-from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.store.ids import ids_from_arrays
+from ammrank_dask.storage.store.parts import PartRef
+from ammrank_dask.storage.store.registry import USERS
+from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 from ammrank_dask.tasks import Progress, run_tasks, silent
 

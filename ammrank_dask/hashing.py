@@ -3,7 +3,7 @@
 import numpy as np
 
 from ammrank_dask.kernels.hashing import hash_integers, hash_strings
-from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds
+from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds
 
 PARTITION_SALT = 0x7061727469746E31
 SPLIT_SALT = 0x73706C6974757331
@@ -17,7 +17,7 @@ def hash_ids(ids: UserIds, salt: int) -> np.ndarray:
 
     Examples
     --------
-    >>> from ammrank_dask.storage.ids import ids_from_values
+    >>> from ammrank_dask.storage.store.ids import ids_from_values
     >>> int(hash_ids(ids_from_values([1]), 0)[0])
     10451216379200822465
     """

@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ammrank_dask.storage.ids import UserIds, ids_from_values
-from ammrank_dask.storage.parts import CheckedReader
-from ammrank_dask.storage.qualifications import BY_USER
-from ammrank_dask.storage.runs import Run
+from ammrank_dask.storage.store.ids import UserIds, ids_from_values
+from ammrank_dask.storage.store.parts import CheckedReader
+from ammrank_dask.storage.store.qualifications import BY_USER
+from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
 
 

@@ -19,15 +19,15 @@ from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, e
 from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.routing import Intake, number_users, slice_by_partition
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
-from ammrank_dask.storage.exchange import ExchangeBlock, read_slices, write_slices
-from ammrank_dask.storage.files import digest_of
-from ammrank_dask.storage.forgotten import leave_out_forgotten, load_forgotten
-from ammrank_dask.storage.lake import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches, scan_file
-from ammrank_dask.storage.parts import write_part
-from ammrank_dask.storage.quarantine import QuarantineRows, collect_quarantine, write_quarantine
-from ammrank_dask.storage.registry import DAY
-from ammrank_dask.storage.runs import Run, finish_run, is_finished, open_run, start_run
+from ammrank_dask.storage.lake.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches, scan_file
+from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
+from ammrank_dask.storage.site.forgotten import leave_out_forgotten, load_forgotten
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.registry import DAY
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, start_run
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)

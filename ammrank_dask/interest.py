@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ammrank_dask.kernels.interest import aggregate_cells, fold_cells
-from ammrank_dask.storage.ids import UserIds, empty_ids, ids_from_arrays, union
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
 from ammrank_dask.storage.vocabulary import DAY_US
 
 

@@ -14,11 +14,11 @@ from ammrank_dask.build import FeatureSettings, build_rows
 from ammrank_dask.demographics import Demographics, describe_users
 from ammrank_dask.interest import aggregate_events
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
-from ammrank_dask.storage.ids import UserIds, ids_from_values, union
-from ammrank_dask.storage.lake import EventColumns, require_columns
-from ammrank_dask.storage.people import PeopleMapping, decode_people
-from ammrank_dask.storage.taxonomy import Taxonomy, build_taxonomy, flat_taxonomy
+from ammrank_dask.storage.lake.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
+from ammrank_dask.storage.lake.files import EventColumns, require_columns
+from ammrank_dask.storage.lake.people import PeopleMapping, decode_people
+from ammrank_dask.storage.lake.taxonomy import Taxonomy, build_taxonomy, flat_taxonomy
+from ammrank_dask.storage.store.ids import UserIds, ids_from_values, union
 from ammrank_dask.storage.vocabulary import (
     AGE,
     CATEGORY,

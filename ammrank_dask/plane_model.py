@@ -21,8 +21,8 @@ from ammrank_dask.planes import PlaneSums, WeightMean, check_rank_weight, train_
 from ammrank_dask.rankings import check_rankings, rankings_from_ranks
 from ammrank_dask.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import digest_of
-from ammrank_dask.storage.models import load_model, save_model
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.models import load_model, save_model
 
 logger = logging.getLogger(__name__)
 

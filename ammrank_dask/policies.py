@@ -17,8 +17,8 @@ from distributed import Client
 
 from ammrank_dask.cuts import Cuts, ScoreScratch, find_cuts
 from ammrank_dask.kernels.selection import hold_above
-from ammrank_dask.storage.ids import UserIds
-from ammrank_dask.storage.qualifications import Pairs
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.qualifications import Pairs
 from ammrank_dask.tasks import Progress, silent
 
 

@@ -13,9 +13,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.policies import PolicyCounts, UserTopK
-from ammrank_dask.storage.ids import ids_from_values
-from ammrank_dask.storage.qualifications import BY_USER, KIND, part_path
-from ammrank_dask.storage.runs import Run, open_run
+from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.qualifications import BY_USER, KIND, part_path
+from ammrank_dask.storage.store.runs import Run, open_run
 from ammrank_dask.storage.vocabulary import CATEGORY, RANK, USER_ID
 
 

@@ -11,9 +11,9 @@ from distributed import Client
 
 from ammrank_dask.held import Held, HeldPart
 from ammrank_dask.state import ID_ARRAYS
-from ammrank_dask.storage.ids import UserIds, empty_ids, ids_from_arrays, union_of_many
-from ammrank_dask.storage.parts import PartRef
-from ammrank_dask.storage.registry import DAY
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union_of_many
+from ammrank_dask.storage.store.parts import PartRef
+from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.kernels.interest import count_rows, number_ids, order_rows
-from ammrank_dask.storage.ids import IntegerIds, UserIds, ids_from_arrays, union
+from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, union
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.storage.checkpoints import RowReader
+from ammrank_dask.storage.store.scratch_arrays import RowReader
 
 Rows: TypeAlias = np.ndarray | sp.csr_matrix | sp.csr_array
 

@@ -25,10 +25,9 @@ from ammrank_dask.policies import POLICIES, Policy, PolicyCounts, ScoredUsers
 from ammrank_dask.qualifications import Qualifications, open_qualifications
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.score_settings import ScoreSettings
-from ammrank_dask.storage.checkpoints import is_saved, load_array, load_facts, save_arrays
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import digest_of, swap_folder, sweep_tree, temporary_beside
-from ammrank_dask.storage.qualifications import (
+from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
+from ammrank_dask.storage.store.qualifications import (
     KIND,
     WORK,
     Pairs,
@@ -38,7 +37,8 @@ from ammrank_dask.storage.qualifications import (
     write_pairs,
     written_facts,
 )
-from ammrank_dask.storage.runs import finish_run, is_finished, remove_run
+from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
+from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts, save_arrays
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)

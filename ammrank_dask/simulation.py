@@ -13,9 +13,9 @@ import pyarrow as pa
 from distributed import Client
 from numpy.typing import NDArray
 
-from ammrank_dask.storage import lake_write
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import read_json, sweep_temporary, write_json
+from ammrank_dask.storage.lake import write as lake_write
+from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, write_json
 from ammrank_dask.storage.vocabulary import DAY_US, GROUPS, USER_ID
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.world import Floats, Stream, World, read_world_taxonomy

@@ -13,11 +13,11 @@ from distributed import Client
 
 from ammrank_dask.interest import InterestState, end_of, fold_days
 from ammrank_dask.monitor.meters import measure
-from ammrank_dask.storage.files import digest_of
-from ammrank_dask.storage.ids import ids_from_arrays, union_of_many
-from ammrank_dask.storage.parts import PartRef, is_written, write_part
-from ammrank_dask.storage.registry import DAY, STATE
-from ammrank_dask.storage.runs import Run, finish_run, is_finished, start_run
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.ids import ids_from_arrays, union_of_many
+from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
+from ammrank_dask.storage.store.registry import DAY, STATE
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, start_run
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)

@@ -20,9 +20,8 @@ from distributed import Client
 from ammrank_dask.hashing import hash_ids
 from ammrank_dask.interest import end_of
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.events import to_microseconds
-from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds, is_string
-from ammrank_dask.storage.lake import (
+from ammrank_dask.storage.lake.events import to_microseconds
+from ammrank_dask.storage.lake.files import (
     EventColumns,
     FileFacts,
     FileSlice,
@@ -31,6 +30,7 @@ from ammrank_dask.storage.lake import (
     read_batches,
     require_columns,
 )
+from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, is_string
 from ammrank_dask.storage.vocabulary import DAY_US
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
@@ -220,7 +220,7 @@ def survey_users(
 def look_at_file(path: str, name: str, columns: Sequence[str]) -> FileFacts:
     """Read the footer of a file and check that it has the columns, the first of which holds user ids.
 
-    Unlike `ammrank_dask.storage.lake.scan_file` it does not read the whole file for a digest.
+    Unlike `ammrank_dask.storage.lake.files.scan_file` it does not read the whole file for a digest.
     """
     status = os.stat(path)
     with open_parquet(path) as file:

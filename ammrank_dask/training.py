@@ -29,9 +29,9 @@ from ammrank_dask.shards import (
     cut_blocks,
     deal_blocks,
 )
-from ammrank_dask.storage.checkpoints import is_saved, load_array, load_facts
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
-from ammrank_dask.storage.files import digest_of, read_json, write_json
+from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.training_rows import TRAIN, prepare_rows
 from ammrank_dask.training_tasks import (

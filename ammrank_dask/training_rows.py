@@ -12,8 +12,8 @@ from ammrank_dask.hashing import SPLITS, split_of
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.rankings import check_rankings
 from ammrank_dask.rows import read_csr
-from ammrank_dask.storage.checkpoints import RowReader, save_arrays
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.scratch_arrays import RowReader, save_arrays
 
 TRAIN, VALIDATION = "train", "validation"
 

@@ -13,7 +13,7 @@ from ammrank_dask.monitor.meters import measure
 from ammrank_dask.planes import PlaneSums, WeightMean, train_block
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.shards import RowBlock, advance_step, merge_sums
-from ammrank_dask.storage.checkpoints import load_array, load_facts, save_arrays
+from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts, save_arrays
 from ammrank_dask.training_rows import TRAIN, VALIDATION, PreparedRows
 
 LAST, AVERAGE = "last", "average"

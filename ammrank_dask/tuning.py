@@ -18,8 +18,8 @@ from ammrank_dask.features import Features
 from ammrank_dask.halving import PLANE_LIMITS, REGULARIZATIONS, Tuning, halve, make_grid
 from ammrank_dask.metrics import disagreement_error
 from ammrank_dask.ranker import AMMRank
-from ammrank_dask.storage.checkpoints import load_facts
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.scratch_arrays import load_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.training_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
 

@@ -14,8 +14,8 @@ import numpy as np
 from ammrank_dask.evaluation import prepare_features, run_fold, try_parameters
 from ammrank_dask.features import open_features
 from ammrank_dask.methods.registry import METHODS, grid_of
-from ammrank_dask.storage.evaluations import PAGE, write_evaluation
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.evaluations import PAGE, write_evaluation
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.evaluate import evaluate_site, evaluate_table

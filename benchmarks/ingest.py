@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from distributed import Client
 
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of

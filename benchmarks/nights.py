@@ -11,8 +11,8 @@ from typing import Any
 import psutil
 from distributed import Client
 
-from ammrank_dask.storage.run_log import read_attempt
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.run_log import read_attempt
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.nightly import nightly
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts

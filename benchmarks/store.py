@@ -10,7 +10,7 @@ import numpy as np
 from numcodecs import blosc
 
 from ammrank_dask.features import open_features
-from ammrank_dask.storage.registry import FEATURES
+from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.workflows.features import score_features
 from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, GROUP, GROUPS, TIMESTAMP, USER_ID
 
 FIRST_DAY = dt.date(2026, 1, 5)

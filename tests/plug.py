@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.runs import MANIFEST, verify_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import MANIFEST, verify_run
 
 STAGES = ("ingest", "features", "train", "gate", "score", "report", "publish")
 VICTIMS = ("worker", "driver", "scheduler")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ammrank_dask.storage.registry import describe
+from ammrank_dask.storage.store.registry import describe
 from ammrank_dask.workflows.cli import COMMANDS
 
 ROOT = Path(__file__).parent.parent

@@ -33,10 +33,10 @@ from lakes import (
 from ammrank_dask import ingest as ingest_stage
 from ammrank_dask.features import open_features
 from ammrank_dask.interest import InterestState
-from ammrank_dask.storage.ids import ids_from_arrays
-from ammrank_dask.storage.parts import part_path, read_part
-from ammrank_dask.storage.registry import STATE, USERS
-from ammrank_dask.storage.runs import open_run
+from ammrank_dask.storage.store.ids import ids_from_arrays
+from ammrank_dask.storage.store.parts import part_path, read_part
+from ammrank_dask.storage.store.registry import STATE, USERS
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
 
 N_GOOD = 216

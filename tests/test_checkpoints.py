@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from ammrank_dask.storage.checkpoints import RowReader, is_saved, load_array, load_facts, save_arrays
+from ammrank_dask.storage.store.scratch_arrays import RowReader, is_saved, load_array, load_facts, save_arrays
 
 ARRAYS = {
     "floats": np.arange(6, dtype=np.float32).reshape(2, 3),

@@ -25,7 +25,7 @@ from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.scoring import write_qualifications
 from ammrank_dask.simulation import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster import open_cluster
 from ammrank_dask.workflows.cluster_checks import PrivateFiles, _compare_versions, check_workers, package_versions
 from ammrank_dask.workflows.config import check_config

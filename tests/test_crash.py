@@ -14,7 +14,7 @@ from distributed import Client, LocalCluster
 from plug import STAGES, VICTIMS, OutsideCluster, Plug, ammrank, check_published
 
 from ammrank_dask.simulation import simulate
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.config import check_config, write_config
 
 CONFIG = {

@@ -36,10 +36,10 @@ from ammrank_dask.methods.registry import (
 )
 from ammrank_dask.rankings import rankings_from_ranks
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.evaluation_charts import _nice_range
-from ammrank_dask.storage.evaluations import render_evaluation
-from ammrank_dask.storage.ids import ids_from_values
-from ammrank_dask.storage.tables import read_rank_table
+from ammrank_dask.storage.lake.rank_tables import read_rank_table
+from ammrank_dask.storage.site.evaluation_charts import _nice_range
+from ammrank_dask.storage.site.evaluations import render_evaluation
+from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.workflows.cli import ammrank
 
 METHOD_KEYS = {

@@ -15,11 +15,11 @@ from distributed import Client, LocalCluster
 from lakes import At, date_of, event, good_events, write_events, write_lake, write_site
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.forgotten import add_forgotten, drop_users, load_forgotten
-from ammrank_dask.storage.ids import ids_from_values
-from ammrank_dask.storage.registry import FEATURES, STATE
-from ammrank_dask.storage.runs import verify_run
-from ammrank_dask.storage.user_lists import read_user_list
+from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.site.forgotten import add_forgotten, drop_users, load_forgotten
+from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.registry import FEATURES, STATE
+from ammrank_dask.storage.store.runs import verify_run
 from ammrank_dask.workflows.config import load_config
 from ammrank_dask.workflows.forget import forget_users
 from ammrank_dask.workflows.ingest import ingest

@@ -15,10 +15,10 @@ from ammrank_dask.gate import NOBODY, Measures, compare_models, is_no_worse, mea
 from ammrank_dask.hashing import split_of
 from ammrank_dask.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.simulation import simulate
-from ammrank_dask.storage.ids import ids_from_values
-from ammrank_dask.storage.runs import open_run, verify_run
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.verdicts import Verdict, read_verdict, rejected_models, write_verdict
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, write_verdict
+from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.workflows.config import check_config
 from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.status import describe_site

@@ -2,11 +2,11 @@
 
 import datetime as dt
 
-from ammrank_dask.storage.files import write_json
-from ammrank_dask.storage.reports import SUMMARY
-from ammrank_dask.storage.run_log import write_attempt
-from ammrank_dask.storage.runs import finish_run, start_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.reports import SUMMARY
+from ammrank_dask.storage.site.run_log import write_attempt
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import write_json
+from ammrank_dask.storage.store.runs import finish_run, start_run
 from ammrank_dask.workflows.history import last_nights
 
 MEASURES = {"starved_categories": 2, "coverage": 0.9, "gini": 0.4, "slots": 10}

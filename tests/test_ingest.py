@@ -18,11 +18,11 @@ from ammrank_dask.features import open_features
 from ammrank_dask.interest import InterestState
 from ammrank_dask.simulation import simulate
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import digest_tree
-from ammrank_dask.storage.parts import part_path
-from ammrank_dask.storage.registry import STATE
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.taxonomy import read_taxonomy
+from ammrank_dask.storage.lake.taxonomy import read_taxonomy
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_tree
+from ammrank_dask.storage.store.parts import part_path
+from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.workflows.config import check_config
 from ammrank_dask.workflows.features import score_features, training_features
 from ammrank_dask.workflows.ingest import command, ingest

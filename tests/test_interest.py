@@ -20,11 +20,11 @@ from ammrank_dask.ingest import aggregate_slices
 from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, end_of, fold_days
 from ammrank_dask.pandas_features import interest_features
 from ammrank_dask.routing import number_integer_ids, slice_by_partition
-from ammrank_dask.storage.events import KEPT, EventMapping, decode_events
-from ammrank_dask.storage.exchange import read_slices, write_slices
-from ammrank_dask.storage.ids import ids_from_values, union, union_of_many
-from ammrank_dask.storage.lake import EventColumns
-from ammrank_dask.storage.taxonomy import build_taxonomy
+from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
+from ammrank_dask.storage.lake.files import EventColumns
+from ammrank_dask.storage.lake.taxonomy import build_taxonomy
+from ammrank_dask.storage.store.exchange import read_slices, write_slices
+from ammrank_dask.storage.store.ids import ids_from_values, union, union_of_many
 
 ALPHA = 0.9
 ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kathmandu")

@@ -12,8 +12,8 @@ from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.runs import open_run, verify_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.workflows.config import check_config
 from ammrank_dask.workflows.features import score_features
 from ammrank_dask.workflows.ingest import ingest

@@ -15,7 +15,7 @@ from ammrank_dask.metrics import disagreement_error
 from ammrank_dask.plane_model import NotFittedError
 from ammrank_dask.planes import PlaneSums, WeightMean, train_block
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.models import load_model, save_model
+from ammrank_dask.storage.store.models import load_model, save_model
 
 
 def draw_rows(seed, n=300, n_categories=5, m=3):

@@ -25,9 +25,9 @@ from ammrank_dask.held import held_from_table
 from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.realised import match_clicks, most_clicked
 from ammrank_dask.report import exposure_of, summarise
-from ammrank_dask.storage.charts import breakable, percent, rank_bar, round_up, tag
-from ammrank_dask.storage.ids import ids_from_values
-from ammrank_dask.storage.reports import harmless, render_page, write_report
+from ammrank_dask.storage.site.charts import breakable, percent, rank_bar, round_up, tag
+from ammrank_dask.storage.site.reports import harmless, render_page, write_report
+from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.workflows import config
 
 CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]

@@ -8,7 +8,7 @@ from browser import Browser
 
 from ammrank_dask.policies import PolicyCounts
 from ammrank_dask.report import exposure_of, summarise
-from ammrank_dask.storage.reports import write_report
+from ammrank_dask.storage.site.reports import write_report
 
 pytestmark = pytest.mark.system
 

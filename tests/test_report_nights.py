@@ -18,9 +18,9 @@ from ammrank_dask.groups import rank_by_group
 from ammrank_dask.held import held_parts
 from ammrank_dask.simulation import simulate
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.runs import open_run, remove_run
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.taxonomy import read_taxonomy
+from ammrank_dask.storage.lake.taxonomy import read_taxonomy
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.config import check_config, write_config
 from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.nightly import nightly

@@ -12,7 +12,7 @@ from ammrank_dask.ranker import AMMRank, NotFittedError
 from ammrank_dask.report import exposure_report
 from ammrank_dask.scoring import score
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.runs import finish_run
+from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.training import train
 
 CATEGORIES = ["autos", "games / <b>", "garten & haus", "news"]

@@ -23,10 +23,10 @@ from ammrank_dask.ranker import AMMRank
 from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.scoring import finish_qualifications, score, write_qualifications
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import digest_tree
-from ammrank_dask.storage.ids import ids_from_values
-from ammrank_dask.storage.qualifications import Pairs
-from ammrank_dask.storage.runs import verify_run
+from ammrank_dask.storage.store.atomic import digest_tree
+from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.qualifications import Pairs
+from ammrank_dask.storage.store.runs import verify_run
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
 INTEGERS = np.array([-(2**62), -5, 0, 3, 8, 13, 21, 55, 89, 2**40])

@@ -19,9 +19,9 @@ from ammrank_dask.qualifications import open_qualifications
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.simulation import simulate
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.parts import list_checksums
-from ammrank_dask.storage.runs import remove_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.parts import list_checksums
+from ammrank_dask.storage.store.runs import remove_run
 from ammrank_dask.workflows.config import check_config, write_config
 from ammrank_dask.workflows.explain import command as explain_command
 from ammrank_dask.workflows.explain import describe_feature, explain_user

@@ -12,10 +12,10 @@ from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import private_files, write_text
-from ammrank_dask.storage.qualifications import KIND
-from ammrank_dask.storage.run_log import read_attempt, write_attempt
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import private_files, write_text
+from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.workflows.config import check_config, load_config, write_config
 from ammrank_dask.workflows.nightly import command as night_command
 from ammrank_dask.workflows.nightly import nightly

@@ -18,15 +18,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ammrank_dask.features import open_features, write_features
-from ammrank_dask.storage import codec
-from ammrank_dask.storage.codec import decode_array, encode_array, encode_group
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
-from ammrank_dask.storage.exchange import ExchangeBlock, read_slices, write_slices
-from ammrank_dask.storage.files import swap_folder
-from ammrank_dask.storage.parts import check_part, part_facts, part_path, read_part, write_part
-from ammrank_dask.storage.registry import DAY, FEATURES
-from ammrank_dask.storage.runs import finish_run, open_run, start_run, verify_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store import codec
+from ammrank_dask.storage.store.atomic import swap_folder
+from ammrank_dask.storage.store.codec import decode_array, encode_array, encode_group
+from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.storage.store.parts import check_part, part_facts, part_path, read_part, write_part
+from ammrank_dask.storage.store.registry import DAY, FEATURES
+from ammrank_dask.storage.store.runs import finish_run, open_run, start_run, verify_run
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "uint32", "int64", "float32", "float64")
 
@@ -352,7 +352,7 @@ def crash_at(monkeypatch, number):
             raise KeyboardInterrupt
         real(*places)
 
-    monkeypatch.setattr("ammrank_dask.storage.files._exchange_names", lambda *places: False)
+    monkeypatch.setattr("ammrank_dask.storage.store.atomic._exchange_names", lambda *places: False)
     monkeypatch.setattr(os, "rename", rename)
 
 

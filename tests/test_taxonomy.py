@@ -4,7 +4,7 @@ import pytest
 from lakes import TAXONOMY, write_taxonomy
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.taxonomy import UNRANKED, build_taxonomy, flat_taxonomy, read_taxonomy
+from ammrank_dask.storage.lake.taxonomy import UNRANKED, build_taxonomy, flat_taxonomy, read_taxonomy
 
 
 def write_csv(folder, text):

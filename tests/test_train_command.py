@@ -8,8 +8,8 @@ from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation import simulate
-from ammrank_dask.storage.runs import open_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.config import check_config
 from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.train import command, train_model

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from ammrank_dask.storage.runs import Run, is_finished, open_run
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.verdicts import verdict_dates
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import verdict_dates
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.ingest import Ingested
 from ammrank_dask.workflows.models import MODEL_KIND, fits, model_date

@@ -16,7 +16,7 @@ from typing import Any
 from distributed import Client, WorkerPlugin, wait
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.files import OTHERS
+from ammrank_dask.storage.store.atomic import OTHERS
 
 VERSIONED = ("ammrank-dask", "cloudpickle", "dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "zarr")
 _SECONDS_TO_SEE = 5.0

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.storage.files import write_text
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.config import Config, Lake, load_config, write_config
 from ammrank_dask.workflows.guess import choose_partitions
 from ammrank_dask.workflows.options import AmmrankCommand, computing_options, show

@@ -19,9 +19,9 @@ from ammrank_dask.floor import measure_floor, read_simulation
 from ammrank_dask.methods.registry import METHODS, REFERENCE, resolve_methods
 from ammrank_dask.rankings import rankings_from_ranks
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.evaluations import PAGE, write_evaluation
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.tables import read_rank_table
+from ammrank_dask.storage.lake.rank_tables import read_rank_table
+from ammrank_dask.storage.site.evaluations import PAGE, write_evaluation
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
 from ammrank_dask.tasks import Progress
 from ammrank_dask.workflows.cluster import open_cluster

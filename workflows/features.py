@@ -15,11 +15,11 @@ from ammrank_dask.build import FeatureSource, build_features
 from ammrank_dask.hashing import partition_of
 from ammrank_dask.limits import Limits, limits_by_name
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import digest_file, digest_of
-from ammrank_dask.storage.ids import UserIds
-from ammrank_dask.storage.runs import Run
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.user_lists import read_user_list
+from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_file, digest_of
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.config import Config

@@ -10,11 +10,11 @@ import click
 
 from ammrank_dask.forget import forget_in_runs, scan_runs
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.files import TEMPORARY, sweep_tree
-from ammrank_dask.storage.forgotten import add_forgotten, load_forgotten
-from ammrank_dask.storage.runs import open_run
-from ammrank_dask.storage.site import RUN_FOLDERS, Site
-from ammrank_dask.storage.user_lists import read_user_list
+from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
+from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
+from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.options import AmmrankCommand, computing_options, show, site_argument
 from ammrank_dask.workflows.session import open_session

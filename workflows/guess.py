@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.ids import is_string
+from ammrank_dask.storage.store.ids import is_string
 from ammrank_dask.storage.vocabulary import (
     AGE,
     CATEGORY,

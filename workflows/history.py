@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.files import read_json
-from ammrank_dask.storage.reports import SUMMARY
-from ammrank_dask.storage.run_log import read_attempt
-from ammrank_dask.storage.runs import open_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.reports import SUMMARY
+from ammrank_dask.storage.site.run_log import read_attempt
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.runs import open_run
 
 
 def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str, Any]]:

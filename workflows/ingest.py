@@ -16,13 +16,13 @@ from ammrank_dask.ingest import DayPlan, ingest_days, scan_files
 from ammrank_dask.routing import Intake
 from ammrank_dask.state import FoldPlan, find_base, fold_states, history_of, state_digest
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.events import EventMapping
-from ammrank_dask.storage.files import digest_of
-from ammrank_dask.storage.lake import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned
-from ammrank_dask.storage.registry import DAY, STATE
-from ammrank_dask.storage.runs import Run, is_finished, open_run
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.taxonomy import Taxonomy
+from ammrank_dask.storage.lake.events import EventMapping
+from ammrank_dask.storage.lake.files import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned
+from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.registry import DAY, STATE
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.lost_history import refuse_lost_history

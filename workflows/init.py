@@ -14,8 +14,8 @@ from typing import Any
 import click
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import write_atomic
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import write_atomic
 from ammrank_dask.storage.vocabulary import CATEGORY, GROUPS, IGNORE_GROUP, PARENT
 from ammrank_dask.workflows.config import Config, write_config
 from ammrank_dask.workflows.guess import (

@@ -13,8 +13,8 @@ from typing import Any
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake import EventColumns, list_days, list_files, missing_days, open_parquet
-from ammrank_dask.storage.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
+from ammrank_dask.storage.lake.files import EventColumns, list_days, list_files, missing_days, open_parquet
+from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
 from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
 from ammrank_dask.survey import (
     INTEGER,

@@ -6,10 +6,10 @@ import datetime as dt
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.files import read_json
-from ammrank_dask.storage.lake import list_days, list_files
-from ammrank_dask.storage.runs import MANIFEST
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.lake.files import list_days, list_files
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.runs import MANIFEST
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.mapping import first_change, lake_path
 

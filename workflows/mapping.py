@@ -8,12 +8,12 @@ from typing import Any
 
 from ammrank_dask.build import FeatureSettings
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.events import EventMapping
-from ammrank_dask.storage.lake import EventColumns
-from ammrank_dask.storage.people import PeopleMapping
-from ammrank_dask.storage.registry import FORMAT
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.taxonomy import Taxonomy, read_taxonomy
+from ammrank_dask.storage.lake.events import EventMapping
+from ammrank_dask.storage.lake.files import EventColumns
+from ammrank_dask.storage.lake.people import PeopleMapping
+from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
 from ammrank_dask.workflows.config import Config
 

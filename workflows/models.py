@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from ammrank_dask.ranker import AMMRank
-from ammrank_dask.storage.files import digest_of
-from ammrank_dask.storage.parts import check_files
-from ammrank_dask.storage.runs import Run
-from ammrank_dask.storage.taxonomy import Taxonomy
+from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.parts import check_files
+from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.mapping import feature_settings
 

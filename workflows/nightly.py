@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from ammrank_dask.storage.reports import PAGE
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.reports import PAGE
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.champion import find_champion, find_published_model, is_due
 from ammrank_dask.workflows.config import Config

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import click
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, SiteBusy
-from ammrank_dask.storage.files import private_files
+from ammrank_dask.storage.store.atomic import private_files
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 75, 130, 143
 
@@ -171,8 +171,8 @@ def _refuse_future(site: Path | None, date: dt.date) -> None:
     if site is None or date <= today:
         return
     # Here, because most commands need neither and they take seconds to import.
-    from ammrank_dask.storage.lake import list_days
-    from ammrank_dask.storage.site import Site
+    from ammrank_dask.storage.lake.files import list_days
+    from ammrank_dask.storage.site.site import Site
     from ammrank_dask.workflows.config import load_config
     from ammrank_dask.workflows.mapping import lake_path
 

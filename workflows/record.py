@@ -20,8 +20,8 @@ from distributed import Client, wait
 from ammrank_dask.monitor.events import watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.storage.run_log import LOG, JsonLines, utc_now, write_attempt
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.run_log import LOG, JsonLines, utc_now, write_attempt
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import is_scheduler_gone
 from ammrank_dask.workflows.history import last_nights
 from ammrank_dask.workflows.options import exit_code_of, message_of

@@ -21,11 +21,11 @@ from ammrank_dask.qualifications import Qualifications, open_qualifications
 from ammrank_dask.realised import PastNight, measure_realised, most_clicked
 from ammrank_dask.report import exposure_of, summarise
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.files import digest_of, read_json
-from ammrank_dask.storage.registry import DAY
-from ammrank_dask.storage.reports import EXPOSURE, PAGE, SUMMARY, check_report, write_report
-from ammrank_dask.storage.runs import Run, is_finished, open_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY, check_report, write_report
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_of, read_json
+from ammrank_dask.storage.store.registry import DAY
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.config import Config

@@ -8,10 +8,10 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
-from ammrank_dask.storage.files import sweep_temporary
-from ammrank_dask.storage.runs import open_run, remove_run
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.verdicts import rejected_models
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import rejected_models
+from ammrank_dask.storage.store.atomic import sweep_temporary
+from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.config import Config
 
 INPUT_FOLDERS = ("state", "users")

@@ -16,10 +16,10 @@ from ammrank_dask.qualifications import Qualifications, open_qualifications
 from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.scoring import finish_qualifications, write_qualifications
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.files import digest_of, swap_folder
-from ammrank_dask.storage.qualifications import KIND
-from ammrank_dask.storage.runs import MANIFEST, Run, is_finished, open_run, remove_run, verify_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_of, swap_folder
+from ammrank_dask.storage.store.qualifications import KIND
+from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run, remove_run, verify_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.features import score_features

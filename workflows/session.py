@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distributed import Client
 
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress
 from ammrank_dask.workflows.cluster import open_cluster
 from ammrank_dask.workflows.config import Config, load_config

@@ -14,9 +14,9 @@ from ammrank_dask.features import interest_columns
 from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.score_settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake import list_days, list_files
-from ammrank_dask.storage.runs import is_finished, open_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.lake.files import list_days, list_files
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.mapping import lake_path
 

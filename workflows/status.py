@@ -10,10 +10,10 @@ from typing import Any
 import click
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.lake import list_days
-from ammrank_dask.storage.run_log import read_attempt
-from ammrank_dask.storage.runs import is_finished, open_run
-from ammrank_dask.storage.site import Current, Site
+from ammrank_dask.storage.lake.files import list_days
+from ammrank_dask.storage.site.run_log import read_attempt
+from ammrank_dask.storage.site.site import Current, Site
+from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.config import Config, load_config
 from ammrank_dask.workflows.mapping import lake_path
 from ammrank_dask.workflows.options import AmmrankCommand, show, site_argument, yesterday

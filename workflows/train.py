@@ -14,11 +14,11 @@ from ammrank_dask.features import open_features
 from ammrank_dask.halving import Tuning
 from ammrank_dask.ranker import AMMRank
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
-from ammrank_dask.storage.files import digest_of
-from ammrank_dask.storage.parts import list_checksums
-from ammrank_dask.storage.runs import Run, finish_run, is_finished, open_run
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.verdicts import rejected_models
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import rejected_models
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.parts import list_checksums
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.features import plan_training_features, training_features

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ammrank_dask.storage.site import Site
-from ammrank_dask.storage.verdicts import Verdict, read_verdict
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import Verdict, read_verdict
 
 
 def find_verdict(site: Site, date: dt.date, model: str) -> Verdict | None:

@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.reports import CHECKSUMS, check_report
-from ammrank_dask.storage.runs import is_finished, verify_run
-from ammrank_dask.storage.site import Site
+from ammrank_dask.storage.site.reports import CHECKSUMS, check_report
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import is_finished, verify_run
 from ammrank_dask.workflows.options import AmmrankCommand, show, site_argument
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from distributed import Client, performance_report
 
-from ammrank_dask.storage.files import write_atomic
+from ammrank_dask.storage.store.atomic import write_atomic
 
 logger = logging.getLogger(__name__)
 

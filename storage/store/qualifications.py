@@ -21,9 +21,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import read_json, temporary_beside, write_text
-from ammrank_dask.storage.ids import UserIds
-from ammrank_dask.storage.parts import check_files
+from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_text
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.vocabulary import CATEGORY, CHANGE, RANK, SCORE, USER_ID
 
 KIND = "qualifications"

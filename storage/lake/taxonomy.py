@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import digest_of
+from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
 
 UNRANKED = -2

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds, ids_from_values
+from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, ids_from_values
 from ammrank_dask.storage.vocabulary import USER_ID
 
 

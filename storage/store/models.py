@@ -10,11 +10,11 @@ import google_crc32c
 import numpy as np
 import zarr
 
-from ammrank_dask.storage.codec import METADATA
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.files import swap_folder, temporary_beside
-from ammrank_dask.storage.parts import checksum_of
-from ammrank_dask.storage.registry import FORMAT
+from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
+from ammrank_dask.storage.store.codec import METADATA
+from ammrank_dask.storage.store.parts import checksum_of
+from ammrank_dask.storage.store.registry import FORMAT
 
 _CHUNK_BYTES = 8_000_000
 

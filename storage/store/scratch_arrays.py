@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.files import read_json, rename_folder, temporary_beside, write_json
+from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
 
 FACTS = "facts.json"
 

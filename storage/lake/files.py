@@ -13,8 +13,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.files import digest_file, digest_of, read_json, write_json
-from ammrank_dask.storage.ids import is_string
+from ammrank_dask.storage.store.atomic import digest_file, digest_of, read_json, write_json
+from ammrank_dask.storage.store.ids import is_string
 
 BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""

@@ -15,10 +15,10 @@ from typing import Any
 import google_crc32c
 import numpy as np
 
-from ammrank_dask.storage.codec import METADATA, decode_array, encode_array, encode_group
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.files import read_json, rename_folder, temporary_beside, write_json
-from ammrank_dask.storage.registry import PartSchema
+from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
+from ammrank_dask.storage.store.codec import METADATA, decode_array, encode_array, encode_group
+from ammrank_dask.storage.store.registry import PartSchema
 
 _HERE = PurePosixPath(".")
 

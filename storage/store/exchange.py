@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.files import read_json, write_atomic, write_json
+from ammrank_dask.storage.store.atomic import read_json, write_atomic, write_json
 
 SECTIONS = ("user", "cell", "time", "row", "age", "gender", "id_lengths", "id_bytes")
 _DTYPES = {code: np.dtype(name) for code, name in enumerate(("uint8", "uint16", "uint32", "int64", "int16", "int8"))}

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.files import read_json, write_json
-from ammrank_dask.storage.registry import FORMAT
+from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.registry import FORMAT
 
 RUN, LOG = "run.json", "log.jsonl"
 EARLIER_KEPT = 20

@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.events import integer_ids, is_nobody, not_utf8
-from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds, is_string
+from ammrank_dask.storage.lake.events import integer_ids, is_nobody, not_utf8
+from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, is_string
 from ammrank_dask.storage.vocabulary import MAX_AGE
 
 NO_USER = "no_user_id"

@@ -12,9 +12,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.ids import IntegerIds, StringIds, UserIds, is_string
-from ammrank_dask.storage.lake import EventColumns
-from ammrank_dask.storage.taxonomy import UNRANKED, Taxonomy
+from ammrank_dask.storage.lake.files import EventColumns
+from ammrank_dask.storage.lake.taxonomy import UNRANKED, Taxonomy
+from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, is_string
 from ammrank_dask.storage.vocabulary import DAY_US
 
 KEPT = 0

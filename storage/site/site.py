@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
-from ammrank_dask.storage.files import OTHERS, digest_tree, read_json, sync_folder, undo_swaps, write_json
-from ammrank_dask.storage.registry import FORMAT
-from ammrank_dask.storage.runs import MANIFEST, remove_run, verify_run
+from ammrank_dask.storage.store.atomic import OTHERS, digest_tree, read_json, sync_folder, undo_swaps, write_json
+from ammrank_dask.storage.store.registry import FORMAT
+from ammrank_dask.storage.store.runs import MANIFEST, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "models", "gates")

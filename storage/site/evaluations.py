@@ -6,9 +6,9 @@ from typing import Any
 
 import pandas as pd
 
-from ammrank_dask.storage import charts, evaluation_charts
-from ammrank_dask.storage.files import write_json, write_text
-from ammrank_dask.storage.reports import harmless, page_environment
+from ammrank_dask.storage.site import charts, evaluation_charts
+from ammrank_dask.storage.site.reports import harmless, page_environment
+from ammrank_dask.storage.store.atomic import write_json, write_text
 
 RESULT, TABLE, PAGE = "evaluation.json", "evaluation.csv", "evaluation.html"
 _TEMPLATE = "evaluation.html.j2"

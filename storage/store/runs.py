@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.files import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
-from ammrank_dask.storage.parts import (
+from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
+from ammrank_dask.storage.store.parts import (
     PartFacts,
     PartRef,
     check_files,
@@ -22,7 +22,7 @@ from ammrank_dask.storage.parts import (
     is_written,
     part_facts,
 )
-from ammrank_dask.storage.registry import FORMAT, PART_SCHEMAS
+from ammrank_dask.storage.store.registry import FORMAT, PART_SCHEMAS
 
 MANIFEST = "manifest.json"
 _VERSIONED = ("ammrank-dask", "numpy", "numba", "zarr", "numcodecs", "pyarrow")

@@ -9,10 +9,10 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from ammrank_dask.storage import charts
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.files import read_json, write_json, write_text
-from ammrank_dask.storage.parts import check_files, checksum_file, checksum_of
+from ammrank_dask.storage.site import charts
+from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
+from ammrank_dask.storage.store.parts import check_files, checksum_file, checksum_of
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS
 
 SUMMARY, EXPOSURE, PAGE, CHECKSUMS = "summary.json", "exposure.csv", "report.html", "checksums.json"

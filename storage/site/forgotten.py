@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.files import read_json, sync_folder, write_json
-from ammrank_dask.storage.ids import UserIds, ids_from_arrays
-from ammrank_dask.storage.registry import FORMAT, PartSchema
+from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_json
+from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
+from ammrank_dask.storage.store.registry import FORMAT, PartSchema
 
 KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
 _KEY_BYTES, _HASH_BYTES = 32, 16

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ammrank_dask.storage.events import (
+from ammrank_dask.storage.lake.events import (
     AFTER_NIGHT,
     BEFORE_1970,
     KEPT,
@@ -20,9 +20,9 @@ from ammrank_dask.storage.events import (
     UNKNOWN_CATEGORY,
     UNKNOWN_GROUP,
 )
-from ammrank_dask.storage.files import write_atomic
-from ammrank_dask.storage.forgotten import load_forgotten
-from ammrank_dask.storage.lake import EventColumns
+from ammrank_dask.storage.lake.files import EventColumns
+from ammrank_dask.storage.site.forgotten import load_forgotten
+from ammrank_dask.storage.store.atomic import write_atomic
 from ammrank_dask.storage.vocabulary import USER_ID
 
 SCHEMA = pa.schema(
