@@ -7,18 +7,18 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ammrank_dask.amm import AMM
-    from ammrank_dask.ensemble import AMMRankEnsemble
-    from ammrank_dask.features import Features, open_features, write_features
-    from ammrank_dask.metrics import disagreement_error, top_k_metrics
-    from ammrank_dask.pandas_features import interest_features
-    from ammrank_dask.qualifications import Qualifications, open_qualifications
-    from ammrank_dask.ranker import AMMRank
-    from ammrank_dask.report import exposure_report
-    from ammrank_dask.scoring import score
-    from ammrank_dask.simulation import simulate
-    from ammrank_dask.training import train
-    from ammrank_dask.tuning import tune
+    from ammrank_dask.features.from_pandas import interest_features
+    from ammrank_dask.features.store import Features, open_features, write_features
+    from ammrank_dask.model.amm import AMM
+    from ammrank_dask.model.amm_rank import AMMRank
+    from ammrank_dask.model.ensemble import AMMRankEnsemble
+    from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
+    from ammrank_dask.report.summary import exposure_report
+    from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+    from ammrank_dask.scoring.score import score
+    from ammrank_dask.simulation.simulate import simulate
+    from ammrank_dask.training.train import train
+    from ammrank_dask.training.tune import tune
 
 _HOMES = {
     "AMM": "amm",

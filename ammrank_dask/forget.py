@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from distributed import Client
 
-from ammrank_dask.features import csr_attributes
+from ammrank_dask.features.store import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.site.forgotten import ForgetList, drop_users, load_forgotten
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside, write_atomic

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 
 from ammrank_dask import AMMRank
-from ammrank_dask.ensemble import AMMRankEnsemble
-from ammrank_dask.feature_maps import FeatureMap, RandomBins, RandomFourier
-from ammrank_dask.rows import Rows
+from ammrank_dask.model.ensemble import AMMRankEnsemble
+from ammrank_dask.model.feature_maps import FeatureMap, RandomBins, RandomFourier
+from ammrank_dask.model.rows import Rows
 from benchmarks.measure import describe_machine
 
 # The best published forest of METHOD.md's 13 sets; the other sets have none there.

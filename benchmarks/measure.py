@@ -14,7 +14,7 @@ import dask
 import yaml
 from distributed import Client, LocalCluster
 
-from ammrank_dask.simulation import simulate
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster import BUILT_IN
 from ammrank_dask.workflows.config import Config, Lake

@@ -12,12 +12,12 @@ import numpy as np
 import scipy.sparse as sp
 from distributed import Client
 
-from ammrank_dask.ensemble import AMMRankEnsemble
-from ammrank_dask.features import Features, open_features
-from ammrank_dask.hashing import SPLITS, split_of
-from ammrank_dask.metrics import disagreement_error, top_k_metrics
-from ammrank_dask.ranker import AMMRank
-from ammrank_dask.training import train
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.ensemble import AMMRankEnsemble
+from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.training.train import train
+from ammrank_dask.user_hash import SPLITS, split_of
 from ammrank_dask.workflows.features import training_features
 from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of

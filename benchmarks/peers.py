@@ -15,11 +15,11 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
-from ammrank_dask.evaluation import prepare_features
-from ammrank_dask.evaluation_rows import Blocks
-from ammrank_dask.features import open_features
+from ammrank_dask.evaluation.compare import prepare_features
+from ammrank_dask.evaluation.folds import Blocks
+from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import Setting, build_method
-from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.workflows.features import training_features
 from ammrank_dask.workflows.ingest import ingest
 from benchmarks.comparison import DAYS, LAST, comparison_site

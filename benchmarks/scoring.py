@@ -12,10 +12,10 @@ import scipy.sparse as sp
 from distributed import Client
 from threadpoolctl import threadpool_limits
 
-from ammrank_dask.features import Features, write_features
-from ammrank_dask.panels import top_categories
-from ammrank_dask.ranker import AMMRank
-from ammrank_dask.scoring import ScoreSettings, finish_qualifications, score, write_qualifications
+from ammrank_dask.features.store import Features, write_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.scoring.score import ScoreSettings, finish_qualifications, score, write_qualifications
 from benchmarks.measure import best_of, cluster, describe_machine, worker_facts
 
 VALUES, COLUMNS, PLANES, CATEGORIES, K = 89, 511, 256, 50, 10

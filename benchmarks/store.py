@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numcodecs import blosc
 
-from ammrank_dask.features import open_features
+from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.workflows.features import score_features
 from ammrank_dask.workflows.ingest import ingest

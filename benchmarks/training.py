@@ -17,13 +17,13 @@ from dask.utils import parse_bytes
 from distributed import Client
 from threadpoolctl import threadpool_limits
 
-from ammrank_dask.features import Features, open_features, write_features
-from ammrank_dask.hashing import SPLITS, split_of
-from ammrank_dask.metrics import disagreement_error
+from ammrank_dask.features.store import Features, open_features, write_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.model.plane_sums import PlaneSums, train_block
 from ammrank_dask.monitor.events import TOPIC
-from ammrank_dask.planes import PlaneSums, train_block
-from ammrank_dask.ranker import AMMRank
-from ammrank_dask.training import train
+from ammrank_dask.training.train import train
+from ammrank_dask.user_hash import SPLITS, split_of
 from ammrank_dask.workflows.features import training_features
 from ammrank_dask.workflows.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of, worker_facts

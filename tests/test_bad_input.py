@@ -30,9 +30,9 @@ from lakes import (
     write_users,
 )
 
-from ammrank_dask import ingest as ingest_stage
-from ammrank_dask.features import open_features
-from ammrank_dask.interest import InterestState
+from ammrank_dask.features.store import open_features
+from ammrank_dask.ingest import events as ingest_stage
+from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import part_path, read_part
 from ammrank_dask.storage.store.registry import STATE, USERS

@@ -18,12 +18,12 @@ import scipy.sparse as sp
 from certificates import write_certificates
 from distributed import Client, LocalCluster
 
-from ammrank_dask.features import write_features
+from ammrank_dask.features.store import write_features
 from ammrank_dask.memory import PROCESS_BYTES, ModelSize, PartitionSize, estimate_memory
-from ammrank_dask.ranker import AMMRank
-from ammrank_dask.score_settings import ScoreSettings
-from ammrank_dask.scoring import write_qualifications
-from ammrank_dask.simulation import simulate
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.scoring.score import write_qualifications
+from ammrank_dask.scoring.settings import ScoreSettings
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster import open_cluster

@@ -13,7 +13,7 @@ import pytest
 from distributed import Client, LocalCluster
 from plug import STAGES, VICTIMS, OutsideCluster, Plug, ammrank, check_published
 
-from ammrank_dask.simulation import simulate
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.config import check_config, write_config
 

@@ -5,9 +5,9 @@ import pytest
 from sklearn.base import clone
 
 from ammrank_dask import AMMRank
-from ammrank_dask.ensemble import AMMRankEnsemble, center_scores
-from ammrank_dask.feature_maps import RandomBins, RandomFourier
-from ammrank_dask.plane_model import NotFittedError
+from ammrank_dask.model.ensemble import AMMRankEnsemble, center_scores
+from ammrank_dask.model.feature_maps import RandomBins, RandomFourier
+from ammrank_dask.model.plane_model import NotFittedError
 from benchmarks import label_ranking
 
 

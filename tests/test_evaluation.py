@@ -14,17 +14,16 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammrank_dask.evaluation import compare_methods, prepare_features, prepare_table_rows, run_fold
-from ammrank_dask.evaluation_exposure import COUNTERS
-from ammrank_dask.evaluation_rows import (
+from ammrank_dask.evaluation.compare import compare_methods, prepare_features, prepare_table_rows, run_fold
+from ammrank_dask.evaluation.folds import (
     RESAMPLING_SALT,
     DenseBlocks,
     activity_bounds,
     deal_users,
     prepare_table,
 )
-from ammrank_dask.features import write_features
-from ammrank_dask.hashing import split_of
+from ammrank_dask.evaluation.policy_counts import COUNTERS
+from ammrank_dask.features.store import write_features
 from ammrank_dask.methods.registry import (
     METHODS,
     Setting,
@@ -34,12 +33,13 @@ from ammrank_dask.methods.registry import (
     method_label,
     resolve_methods,
 )
-from ammrank_dask.rankings import rankings_from_ranks
+from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.site.evaluation_charts import _nice_range
 from ammrank_dask.storage.site.evaluations import render_evaluation
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.cli import ammrank
 
 METHOD_KEYS = {
@@ -404,7 +404,7 @@ def test_rows__every_row_is_tested_once_and_never_trained_on_in_its_fold(tmp_pat
 
 @pytest.mark.parametrize("kept_bytes", [0, 200, 1 << 20])
 def test_blocks__read_again_are_the_same(tmp_path, monkeypatch, kept_bytes):
-    monkeypatch.setattr("ammrank_dask.evaluation_rows.KEPT_BYTES", kept_bytes)
+    monkeypatch.setattr("ammrank_dask.evaluation.folds.KEPT_BYTES", kept_bytes)
     _, rows = table_rows(tmp_path)
     blocks = rows.training(1)
     first, again = ([blocks[i] for i in range(len(blocks))] for _ in range(2))

@@ -10,15 +10,15 @@ import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
 from ammrank_dask import AMMRank
-from ammrank_dask.features import open_features, write_features
-from ammrank_dask.gate import NOBODY, Measures, compare_models, is_no_worse, measure_block
-from ammrank_dask.hashing import split_of
-from ammrank_dask.metrics import disagreement_error, top_k_metrics
-from ammrank_dask.simulation import simulate
+from ammrank_dask.features.store import open_features, write_features
+from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, write_verdict
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run, verify_run
+from ammrank_dask.training.gate import NOBODY, Measures, compare_models, is_no_worse, measure_block
+from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.config import check_config
 from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.status import describe_site

@@ -12,7 +12,7 @@ from certificates import write_certificates
 from distributed import Client, LocalCluster
 from plug import ammrank, check_published, stage_of
 
-from ammrank_dask.simulation import simulate
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.workflows.cluster import open_cluster
 from ammrank_dask.workflows.config import check_config, write_config

@@ -14,9 +14,9 @@ import zarr
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
-from ammrank_dask.features import open_features
-from ammrank_dask.interest import InterestState
-from ammrank_dask.simulation import simulate
+from ammrank_dask.features.store import open_features
+from ammrank_dask.ingest.interest_state import InterestState
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
@@ -301,7 +301,7 @@ def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, place, monke
     whole = other_site(place, "whole")
     expected = state_bytes(whole, ingest(client, whole, config, LAST))
 
-    import ammrank_dask.ingest as stage
+    import ammrank_dask.ingest.events as stage
 
     real, calls = stage.collect_partition, place.path / "calls"
 

@@ -16,12 +16,12 @@ import pytest
 from click.testing import CliRunner, Result
 from distributed import Client
 
-from ammrank_dask import survey
-from ammrank_dask.simulation import simulate
+from ammrank_dask import lake_survey as survey
+from ammrank_dask.lake_survey import INTEGER, NAIVE, TimeFacts
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS
-from ammrank_dask.survey import INTEGER, NAIVE, TimeFacts
 from ammrank_dask.workflows.config import Config, load_config
 from ammrank_dask.workflows.guess import (
     choose_partitions,

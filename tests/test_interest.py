@@ -14,17 +14,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF, STRING_USERS, logs
 
-from ammrank_dask.build import FeatureSettings, build_rows, rank_users
-from ammrank_dask.hashing import hash_ids, partition_of, split_of
-from ammrank_dask.ingest import aggregate_slices
-from ammrank_dask.interest import InterestState, aggregate_events, cell_dtype, end_of, fold_days
-from ammrank_dask.pandas_features import interest_features
-from ammrank_dask.routing import number_integer_ids, slice_by_partition
+from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
+from ammrank_dask.features.from_pandas import interest_features
+from ammrank_dask.ingest.events import aggregate_slices
+from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, cell_dtype, end_of, fold_days
+from ammrank_dask.ingest.routing import number_integer_ids, slice_by_partition
 from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
 from ammrank_dask.storage.store.exchange import read_slices, write_slices
 from ammrank_dask.storage.store.ids import ids_from_values, union, union_of_many
+from ammrank_dask.user_hash import hash_ids, partition_of, split_of
 
 ALPHA = 0.9
 ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kathmandu")

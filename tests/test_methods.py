@@ -22,9 +22,9 @@ from ammrank_dask.methods.mallows import (
     count_preferences,
     find_center,
 )
-from ammrank_dask.metrics import disagreement_error
-from ammrank_dask.plane_model import NotFittedError
-from ammrank_dask.rankings import rankings_from_ranks
+from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.model.plane_model import NotFittedError
+from ammrank_dask.model.rankings import rankings_from_ranks
 
 METHODS = [CentralMallows, GroupMallows, NeighborMallows, Logistic, PairwiseLogistic]
 

@@ -7,10 +7,11 @@ import reference_ranking
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ammrank_dask import measures, metrics
-from ammrank_dask.measures import TOP, Measures, measure_block
-from ammrank_dask.metrics import disagreement_error, top_k_metrics
-from ammrank_dask.rankings import rankings_from_ranks
+from ammrank_dask.evaluation import measures
+from ammrank_dask.evaluation.measures import TOP, Measures, measure_block
+from ammrank_dask.model import metrics
+from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.model.rankings import rankings_from_ranks
 
 
 def draw_truth(seed, n=60, n_categories=7, m=4):

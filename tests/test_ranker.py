@@ -11,9 +11,9 @@ import scipy.sparse as sp
 from sklearn.base import clone
 
 from ammrank_dask import AMM, AMMRank
-from ammrank_dask.metrics import disagreement_error
-from ammrank_dask.plane_model import NotFittedError
-from ammrank_dask.planes import PlaneSums, WeightMean, train_block
+from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.model.plane_model import NotFittedError
+from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.models import load_model, save_model
 
@@ -303,7 +303,7 @@ def test_predict_top_k__is_the_head_of_predict():
 
 def test_fit_blocks__logs_one_line_per_epoch(caplog):
     X, rankings = draw_rows(9, n=20)
-    with caplog.at_level(logging.INFO, logger="ammrank_dask.plane_model"):
+    with caplog.at_level(logging.INFO, logger="ammrank_dask.model.plane_model"):
         AMMRank(epochs=2).fit(X, rankings)
     assert [record.getMessage()[:23] for record in caplog.records] == [
         "epoch 1 of 2: 20 rows, ",

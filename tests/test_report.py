@@ -9,9 +9,10 @@ import pyarrow as pa
 import pytest
 import reference_report
 
-from ammrank_dask.checks import check_night
-from ammrank_dask.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
-from ammrank_dask.exposure import (
+from ammrank_dask.report.by_demographic import count_by_group
+from ammrank_dask.report.checks import check_night
+from ammrank_dask.report.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
+from ammrank_dask.report.exposure import (
     Thresholds,
     entropy,
     exposure_table,
@@ -20,11 +21,10 @@ from ammrank_dask.exposure import (
     measure_policy,
     rank_weights,
 )
-from ammrank_dask.groups import count_by_group
-from ammrank_dask.held import held_from_table
-from ammrank_dask.policies import PolicyCounts
-from ammrank_dask.realised import match_clicks, most_clicked
-from ammrank_dask.report import exposure_of, summarise
+from ammrank_dask.report.hit_rate import match_clicks, most_clicked
+from ammrank_dask.report.summary import exposure_of, summarise
+from ammrank_dask.scoring.policies import PolicyCounts
+from ammrank_dask.scoring.qualification_rows import held_from_table
 from ammrank_dask.storage.site.charts import breakable, percent, rank_bar, round_up, tag
 from ammrank_dask.storage.site.reports import harmless, render_page, write_report
 from ammrank_dask.storage.store.ids import ids_from_values

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from browser import Browser
 
-from ammrank_dask.policies import PolicyCounts
-from ammrank_dask.report import exposure_of, summarise
+from ammrank_dask.report.summary import exposure_of, summarise
+from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.site.reports import write_report
 
 pytestmark = pytest.mark.system

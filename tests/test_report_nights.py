@@ -14,9 +14,9 @@ import pytest
 import reference_report
 from distributed import Client, LocalCluster
 
-from ammrank_dask.groups import rank_by_group
-from ammrank_dask.held import held_parts
-from ammrank_dask.simulation import simulate
+from ammrank_dask.report.by_demographic import rank_by_group
+from ammrank_dask.scoring.qualification_rows import held_parts
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site

@@ -7,13 +7,13 @@ import pytest
 import reference_ranking
 from distributed import Client
 
-from ammrank_dask.features import Features, write_features
-from ammrank_dask.ranker import AMMRank, NotFittedError
-from ammrank_dask.report import exposure_report
-from ammrank_dask.scoring import score
+from ammrank_dask.features.store import Features, write_features
+from ammrank_dask.model.amm_rank import AMMRank, NotFittedError
+from ammrank_dask.report.summary import exposure_report
+from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.runs import finish_run
-from ammrank_dask.training import train
+from ammrank_dask.training.train import train
 
 CATEGORIES = ["autos", "games / <b>", "garten & haus", "news"]
 
@@ -151,7 +151,7 @@ def test_score__a_crash_at_the_end_leaves_no_work_in_what_the_next_try_publishes
             finish_run(*args, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ammrank_dask.scoring.finish_run", crash)
+    monkeypatch.setattr("ammrank_dask.scoring.score.finish_run", crash)
     with pytest.raises(KeyboardInterrupt):
         score(client, model, features, tmp_path / "quals", k=2)
     monkeypatch.undo()

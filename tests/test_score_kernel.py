@@ -7,11 +7,11 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ammrank_dask.cuts import order_keys
+from ammrank_dask.features.eligibility import UNKNOWN_AGE, Limits, group_of
 from ammrank_dask.kernels.selection import mark_new, order_key, sort_by_category
-from ammrank_dask.limits import UNKNOWN_AGE, Limits, group_of
-from ammrank_dask.panels import arrange_planes, top_categories
-from ammrank_dask.ranker import AMMRank
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.plane_panels import arrange_planes, top_categories
+from ammrank_dask.scoring.category_cutoffs import order_keys
 
 
 def make_model(rng, *, n_features=7, counts=(2, 0, 3, 1, 0, 1), whole=False, bias=1.0):

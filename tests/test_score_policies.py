@@ -13,15 +13,15 @@ from distributed import Client, LocalCluster
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ammrank_dask.changes import PreviousPairs, compare_pairs
-from ammrank_dask.cuts import Cuts, ScoreScratch, find_cuts
-from ammrank_dask.features import Features, write_features
+from ammrank_dask.features.store import Features, write_features
+from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC
-from ammrank_dask.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
-from ammrank_dask.qualifications import open_qualifications
-from ammrank_dask.ranker import AMMRank
-from ammrank_dask.score_settings import ScoreSettings
-from ammrank_dask.scoring import finish_qualifications, score, write_qualifications
+from ammrank_dask.scoring.category_cutoffs import Cuts, ScoreScratch, find_cuts
+from ammrank_dask.scoring.delta import PreviousPairs, compare_pairs
+from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
+from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
+from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -82,7 +82,7 @@ def test_category_top_n__equals_a_full_sort(client, tmp_path_factory, seed, n_pa
     wanted = share_slots(scored, slots, range(4)) if n is None else np.minimum(n, scored)
     tie_order = np.array([2, 0, 3, 1], np.int32)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ammrank_dask.cuts._IDS_AT_ONCE", at_once)
+        patch.setattr("ammrank_dask.scoring.category_cutoffs._IDS_AT_ONCE", at_once)
         plan = find_cuts(client, scratch, lambda found: wanted)
     assert plan.n_taken.tolist() == wanted.tolist()
     held = set()
@@ -108,7 +108,7 @@ def test_find_cuts__many_ties_are_narrowed_by_samples(client, tmp_path):
     home = np.arange(3000) % 3
     scratch = make_scratch(tmp_path, np.zeros((2, 3000), np.float32), ids, home, 3)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ammrank_dask.cuts._IDS_AT_ONCE", 20)
+        patch.setattr("ammrank_dask.scoring.category_cutoffs._IDS_AT_ONCE", 20)
         plan = find_cuts(client, scratch, lambda found: np.array([1234, 3000]))
     assert plan.last_id[0].to_arrow().to_pylist() == [1233 * 11]
     assert 1 not in plan.last_id  # all of them are taken

@@ -14,10 +14,10 @@ import yaml
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
-from ammrank_dask.features import open_features
-from ammrank_dask.qualifications import open_qualifications
-from ammrank_dask.ranker import AMMRank
-from ammrank_dask.simulation import simulate
+from ammrank_dask.features.store import open_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import list_checksums

@@ -9,7 +9,7 @@ import sys
 import pytest
 from distributed import Client, LocalCluster
 
-from ammrank_dask.simulation import simulate
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.workflows.config import check_config, write_config
 
 pytestmark = pytest.mark.system

@@ -15,11 +15,11 @@ import pytest
 import zarr
 from distributed import Client
 
-from ammrank_dask.simulation import SimulationParameters, simulate, simulate_block
+from ammrank_dask.simulation.simulate import SimulationParameters, simulate, simulate_block
+from ammrank_dask.simulation.users import draw_demographics, draw_tastes, scramble_user_ids
+from ammrank_dask.simulation.world import World, read_world_taxonomy
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS
-from ammrank_dask.world import World, read_world_taxonomy
-from ammrank_dask.world_users import draw_demographics, draw_tastes, scramble_user_ids
 
 SIZE = {"users": 1500, "days": 12, "seed": 5, "label_days": 6}
 

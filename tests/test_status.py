@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
-from ammrank_dask.simulation import simulate
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
 from ammrank_dask.storage.site.site import Site

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ammrank_dask.features import open_features, write_features
+from ammrank_dask.features.store import open_features, write_features
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store import codec
@@ -298,7 +298,7 @@ def test_write_features__leaves_other_folders_alone(tmp_path):
 
 
 def test_write_features__keeps_the_earlier_store_when_it_fails(tmp_path, monkeypatch):
-    import ammrank_dask.features as module
+    import ammrank_dask.features.store as module
 
     write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
 

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, LocalCluster
 from plug import STAGES, OutsideCluster, ammrank, check_published, stage_of
 
-from ammrank_dask.simulation import simulate
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.workflows.config import check_config, write_config
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 from distributed import Client, LocalCluster
 
-from ammrank_dask.simulation import simulate
+from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.config import check_config

@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-import ammrank_dask.training as training
-from ammrank_dask.features import open_features, write_features
-from ammrank_dask.hashing import SPLITS, split_of
-from ammrank_dask.metrics import disagreement_error
-from ammrank_dask.ranker import AMMRank
-from ammrank_dask.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
+import ammrank_dask.training.train as training
+from ammrank_dask.features.store import open_features, write_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.training import train
-from ammrank_dask.warm_start import planes_of_model
+from ammrank_dask.training.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
+from ammrank_dask.training.train import train
+from ammrank_dask.training.warm_start import planes_of_model
+from ammrank_dask.user_hash import SPLITS, split_of
 
 CATEGORIES = [f"c{i}" for i in range(6)]
 

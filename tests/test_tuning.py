@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-from ammrank_dask.features import write_features
-from ammrank_dask.halving import Tuning, halve, make_grid
-from ammrank_dask.ranker import AMMRank
+from ammrank_dask.features.store import write_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.halving import Tuning, halve, make_grid
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.tuning import tune
+from ammrank_dask.training.tune import tune
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
 
     The lake is written into SITE/lake. Run it again to go on where it stopped.
     """
-    from ammrank_dask.simulation import simulate
+    from ammrank_dask.simulation.simulate import simulate
     from ammrank_dask.workflows.cluster import open_cluster
     from ammrank_dask.workflows.nightly import nightly
 

@@ -11,13 +11,19 @@ from typing import Any
 
 import click
 
-from ammrank_dask.evaluation import MethodResult, check_variant, compare_methods, prepare_features, prepare_table_rows
-from ammrank_dask.evaluation_report import PAPER, describe_details, describe_floor, describe_variant
-from ammrank_dask.evaluation_rows import Rows, count_clicks, tuning_share
-from ammrank_dask.features import Features, open_features
-from ammrank_dask.floor import measure_floor, read_simulation
+from ammrank_dask.evaluation.compare import (
+    MethodResult,
+    check_variant,
+    compare_methods,
+    prepare_features,
+    prepare_table_rows,
+)
+from ammrank_dask.evaluation.folds import Rows, count_clicks, tuning_share
+from ammrank_dask.evaluation.oracle import measure_floor, read_simulation
+from ammrank_dask.evaluation.summary import PAPER, describe_details, describe_floor, describe_variant
+from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import METHODS, REFERENCE, resolve_methods
-from ammrank_dask.rankings import rankings_from_ranks
+from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.site.evaluations import PAGE, write_evaluation

@@ -11,16 +11,16 @@ from typing import Any
 import click
 import numpy as np
 
-from ammrank_dask.features import Features, open_features
-from ammrank_dask.hashing import partition_of
-from ammrank_dask.qualifications import Qualifications, open_qualifications
-from ammrank_dask.ranker import AMMRank
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.user_lists import parse_integer_id
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
+from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.models import load_site_model
 from ammrank_dask.workflows.options import DATE, AmmrankCommand, site_argument
 

@@ -11,9 +11,8 @@ from typing import Any
 import click
 import numpy as np
 
-from ammrank_dask.build import FeatureSource, build_features
-from ammrank_dask.hashing import partition_of
-from ammrank_dask.limits import Limits, limits_by_name
+from ammrank_dask.features.build import FeatureSource, build_features
+from ammrank_dask.features.eligibility import Limits, limits_by_name
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.site.site import Site
@@ -22,6 +21,7 @@ from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.ingest import Ingested, ingest
 from ammrank_dask.workflows.mapping import feature_settings, lake_path

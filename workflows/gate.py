@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ammrank_dask.features import open_features
-from ammrank_dask.gate import Measures, compare_models, is_no_worse
+from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, write_verdict
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.training.gate import Measures, compare_models, is_no_worse
 from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.features import training_features
 from ammrank_dask.workflows.ingest import Ingested

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ammrank_dask.lake_survey import INTEGER, NAIVE, UNITS, TimeFacts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import is_string
 from ammrank_dask.storage.vocabulary import (
@@ -24,7 +25,6 @@ from ammrank_dask.storage.vocabulary import (
     TIMESTAMP,
     USER_ID,
 )
-from ammrank_dask.survey import INTEGER, NAIVE, UNITS, TimeFacts
 
 EVENT_ROLES = (USER_ID, GROUP, CATEGORY, TIMESTAMP)
 USER_ROLES = (AGE, GENDER)

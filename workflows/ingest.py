@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from ammrank_dask.demographics import ingest_users
-from ammrank_dask.ingest import DayPlan, ingest_days, scan_files
-from ammrank_dask.routing import Intake
-from ammrank_dask.state import FoldPlan, find_base, fold_states, history_of, state_digest
+from ammrank_dask.ingest.events import DayPlan, ingest_days, scan_files
+from ammrank_dask.ingest.fold import FoldPlan, find_base, fold_states, history_of, state_digest
+from ammrank_dask.ingest.routing import Intake
+from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned

@@ -12,11 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.files import EventColumns, list_days, list_files, missing_days, open_parquet
-from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
-from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
-from ammrank_dask.survey import (
+from ammrank_dask.lake_survey import (
     INTEGER,
     NAIVE,
     Estimate,
@@ -26,6 +22,10 @@ from ammrank_dask.survey import (
     survey_events,
     survey_users,
 )
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.files import EventColumns, list_days, list_files, missing_days, open_parquet
+from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
+from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
 from ammrank_dask.workflows.guess import (

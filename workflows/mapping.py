@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.build import FeatureSettings
+from ammrank_dask.features.build import FeatureSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import EventColumns

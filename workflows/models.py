@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ammrank_dask.ranker import AMMRank
+from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.parts import check_files

@@ -11,15 +11,15 @@ from typing import Any
 import click
 import numpy as np
 
-from ammrank_dask.drift import align_exposure, measure_drift
-from ammrank_dask.exposure import Thresholds
-from ammrank_dask.groups import rank_by_group
-from ammrank_dask.held import held_parts
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
-from ammrank_dask.policies import PolicyCounts
-from ammrank_dask.qualifications import Qualifications, open_qualifications
-from ammrank_dask.realised import PastNight, measure_realised, most_clicked
-from ammrank_dask.report import exposure_of, summarise
+from ammrank_dask.report.by_demographic import rank_by_group
+from ammrank_dask.report.drift import align_exposure, measure_drift
+from ammrank_dask.report.exposure import Thresholds
+from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
+from ammrank_dask.report.summary import exposure_of, summarise
+from ammrank_dask.scoring.policies import PolicyCounts
+from ammrank_dask.scoring.qualification_rows import held_parts
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY, check_report, write_report
 from ammrank_dask.storage.site.site import Site

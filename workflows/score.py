@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 
-from ammrank_dask.features import open_features
-from ammrank_dask.qualifications import Qualifications, open_qualifications
-from ammrank_dask.score_settings import ScoreSettings
-from ammrank_dask.scoring import finish_qualifications, write_qualifications
+from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
+from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder

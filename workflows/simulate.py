@@ -59,7 +59,7 @@ def simulate_command(
     The truth behind the events goes into a folder of its own. A rerun with the same parameters writes only
     the files that are missing.
     """
-    from ammrank_dask.simulation import simulate
+    from ammrank_dask.simulation.simulate import simulate
     from ammrank_dask.workflows.cluster import open_cluster
 
     lake = lake.resolve()

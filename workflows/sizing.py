@@ -10,9 +10,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ammrank_dask.features import interest_columns
+from ammrank_dask.features.store import interest_columns
 from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
-from ammrank_dask.score_settings import ScoreSettings
+from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import list_days, list_files
 from ammrank_dask.storage.site.site import Site

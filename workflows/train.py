@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from ammrank_dask.features import open_features
-from ammrank_dask.halving import Tuning
-from ammrank_dask.ranker import AMMRank
+from ammrank_dask.features.store import open_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.halving import Tuning
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
@@ -88,7 +88,7 @@ def train_model(
     It begins with the planes of the model `start`, if `train.warm_start` allows and they rank a category in common.
     With `tunes`, λ and the limit of planes are chosen first, and it begins with none.
     """
-    from ammrank_dask.training import train
+    from ammrank_dask.training.train import train
 
     reason = too_little_history(config, known)
     if reason is not None:
@@ -152,7 +152,7 @@ def _model_to_start_from(config: Config, known: Ingested, start: Run | None) -> 
 
 
 def _tune(client: Any, site: Site, config: Config, features: Run, progress: Progress) -> Tuning:
-    from ammrank_dask.tuning import tune
+    from ammrank_dask.training.tune import tune
 
     chosen = {"shards", "block_rows", "epochs", "rank_weight", "seed", "variant"}
     options = config.train.model_dump(include=chosen)

@@ -10,9 +10,9 @@ import numpy as np
 from sklearn.base import BaseEstimator
 
 from ammrank_dask.kernels.topk import top_k_rows
-from ammrank_dask.plane_model import NotFittedError
-from ammrank_dask.rankings import check_rankings, rankings_from_ranks
-from ammrank_dask.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.model.plane_model import NotFittedError
+from ammrank_dask.model.rankings import check_rankings, rankings_from_ranks
+from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 
 SCORE_ROWS = 8192
 

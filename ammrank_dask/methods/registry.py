@@ -15,20 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.methods.base import Method, Ranker
-from ammrank_dask.plane_model import PlaneModel
+from ammrank_dask.model.plane_model import PlaneModel
 from ammrank_dask.storage.errors import BadInput
 
 REFERENCE = "amm-rank"
 """The method the others are compared with."""
 
 _HOMES = {
-    "amm": "ammrank_dask.amm:AMM",
+    "amm": "ammrank_dask.model.amm:AMM",
     "central-mal": "ammrank_dask.methods.mallows:CentralMallows",
     "ag-mal": "ammrank_dask.methods.mallows:GroupMallows",
     "ib-mal": "ammrank_dask.methods.mallows:NeighborMallows",
     "lr": "ammrank_dask.methods.logistic:Logistic",
     "pw-lr": "ammrank_dask.methods.logistic:PairwiseLogistic",
-    REFERENCE: "ammrank_dask.ranker:AMMRank",
+    REFERENCE: "ammrank_dask.model.amm_rank:AMMRank",
 }
 METHODS = tuple(_HOMES)
 """All names, in the order of the paper's table."""

@@ -14,8 +14,8 @@ from distributed import Client, SchedulerPlugin
 
 from ammrank_dask.monitor.dashboard import add_metrics, add_page, add_route, remove_metrics
 from ammrank_dask.monitor.events import TOPIC
-from ammrank_dask.monitor.metrics import NightCollector
 from ammrank_dask.monitor.page import build_page
+from ammrank_dask.monitor.prometheus import NightCollector
 from ammrank_dask.monitor.snapshot import take_snapshot
 from ammrank_dask.monitor.state import NightState
 

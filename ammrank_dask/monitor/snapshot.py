@@ -6,8 +6,8 @@ import heapq
 import math
 from typing import Any
 
-from ammrank_dask.monitor.counts import Stage
 from ammrank_dask.monitor.exposure import exposure_facts
+from ammrank_dask.monitor.progress_counts import Stage
 from ammrank_dask.monitor.state import FORMAT, MAX_SLOW, SLOW_FACTOR, SLOW_SECONDS, NightState
 
 MAX_SHOWN_WORKERS = 200

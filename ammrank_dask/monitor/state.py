@@ -12,8 +12,8 @@ from collections import OrderedDict, deque
 from collections.abc import Container
 from typing import Any
 
-from ammrank_dask.monitor.counts import Batch, Pace, Stage
 from ammrank_dask.monitor.exposure import exposure_facts
+from ammrank_dask.monitor.progress_counts import Batch, Pace, Stage
 
 FORMAT = 1
 MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_ROUNDS, MAX_NIGHTS = 64, 64, 1_000, 2_000, 30

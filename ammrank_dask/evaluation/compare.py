@@ -1,0 +1,286 @@
+"""Compare methods by cross-validation: one task chooses, one fits and measures each method on each fold."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.evaluation.folds import (
+    AnyBlocks,
+    Rows,
+    activity_bounds,
+    prepare_partition,
+    prepare_table,
+    slice_codes,
+    tuning_share,
+)
+from ammrank_dask.evaluation.measures import Measures, measure_block
+from ammrank_dask.evaluation.policy_counts import COUNTERS
+from ammrank_dask.features.store import DEMOGRAPHIC_GROUPS, Features
+from ammrank_dask.methods.base import Ranker
+from ammrank_dask.methods.registry import REFERENCE, Setting, build_method, grid_of, load_method, method_label
+from ammrank_dask.model.metrics import disagreement_errors
+from ammrank_dask.scoring.policies import PolicyCounts
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.vocabulary import GROUPS
+from ammrank_dask.tasks import Progress, run_tasks, silent
+
+logger = logging.getLogger(__name__)
+
+POLICIES = {"lr": ("category_top_n", "user_top_k"), REFERENCE: ("user_top_k",)}
+"""The policies whose exposure is counted, by method: the industry's rule, and the two that are fair to compare."""
+_WARM_ROWS = 64
+
+
+@dataclass(frozen=True)
+class FoldResult:
+    """What a method did on one fold; `params` are those it was fitted with, after scaling to the rows of the fold."""
+
+    measures: Measures
+    params: dict[str, Any]
+    fit_seconds: float
+    score_seconds: float
+    n_planes: list[int] | None
+    group_orders: dict[tuple[int, ...], list[int]] | None
+    exposure: Mapping[str, PolicyCounts]
+
+
+@dataclass(frozen=True)
+class MethodResult:
+    """What a method did on all folds, and how its parameters were chosen.
+
+    `tried` has for each fold (or only the first, when all share the choice) the pairs of parameters and error.
+    """
+
+    folds: list[FoldResult]
+    params: dict[str, Any]
+    tried: list[list[tuple[dict[str, Any], float]]]
+
+    @functools.cached_property
+    def measures(self) -> Measures:
+        """The measures over the test users of all folds."""
+        return functools.reduce(lambda one, other: one + other, (fold.measures for fold in self.folds))
+
+    def exposure(self, policy: str) -> PolicyCounts:
+        """Return what a policy handed out, all folds together."""
+        return functools.reduce(lambda one, other: one + other, (fold.exposure[policy] for fold in self.folds))
+
+
+def check_variant(features: Features, variant: str) -> None:
+    """Refuse a variant that the store has no columns for."""
+    left_out = variant.removeprefix("no-")
+    if left_out != variant and left_out not in (*GROUPS, *DEMOGRAPHIC_GROUPS):
+        raise BadInput(f"variant {variant!r} leaves out a group that is none; groups are {', '.join(GROUPS)}")
+    if not features.n_columns(variant):
+        raise BadInput(f"variant {variant!r} leaves no column of the store; choose another one")
+
+
+def prepare_features(
+    client: Client,
+    features: Features,
+    variant: str,
+    folder: Path,
+    *,
+    n_folds: int = 5,
+    progress: Progress = silent,
+) -> Rows:
+    """Decode the labelled rows of a variant below `folder`, one task a partition."""
+    check_variant(features, variant)
+    if not features.has_rankings:
+        raise BadInput(f"features at {features.path} must have rankings to compare methods with, found none")
+    if n_folds < 2:
+        raise BadInput(f"folds must be at least 2, got {n_folds}")
+    folders = tuple(str(folder / f"rows-{partition:05d}") for partition in range(features.n_partitions))
+    share = tuning_share(features.n_users)
+    tasks = [(str(features.path), i, variant, n_folds, share, place) for i, place in enumerate(folders)]
+    counts = run_tasks(client, f"evaluate-prepare-{variant}", prepare_partition, tasks, progress=progress)
+    columns, first, group_columns = features.feature_columns, 0, []
+    chosen = {int(column): place for place, column in enumerate(columns.chosen(variant))}
+    for name, size in columns.groups:
+        if name in DEMOGRAPHIC_GROUPS and first in chosen:
+            group_columns.append(tuple(chosen[column] for column in range(first, first + size)))
+        first += size
+    rows = Rows(
+        folders,
+        n_folds,
+        features.n_categories,
+        tuple(group_columns),
+        tuning_fold=True,
+        standardize=False,
+        activity_bounds=activity_bounds(counts),
+    )
+    for what, blocks in (*((f"fold {f + 1}", rows.test(f)) for f in range(n_folds)), ("tuning", rows.tuning(0)[1])):
+        if not blocks.n_rows:
+            raise BadInput(
+                f"every fold and the tuning must have a user with clicks, found none in {what}"
+                f" ({features.n_users} users in all); take fewer folds or a date with more clicks"
+            )
+    return rows
+
+
+def prepare_table_rows(
+    X: np.ndarray, rankings: np.ndarray, tied: np.ndarray, n_categories: int, folder: Path, *, n_folds: int = 5
+) -> Rows:
+    """Write the rows of a table below `folder`, which the workers see."""
+    place = folder / "rows-00000"
+    prepare_table(X, rankings, tied if tied.size else np.zeros(rankings.shape, bool), n_folds, str(place))
+    return Rows((str(place),), n_folds, n_categories, (), tuning_fold=False, standardize=True)
+
+
+def compare_methods(
+    client: Client,
+    rows: Rows,
+    methods: Sequence[str],
+    *,
+    stage: str = "evaluate",
+    seed: int = 0,
+    count_exposure: bool = True,
+    progress: Progress = silent,
+) -> dict[str, MethodResult]:
+    """Choose the parameters of every method, fit it on every fold, and measure it on the users left out.
+
+    Parameters
+    ----------
+    methods
+        Names, as `resolve_methods` returns them.
+    stage
+        The name under which tasks are shown.
+    count_exposure
+        Also count what `POLICIES` would hand out to the test users.
+
+    Returns
+    -------
+    dict
+        By the method's label, in the order given.
+    """
+    tried = _tune(client, rows, methods, stage, seed, progress)
+    tasks = []
+    for name in methods:
+        for fold in range(rows.n_folds):
+            params = _best(tried[name][min(fold, len(tried[name]) - 1)])
+            tasks.append((name, params, rows, fold, seed, count_exposure))
+    results = run_tasks(client, f"{stage}-fit", run_fold, tasks, progress=progress, in_flight_per_thread=1)
+    found = {}
+    for number, name in enumerate(methods):
+        folds = results[number * rows.n_folds : (number + 1) * rows.n_folds]
+        found[method_label(name)] = MethodResult(folds, _best(tried[name][0]), tried[name])
+    return found
+
+
+def _tune(
+    client: Client, rows: Rows, methods: Sequence[str], stage: str, seed: int, progress: Progress
+) -> dict[str, list[list[tuple[dict[str, Any], float]]]]:
+    """Return for each method and fold the parameters tried and their errors; one list where all folds share them."""
+    tasks, places = [], []
+    tried: dict[str, list[list[tuple[dict[str, Any], float]]]] = {}
+    for name in methods:
+        grid = grid_of(name)
+        n_choices = 1 if rows.tuning_fold else rows.n_folds
+        tried[name] = [[(params, math.nan) for params in grid] for _ in range(n_choices)]
+        if len(grid) > 1:
+            for fold in range(n_choices):
+                for place, params in enumerate(grid):
+                    tasks.append((name, params, rows, fold, seed))
+                    places.append((name, fold, place))
+    errors = run_tasks(client, f"{stage}-tune", try_parameters, tasks, progress=progress)
+    for (name, fold, place), error in zip(places, errors, strict=True):
+        tried[name][fold][place] = (tried[name][fold][place][0], error)
+    return tried
+
+
+def _best(tried: Sequence[tuple[dict[str, Any], float]]) -> dict[str, Any]:
+    """Return the parameters with the least error, the earlier of equal ones."""
+    return min(tried, key=lambda item: math.inf if math.isnan(item[1]) else item[1])[0]
+
+
+def try_parameters(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int) -> float:
+    """Fit a method on tuning rows and return its disagreement error on those held out; NaN where there are none."""
+    tuning = rows.tuning(fold)
+    if not all(blocks.n_rows for blocks in tuning):  # a table of hardly more rows than folds
+        return math.nan
+    train, held_out = rows.standardized(*tuning)
+    setting = Setting(train.n_rows, rows.n_categories, rows.group_columns, seed)
+    model = _fit(name, params, setting, train)
+    blocks = (held_out[block] for block in range(len(held_out)))
+    errors = [disagreement_errors(_score(model, X), rankings, tied) for X, rankings, tied in blocks]
+    return float(np.nanmean(np.concatenate(errors)))
+
+
+def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int, count_exposure: bool) -> FoldResult:
+    """Fit a method on the other folds, score the users of the fold, and measure."""
+    train, test = rows.standardized(rows.training(fold), rows.test(fold))
+    tuned_rows = rows.tuning(fold)[0].n_rows
+    setting = Setting(train.n_rows, rows.n_categories, rows.group_columns, seed, tuned_rows)
+    _warm_up(name, params, setting, train)
+    started = time.perf_counter()
+    model = _fit(name, params, setting, train)
+    fit_seconds = time.perf_counter() - started
+    score_seconds = 0.0
+    parts: list[Measures] = []
+    policies = POLICIES.get(method_label(name), ()) if count_exposure else ()
+    counters = {policy: COUNTERS[policy](test.n_rows, model.tie_order_) for policy in policies}
+    for block in range(len(test)):
+        X, rankings, tied = test[block]
+        started = time.perf_counter()
+        scores = _score(model, X)
+        score_seconds += time.perf_counter() - started
+        users = test.users(block)
+        parts.append(measure_block(scores, rankings, tied, users.hashes, slice_codes(users, rows)))
+        for counter in counters.values():
+            counter.add(scores)
+    orders = getattr(model, "group_orders_", None)
+    planes = getattr(model, "n_planes_", None)
+    return FoldResult(
+        functools.reduce(lambda one, other: one + other, parts),
+        _fitted_params(model, params),
+        fit_seconds,
+        score_seconds,
+        None if planes is None else planes.tolist(),
+        None if orders is None else {group: order.tolist() for group, order in orders.items()},
+        {policy: counter.counts() for policy, counter in counters.items()},
+    )
+
+
+def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) -> Ranker:
+    model = build_method(name, params, setting)
+    try:
+        model.fit_blocks(blocks)
+    except ValueError as error:
+        raise BadInput(f"{method_label(name)} cannot be fitted: {error}") from None
+    return model
+
+
+def _fitted_params(model: Ranker, params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the chosen parameters as the method got them, and its epochs if it has any."""
+    return {key: value for key, value in model.get_params().items() if key in params or key == "epochs"}
+
+
+def _score(model: Ranker, X: Any) -> np.ndarray:
+    try:
+        return model.decision_function(X)
+    except ValueError as error:
+        raise BadInput(str(error)) from None
+
+
+_warm: set[str] = set()
+
+
+def _warm_up(name: str, params: Mapping[str, Any], setting: Setting, blocks: AnyBlocks) -> None:
+    """Fit a few rows once a process, so that compiling is not measured."""
+    if name not in _warm and len(blocks):
+        X, rankings, tied = blocks[0]
+        few = slice(0, _WARM_ROWS)
+        small = replace(setting, n_rows=_WARM_ROWS, tuned_rows=None)
+        quick = {"epochs": 1} if "epochs" in inspect.signature(load_method(name)).parameters else {}
+        _fit(name, {**params, **quick}, small, [(X[few], rankings[few], tied[few])]).decision_function(X[few])
+        _warm.add(name)

@@ -1,0 +1,304 @@
+"""Build features from the interest state: a block function for one partition and its Dask driver."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.features.eligibility import Limits, group_of
+from ammrank_dask.features.store import (
+    FeatureColumns,
+    csr_arrays,
+    csr_attributes,
+    finish_features,
+    interest_columns,
+)
+from ammrank_dask.ingest.fold import DayPart, part_of, parts_of, read_states
+from ammrank_dask.ingest.interest_state import InterestState, end_of
+from ammrank_dask.ingest.users import Demographics, describe_users
+from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
+from ammrank_dask.monitor.meters import measure
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
+from ammrank_dask.storage.store.parts import PartRef, write_part
+from ammrank_dask.storage.store.registry import FEATURES, STATE, USERS
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run, start_run
+from ammrank_dask.storage.vocabulary import DAY_US
+from ammrank_dask.tasks import Progress, run_tasks, silent
+
+
+@dataclass(frozen=True)
+class FeatureSettings:
+    """What features are made of: all groups of the log in code order, those used, and the transforms."""
+
+    groups: tuple[str, ...]
+    used_groups: tuple[str, ...]
+    categories: tuple[str, ...]
+    alpha: float
+    intensity: str = "log1p"
+    recency: str = "decay"
+    demographics: bool = True
+    normalize: bool = True
+
+    @property
+    def columns(self) -> FeatureColumns:
+        """The columns, groups in code order."""
+        used = [group for group in self.groups if group in self.used_groups]
+        return interest_columns(used, self.categories, recency=self.recency == "decay", demographics=self.demographics)
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells of the interest state."""
+        return len(self.groups) * len(self.categories)
+
+
+def build_rows(
+    state: InterestState,
+    age_bucket: np.ndarray,
+    gender: np.ndarray,
+    settings: FeatureSettings,
+    *,
+    end: int,
+    dtype: Any = np.float32,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the features of a state's users at time `end` as CSR arrays (indptr, indices, data)."""
+    n_categories = len(settings.categories)
+    group_slot = np.full(len(settings.groups), -1, np.int64)
+    used = [code for code, group in enumerate(settings.groups) if group in settings.used_groups]
+    group_slot[used] = np.arange(len(used))
+    use_recency = settings.recency == "decay"
+    kinds = 2 if use_recency else 1
+    counts = np.empty(len(state.user_ids), np.int64)
+    count_values(state.indptr, state.cell, group_slot, n_categories, kinds, counts)
+    if settings.demographics:
+        counts += (age_bucket >= 0).astype(np.int64) + (gender >= 0)
+    else:
+        age_bucket = np.full_like(age_bucket, -1)
+        gender = np.full_like(gender, -1)
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    age_column = len(used) * kinds * n_categories
+    indices = np.empty(indptr[-1], np.uint32)
+    data = np.empty(indptr[-1], dtype)
+    write_values(
+        state.indptr, state.cell, state.intensity, state.last, group_slot, n_categories, end,
+        math.log(settings.alpha) / DAY_US, settings.intensity == "log1p", use_recency,
+        age_bucket, gender, age_column, age_column + 9, indptr, indices, data,
+    )  # fmt: skip
+    return indptr, indices, data
+
+
+def rank_users(clicks: InterestState, n_categories: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the clicked categories of each user, best first, and their intensities (aligned with `clicks.indptr`).
+
+    `clicks` has cells of the click group only.
+    """
+    category = np.empty(len(clicks.cell), np.uint16 if n_categories <= 1 << 16 else np.uint32)
+    intensity = np.empty(len(clicks.cell), np.float64)
+    order = np.empty(len(clicks.cell), np.int64)
+    rank_clicks(clicks.indptr, clicks.cell, clicks.intensity, clicks.last, n_categories, order, category, intensity)
+    return category, intensity
+
+
+@dataclass(frozen=True)
+class FeatureSource:
+    """From where one features run is built: `part(i)` is what the task of partition i needs.
+
+    The state at `date` is `base` folded over `days` (none when `base` is of that date). With `label_days`, the days
+    after `date` up to the end of the label window, only users who clicked at least `min_categories` categories in
+    them are kept, with their ranking. Without, users are those of the state, and of `users` if `all_users`. The users
+    of `suppressed`, by partition, are left out; `limits` keeps categories out of the rankings of groups of users.
+    """
+
+    date: dt.date
+    base: Run | None
+    days: tuple[tuple[dt.date, Run | None], ...]
+    users: Run | None
+    all_users: bool
+    label_days: tuple[tuple[dt.date, Run | None], ...] = ()
+    min_categories: int = 1
+    id_kind: str = "int64"
+    max_age_days: int | None = None
+    suppressed: Mapping[int, UserIds] = field(default_factory=dict)
+    limits: Limits = field(default_factory=Limits)
+
+    def part(self, partition: int) -> FeaturePart:
+        """Return the source of one partition."""
+        return FeaturePart(
+            self.date,
+            part_of(self.base, partition),
+            parts_of(self.days, partition),
+            part_of(self.users, partition),
+            self.all_users,
+            parts_of(self.label_days, partition),
+            self.min_categories,
+            self.id_kind,
+            self.max_age_days,
+            self.suppressed.get(partition, empty_ids(self.id_kind)),
+            self.limits,
+        )
+
+
+@dataclass(frozen=True)
+class FeaturePart:
+    """One partition of a FeatureSource."""
+
+    date: dt.date
+    base: PartRef | None
+    days: Sequence[DayPart]
+    users: PartRef | None
+    all_users: bool
+    label_days: Sequence[DayPart]
+    min_categories: int
+    id_kind: str
+    max_age_days: int | None
+    suppressed: UserIds
+    limits: Limits
+
+
+def build_features(
+    client: Client,
+    source: FeatureSource,
+    settings: FeatureSettings,
+    path: Path,
+    digest: str,
+    *,
+    click_group: str,
+    n_partitions: int,
+    inputs: Mapping[str, Any],
+    progress: Progress = silent,
+) -> Run:
+    """Write a features run, one task a partition; what is written is not done again."""
+    if is_finished(path):
+        return open_run(path, FEATURES.kind)
+    tasks = [
+        (source.part(partition), settings, click_group, path, partition) for partition in start_run(path, n_partitions)
+    ]
+    run_tasks(client, "features", build_partition, tasks, progress=progress, units=int)
+    label_end = source.label_days[-1][0] if source.label_days else None
+    return finish_features(
+        path,
+        settings.columns,
+        digest=digest,
+        n_partitions=n_partitions,
+        config={
+            "date": str(source.date),
+            "label_end": str(label_end) if label_end else None,
+            "min_categories": source.min_categories,
+            "all_users": source.all_users,
+            "groups": list(settings.used_groups),
+            "categories": list(settings.categories),
+            "alpha": settings.alpha,
+            "intensity": settings.intensity,
+            "recency": settings.recency,
+            "normalize": settings.normalize,
+            "has_rankings": bool(source.label_days),
+            "id_kind": source.id_kind,
+        },
+        inputs=dict(inputs),
+    )
+
+
+def build_partition(
+    source: FeaturePart, settings: FeatureSettings, click_group: str, path: Path, partition: int
+) -> int:
+    """Build and write the features of one partition and return its users."""
+    with measure("read"):
+        state = _read_state(source, settings)
+        people = _read_people(source)
+    labels: dict[str, np.ndarray] = {}
+    if source.label_days:
+        with measure("read"):
+            clicks = _read_clicks(source, settings, click_group, people)
+        users = clicks.user_ids
+        category, intensity = rank_users(clicks, len(settings.categories))
+        labels = {
+            "ranking/indptr": clicks.indptr,
+            "ranking/category": category,
+            "ranking/intensity": intensity,
+        }
+    elif people is not None and source.all_users:
+        users = _without(union([state.user_ids, people.user_ids]), source.suppressed)
+    else:
+        users = _without(state.user_ids, source.suppressed)
+    bucket, gender = describe_users(users, people)
+    with measure("kernel"):
+        rows = _restrict(state, users).place(users)
+        indptr, indices, data = build_rows(rows, bucket, gender, settings, end=end_of(source.date))
+    n_columns = len(settings.columns.names)
+    arrays = {
+        **users.to_arrays(),
+        **csr_arrays(indptr, indices, data, n_columns),
+        "age_bucket": bucket,
+        "gender": gender,
+        **labels,
+    }
+    with measure("write"):
+        write_part(path, partition, FEATURES, arrays, group_attributes=csr_attributes(len(users), n_columns))
+    return len(users)
+
+
+def _read_state(source: FeaturePart, settings: FeatureSettings) -> InterestState:
+    if not source.days:
+        if source.base is None:
+            return InterestState.empty(source.id_kind, settings.n_cells)
+        return InterestState.from_arrays(source.base.read(STATE))
+    state = InterestState.empty(source.id_kind, settings.n_cells)
+    for _, folded in read_states(
+        source.base, source.days, settings.alpha, source.max_age_days, source.id_kind, settings.n_cells
+    ):
+        state = folded
+    return state.drop_empty_users()
+
+
+def _read_clicks(
+    source: FeaturePart, settings: FeatureSettings, click_group: str, people: Demographics | None
+) -> InterestState:
+    """Return the clicks that make rankings: not of users who are left out, nor on categories kept from them."""
+    first = settings.groups.index(click_group) * len(settings.categories)
+    cells = (first, first + len(settings.categories))
+    clicks = InterestState.empty(source.id_kind, settings.n_cells)
+    for _, state in read_states(None, source.label_days, settings.alpha, None, source.id_kind, settings.n_cells, cells):
+        clicks = state
+    allowed = source.limits.allowed(len(settings.categories))
+    if len(allowed) or len(source.suppressed):
+        counts = np.diff(clicks.indptr)
+        kept = np.repeat(source.suppressed.positions_of(clicks.user_ids) < 0, counts)
+        if len(allowed):
+            group = group_of(*describe_users(clicks.user_ids, people))
+            kept &= allowed[np.repeat(group, counts), clicks.cell - first]
+        clicks = clicks.select_cells(kept).drop_empty_users()
+    counts = np.diff(clicks.indptr)
+    few = np.repeat(counts < source.min_categories, counts)
+    return clicks.select_cells(~few).drop_empty_users()
+
+
+def _read_people(source: FeaturePart) -> Demographics | None:
+    if source.users is None:
+        return None
+    arrays = source.users.read(USERS)
+    return Demographics(ids_from_arrays(arrays), arrays["age"], arrays["gender"])
+
+
+def _without(users: UserIds, others: UserIds) -> UserIds:
+    """Return the users who are not among others."""
+    if not len(others):
+        return users
+    return users.take(np.flatnonzero(others.positions_of(users) < 0))
+
+
+def _restrict(state: InterestState, users: UserIds) -> InterestState:
+    """Return the state without users that are not in `users`."""
+    if not len(users):
+        return InterestState(
+            empty_ids(users.kind), np.zeros(1, np.int64), state.cell[:0], state.intensity[:0], state.last[:0]
+        )
+    known = users.positions_of(state.user_ids) >= 0
+    if known.all():
+        return state
+    return state.select_cells(np.repeat(known, np.diff(state.indptr))).drop_empty_users()

@@ -1,0 +1,180 @@
+"""Interest features straight from a pandas log: no lake, no site, no cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import scipy.sparse as sp
+
+from ammrank_dask.features.build import FeatureSettings, build_rows
+from ammrank_dask.ingest.interest_state import aggregate_events
+from ammrank_dask.ingest.users import Demographics, describe_users
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
+from ammrank_dask.storage.lake.files import EventColumns, require_columns
+from ammrank_dask.storage.lake.people import PeopleMapping, decode_people
+from ammrank_dask.storage.lake.taxonomy import Taxonomy, build_taxonomy, flat_taxonomy
+from ammrank_dask.storage.store.ids import UserIds, ids_from_values, union
+from ammrank_dask.storage.vocabulary import (
+    AGE,
+    CATEGORY,
+    CLICK_GROUP,
+    GENDER,
+    GENDERS,
+    GROUP,
+    GROUPS,
+    PARENT,
+    TIMESTAMP,
+    USER_ID,
+)
+
+_ANY_AGE_DAYS = 1_000_000
+
+
+def interest_features(
+    events: pd.DataFrame,
+    at: Any,
+    users: pd.DataFrame | None = None,
+    taxonomy: pd.DataFrame | Mapping[str, str] | None = None,
+    *,
+    level: int = 2,
+    alpha: float = 0.97,
+    groups: Sequence[str] | None = None,
+    intensity: str = "log1p",
+    recency: str = "decay",
+) -> tuple[sp.csr_matrix, pd.Series, list[str]]:
+    """Return the intensity and recency features of users at a time, from the events up to it.
+
+    Parameters
+    ----------
+    events
+        Columns user_id (integers or strings), group, category, timestamp (naive times are UTC).
+    at
+        The time T, anything that `pandas.Timestamp` takes; naive is UTC. Events after it do not count.
+    users
+        Columns user_id, age, gender; adds the demographic columns, and rows for users without events.
+    taxonomy
+        Columns category, parent, or a mapping from category to parent; the parent of a root is empty. Events count
+        for their ancestor at `level`. Without one every category counts for itself.
+    alpha
+        Decay a day.
+    groups
+        Groups that make features; None for all of pv, sq, slc, olc, adv.
+    intensity
+        `log1p` or `raw`.
+    recency
+        `decay` for α^days since the last event, `none` to leave it out.
+
+    Returns
+    -------
+    X
+        (n, d) float64 CSR, not normalised.
+    user_ids
+        n ids, ascending.
+    columns
+        d names, `group:intensity:category`, `group:recency:category`, `age:bucket`, `gender:name`.
+
+    Examples
+    --------
+    >>> log = pd.DataFrame({"user_id": [7], "group": ["pv"], "category": ["Shoes"],
+    ...                     "timestamp": [pd.Timestamp("2026-01-01")]})
+    >>> X, user_ids, columns = interest_features(log, at="2026-01-02", intensity="raw", groups=["pv"])
+    >>> columns, X.toarray().tolist()
+    (['pv:intensity:Shoes', 'pv:recency:Shoes'], [[0.97, 0.97]])
+    """
+    if not 0 < alpha < 1:
+        raise BadInput(f"alpha must be between 0 and 1, got {alpha}")
+    for name, value, known in (("intensity", intensity, ("log1p", "raw")), ("recency", recency, ("decay", "none"))):
+        if value not in known:
+            raise BadInput(f"{name} must be {' or '.join(known)}, got {value!r}")
+    end = _microseconds(at)
+    table = pa.Table.from_pandas(events, preserve_index=False)
+    columns = EventColumns(timezone="UTC")
+    require_columns(table.schema, (USER_ID, GROUP, CATEGORY, TIMESTAMP), "events")
+    tree = _taxonomy_of(taxonomy, level, events[CATEGORY])
+    used = tuple(GROUPS[:-1] if groups is None else groups)
+    unknown = [group for group in used if group not in GROUPS]
+    if unknown:
+        raise BadInput(f"groups must be of {', '.join(GROUPS)}, got {', '.join(unknown)}")
+    mapping = EventMapping(
+        columns, {group: code for code, group in enumerate(GROUPS)}, frozenset(), tree, len(GROUPS),
+        GROUPS.index(CLICK_GROUP), _ANY_AGE_DAYS,
+    )  # fmt: skip
+    batch = decode_events(table, mapping, end=end, where="events")
+    _refuse_bad_rows(batch.status)
+    keep = batch.status == KEPT
+    ids = batch.ids if batch.user is None else batch.ids.take(batch.user)
+    kept = ids.take(np.flatnonzero(keep))
+    people = _people_of(users)
+    rows: UserIds = kept.sort_unique() if people is None else union([kept, people.user_ids])
+    state = aggregate_events(
+        rows, rows.positions_of(kept), batch.cell[keep], batch.time[keep], end=end, alpha=alpha, n_cells=mapping.n_cells
+    )
+    settings = FeatureSettings(
+        GROUPS, used, tree.categories, alpha, intensity=intensity, recency=recency, demographics=people is not None
+    )
+    bucket, gender = describe_users(rows, people)
+    indptr, indices, data = build_rows(state, bucket, gender, settings, end=end, dtype=np.float64)
+    names = list(settings.columns.names)
+    X = sp.csr_matrix((data, indices.astype(np.int32), indptr), shape=(len(rows), len(names)))
+    return X, rows.to_pandas(), names
+
+
+def _microseconds(at: Any) -> int:
+    time = pd.Timestamp(at)
+    time = time.tz_localize("UTC") if time.tz is None else time.tz_convert("UTC")
+    return int((time - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(microseconds=1))
+
+
+def _taxonomy_of(taxonomy: pd.DataFrame | Mapping[str, str] | None, level: int, categories: pd.Series) -> Taxonomy:
+    if taxonomy is None:
+        found = sorted(set(categories.dropna()))
+        if not found:
+            raise BadInput("events have no category; give a taxonomy or events with categories")
+        return flat_taxonomy(found)
+    if isinstance(taxonomy, pd.DataFrame):
+        missing = [name for name in (CATEGORY, PARENT) if name not in taxonomy.columns]
+        if missing:
+            raise BadInput(f"the taxonomy must have the columns category and parent, lacks {', '.join(missing)}")
+        pairs = list(zip(taxonomy[CATEGORY], taxonomy[PARENT].fillna(""), strict=True))
+    else:
+        pairs = [(category, parent or "") for category, parent in taxonomy.items()]
+    return build_taxonomy(pairs, level)
+
+
+def _refuse_bad_rows(status: np.ndarray) -> None:
+    """Raise for rows that are wrong; rows after T, without category or above the level just do not count."""
+    for code, reason in QUARANTINED.items():
+        count = int(np.count_nonzero(status == code))
+        if count and code != AFTER_NIGHT:
+            raise BadInput(f"{count:,} events cannot be used: {reason.replace('_', ' ')}; correct or drop them")
+
+
+def _people_of(users: pd.DataFrame | None) -> Demographics | None:
+    if users is None:
+        return None
+    if USER_ID not in users.columns:
+        raise BadInput(f"users must have a column {USER_ID}, found {', '.join(map(str, users.columns))}")
+    present = [name for name in (USER_ID, AGE, GENDER) if name in users.columns]
+    table = pa.Table.from_pandas(users[present], preserve_index=False)
+    mapping = PeopleMapping(
+        USER_ID,
+        AGE if AGE in present else None,
+        GENDER if GENDER in present else None,
+        {name: code for code, name in enumerate(GENDERS)},
+        frozenset(),
+    )
+    people = decode_people(table, mapping, where="users")
+    for reason, positions, _ in people.problems:
+        raise BadInput(f"{len(positions):,} users cannot be used: {reason.replace('_', ' ')}; correct or drop them")
+    ids = ids_from_values(users[USER_ID])
+    order_ids = ids.sort_unique()
+    if len(order_ids) != len(ids):
+        raise BadInput(f"users must be distinct, found {len(ids) - len(order_ids):,} duplicates")
+    order = np.empty(len(ids), np.int64)
+    order[order_ids.positions_of(ids)] = np.arange(len(ids))
+    return Demographics(order_ids, people.age[order], people.gender[order])

@@ -1,0 +1,401 @@
+"""Features: sparse rows of users, read from a store partition by partition, in the columns one asks for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import google_crc32c
+import numpy as np
+import pandas as pd
+import scipy.sparse as sp
+
+from ammrank_dask.kernels.features import choose_columns, count_marked, normalize_rows
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
+from ammrank_dask.storage.store.parts import CheckedReader, read_part, write_part
+from ammrank_dask.storage.store.registry import FEATURES
+from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
+from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY
+from ammrank_dask.user_hash import partition_of
+
+COLUMNS_FILE = "columns.json"
+DEMOGRAPHIC_GROUPS = (AGE, GENDER)
+OWN_GROUP = "own"
+"""Group of columns that did not come from a log."""
+USERS_A_PARTITION = 50_000
+
+
+@dataclass(frozen=True)
+class FeatureColumns:
+    """The columns of a store: their names, and as (group, number of columns) runs the group of each."""
+
+    names: tuple[str, ...]
+    groups: tuple[tuple[str, int], ...]
+
+    @cached_property
+    def group_of(self) -> np.ndarray:
+        """Index into `groups` of every column."""
+        return np.repeat(np.arange(len(self.groups)), [size for _, size in self.groups])
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the columns as they are stored."""
+        return {"columns": list(self.names), "groups": [list(group) for group in self.groups]}
+
+    @property
+    def digest(self) -> str:
+        """Hash of the names, by which a model knows its features."""
+        return digest_of(self.to_json())
+
+    def chosen(self, variant: str | None) -> np.ndarray:
+        """Return the columns of a variant: `no-G` is all but group G; None, or a group that is there, is all."""
+        present = [name for name, _ in self.groups]
+        if variant is None or variant in present:
+            return np.arange(len(self.names))
+        left_out = variant.removeprefix("no-")
+        if left_out == variant:
+            raise BadInput(f"the store has no columns of group {variant!r}; it has {', '.join(present)}")
+        if left_out not in present:
+            return np.arange(len(self.names))
+        dropped = [number for number, name in enumerate(present) if name == left_out]
+        return np.flatnonzero(~np.isin(self.group_of, dropped))
+
+
+def interest_columns(
+    groups: Sequence[str], categories: Sequence[str], *, recency: bool, demographics: bool
+) -> FeatureColumns:
+    """Return the columns of features made from a log: group by group intensity and recency, then age and gender."""
+    kinds = (INTENSITY, RECENCY) if recency else (INTENSITY,)
+    names = [f"{group}:{kind}:{category}" for group in groups for kind in kinds for category in categories]
+    sizes = [(group, len(kinds) * len(categories)) for group in groups]
+    if demographics:
+        names += [f"{AGE}:{bucket}" for bucket in AGE_BUCKETS] + [f"{GENDER}:{gender}" for gender in GENDERS]
+        sizes += [(AGE, len(AGE_BUCKETS)), (GENDER, len(GENDERS))]
+    return FeatureColumns(tuple(names), tuple(sizes))
+
+
+@dataclass(frozen=True)
+class FeaturePartition:
+    """The users of one partition, ascending by id, with their rows in the chosen columns.
+
+    `rankings` is (n_rows, m), codes best first, -1 after the last; None when the store has no labels.
+    `n_event_features` counts the values of a row that come from events: 0 is a cold user.
+    """
+
+    X: sp.csr_matrix
+    user_ids: UserIds
+    age_bucket: np.ndarray
+    gender: np.ndarray
+    n_event_features: np.ndarray
+    rankings: np.ndarray | None
+
+
+class Features:
+    """A features run on disk. Nothing is read before a partition is asked for."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.run: Run = open_run(Path(path), FEATURES.kind)
+        self.path = self.run.path
+        config = self.run.manifest["config"]
+        self.categories: list[str] = list(config["categories"])
+        self.has_rankings = bool(config["has_rankings"])
+        self.id_kind: str = config["id_kind"]
+        self.normalize = bool(config["normalize"])
+
+    @cached_property
+    def feature_columns(self) -> FeatureColumns:
+        """The columns with their groups."""
+        stored = json.loads(CheckedReader(self.path, self.run.manifest["files"])(COLUMNS_FILE))
+        groups = tuple((group, size) for group, size in stored["groups"])
+        return FeatureColumns(tuple(stored["columns"]), groups)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of all stored columns."""
+        return list(self.feature_columns.names)
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of partitions."""
+        return self.run.n_parts
+
+    @property
+    def n_users(self) -> int:
+        """Rows over all partitions."""
+        return self.run.n_rows
+
+    @property
+    def n_categories(self) -> int:
+        """Number of ranked categories."""
+        return len(self.categories)
+
+    def n_columns(self, variant: str | None = None) -> int:
+        """Return the number of columns of a variant."""
+        return len(self.feature_columns.chosen(variant))
+
+    def columns_of(self, variant: str | None = None) -> list[str]:
+        """Return the names of the columns of a variant."""
+        return [self.feature_columns.names[column] for column in self.feature_columns.chosen(variant)]
+
+    def partition(self, index: int, *, variant: str | None = None, normalize: bool | None = None) -> FeaturePartition:
+        """Read one partition, choose the columns of the variant, then normalise rows as the store's config says.
+
+        Parameters
+        ----------
+        variant
+            `adv` for all columns, `no-adv` for all but those of ad views; None is all.
+        normalize
+            Divide rows by their Euclidean norm; None as configured when the features were built.
+        """
+        if not 0 <= index < self.n_partitions:
+            raise BadInput(f"partition must be between 0 and {self.n_partitions - 1}, got {index}")
+        arrays = read_part(self.path, index, FEATURES, expected=self.run.checksums[index])
+        indptr, indices, data = arrays["X/indptr"], arrays["X/indices"], arrays["X/data"]
+        columns = self.feature_columns
+        event_groups = np.array([group not in DEMOGRAPHIC_GROUPS for group, _ in columns.groups])
+        n_stored = len(columns.names)
+        chosen = columns.chosen(variant)
+        if len(chosen) < n_stored:
+            indptr, indices, data = choose(indptr, indices, data, chosen, n_stored)
+        from_events = event_groups[columns.group_of[chosen]]
+        n_event_features = np.empty(len(indptr) - 1, np.int32)
+        count_marked(indptr, indices, from_events, n_event_features)
+        if self.normalize if normalize is None else normalize:
+            normalize_rows(indptr, data)
+        X = sp.csr_matrix((data, indices.view(_signed(indices)), indptr), shape=(len(indptr) - 1, len(chosen)))
+        X.has_sorted_indices = True
+        rankings = None
+        if self.has_rankings:
+            rankings = pad_rankings(arrays["ranking/indptr"], arrays["ranking/category"])
+        return FeaturePartition(
+            X, ids_from_arrays(arrays), arrays["age_bucket"], arrays["gender"], n_event_features, rankings
+        )
+
+    def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
+        """Return the stored values (not normalised) of some users, or of all, one row a user, one column a feature."""
+        wanted = None if users is None else ids_from_values(list(users))
+        parts: Iterable[int] = range(self.n_partitions)
+        if wanted is not None:
+            parts = np.unique(partition_of(wanted, self.n_partitions)).tolist()
+        frames = []
+        for index in parts:
+            part = self.partition(index, normalize=False)
+            rows = np.arange(len(part.user_ids))
+            if wanted is not None:
+                found = part.user_ids.positions_of(wanted)
+                rows = np.sort(found[found >= 0])
+            frame = pd.DataFrame.sparse.from_spmatrix(part.X[rows], columns=self.columns)  # type: ignore[attr-defined]
+            frame.index = pd.Index(part.user_ids.take(rows).to_pandas(), name="user_id")
+            frames.append(frame)
+        if not frames:
+            return pd.DataFrame(columns=self.columns, index=pd.Index(empty_ids(self.id_kind).to_pandas()))
+        return pd.concat(frames)
+
+
+def open_features(path: str | Path) -> Features:
+    """Open a features store: a run of a site, or one that `write_features` made."""
+    return Features(path)
+
+
+def write_features(
+    path: str | Path,
+    X: Any,
+    user_ids: Any,
+    columns: Sequence[str],
+    rankings: np.ndarray | None = None,
+    *,
+    categories: Sequence[str] | None = None,
+    n_partitions: int | None = None,
+    normalize: bool = True,
+) -> Features:
+    """Write a features store from a matrix of one's own; no log and no site is needed.
+
+    Parameters
+    ----------
+    X
+        (n, d) dense or sparse, finite.
+    user_ids
+        n distinct integers or strings.
+    columns
+        d names.
+    rankings
+        (n, m) category codes, best first, -1 = unranked.
+    categories
+        Names of the categories; their codes as text when None.
+    n_partitions
+        One for each 50,000 users when None.
+    """
+    folder = Path(path)
+    matrix = sp.csr_matrix(X, dtype=np.float32)
+    matrix.sum_duplicates()
+    ids = ids_from_values(user_ids)
+    if matrix.shape != (len(ids), len(columns)):
+        raise BadInput(f"X must be (users, columns) = ({len(ids)}, {len(columns)}), got {matrix.shape}")
+    if not np.isfinite(matrix.data).all():
+        raise BadInput("X must be finite, found NaN or infinity")
+    if len(ids.sort_unique()) != len(ids):
+        raise BadInput(f"user ids must be distinct, found {len(ids) - len(ids.sort_unique())} duplicates")
+    names, codes, clicks = _own_rankings(rankings, categories, len(ids))
+    groups = _groups_of_names(columns)
+    count = n_partitions or max(1, -(-len(ids) // USERS_A_PARTITION))
+    _refuse_other_folder(folder)
+    building = temporary_beside(folder)
+    start_run(building, 0)
+    home = partition_of(ids, count)
+    checksums = []
+    for partition in range(count):
+        rows = np.flatnonzero(home == partition)
+        rows = rows[_sorted_order(ids.take(rows))]
+        part = matrix[rows]
+        arrays = {
+            **ids.take(rows).to_arrays(),
+            **csr_arrays(part.indptr, part.indices, part.data, len(columns)),
+            "age_bucket": np.full(len(rows), -1, np.int8),
+            "gender": np.full(len(rows), -1, np.int8),
+        }
+        if clicks is not None:
+            chosen = clicks[rows]
+            counts = chosen.sum(axis=1)
+            arrays["ranking/indptr"] = np.concatenate([[0], np.cumsum(counts)])
+            arrays["ranking/category"] = codes[rows][chosen].astype(_unsigned(len(names)))
+            arrays["ranking/intensity"] = np.zeros(int(counts.sum()))
+        attributes = csr_attributes(len(rows), len(columns))
+        checksums.append(write_part(building, partition, FEATURES, arrays, group_attributes=attributes).checksum)
+    finish_features(
+        building,
+        FeatureColumns(tuple(columns), groups),
+        digest=digest_of([OWN_GROUP, list(columns), checksums]),
+        n_partitions=count,
+        config={
+            "categories": list(names),
+            "has_rankings": clicks is not None,
+            "id_kind": ids.kind,
+            "normalize": normalize,
+        },
+        inputs=[],
+    )
+    # An earlier store at this place stays until the new one is whole.
+    swap_folder(building, folder)
+    if building.is_dir():
+        remove_run(building)
+    return open_features(folder)
+
+
+def _refuse_other_folder(folder: Path) -> None:
+    """Raise unless there is nothing at the place, or a features store that may be replaced."""
+    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        try:
+            open_run(folder, FEATURES.kind)
+        except BadInput as error:
+            raise BadInput(f"{folder} is not a features store and would be overwritten: {error}") from None
+
+
+def finish_features(
+    folder: Path,
+    columns: FeatureColumns,
+    *,
+    digest: str,
+    n_partitions: int,
+    config: Mapping[str, Any],
+    inputs: Any,
+    facts: Mapping[str, Any] | None = None,
+) -> Run:
+    """Write the columns and the manifest of a features run whose partitions are written."""
+    text = json.dumps(columns.to_json(), ensure_ascii=False)
+    write_text(folder / COLUMNS_FILE, text)
+    data = text.encode()
+    return finish_run(
+        folder,
+        FEATURES.kind,
+        digest,
+        n_partitions,
+        config=config,
+        inputs=inputs,
+        facts=facts,
+        files={COLUMNS_FILE: [len(data), google_crc32c.value(data)]},
+    )
+
+
+def csr_arrays(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, n_columns: int) -> dict[str, np.ndarray]:
+    """Return the arrays of a CSR matrix under their stored names and types."""
+    return {
+        "X/data": np.ascontiguousarray(data, np.float32),
+        "X/indices": indices.astype(_unsigned(n_columns), copy=False),
+        "X/indptr": indptr.astype(np.int64, copy=False),
+    }
+
+
+def csr_attributes(n_rows: int, n_columns: int) -> dict[str, dict[str, Any]]:
+    """Return the attributes by which AnnData and others know a CSR group."""
+    return {"X": {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n_rows, n_columns]}}
+
+
+def choose(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, chosen: np.ndarray, n_stored: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the CSR arrays with the chosen columns only, renumbered in their order."""
+    new_column = np.full(n_stored, -1, np.int64)
+    new_column[chosen] = np.arange(len(chosen))
+    out_indptr, out_indices, out_data = np.empty_like(indptr), np.empty_like(indices), np.empty_like(data)
+    n = choose_columns(indptr, indices, data, new_column, out_indptr, out_indices, out_data)
+    return out_indptr, out_indices[:n], out_data[:n]
+
+
+def pad_rankings(indptr: np.ndarray, category: np.ndarray) -> np.ndarray:
+    """Return ragged rankings as a matrix, -1 after the last of a row (int32)."""
+    counts = np.diff(indptr)
+    width = int(counts.max()) if len(counts) else 0
+    padded = np.full((len(counts), width), -1, np.int32)
+    padded[np.arange(width) < counts[:, None]] = category
+    return padded
+
+
+def _unsigned(n: int) -> np.dtype:
+    return np.dtype(np.uint16 if n <= 1 << 16 else np.uint32)
+
+
+def _signed(indices: np.ndarray) -> np.dtype:
+    # scipy takes signed indices of 32 bits without a copy; 16-bit ones it widens itself.
+    return np.dtype(np.int32) if indices.dtype == np.uint32 else indices.dtype
+
+
+def _sorted_order(ids: UserIds) -> np.ndarray:
+    order = np.empty(len(ids), np.int64)
+    order[ids.sort_unique().positions_of(ids)] = np.arange(len(ids))
+    return order
+
+
+def _groups_of_names(columns: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Take the group of a column from the names `interest_columns` gives; other columns are the user's own."""
+    runs: list[tuple[str, int]] = []
+    for name in columns:
+        parts = name.split(":")
+        is_event = len(parts) >= 3 and parts[1] in (INTENSITY, RECENCY)
+        group = parts[0] if is_event or parts[0] in DEMOGRAPHIC_GROUPS else OWN_GROUP
+        if runs and runs[-1][0] == group:
+            runs[-1] = (group, runs[-1][1] + 1)
+        else:
+            runs.append((group, 1))
+    return tuple(runs)
+
+
+def _own_rankings(
+    rankings: np.ndarray | None, categories: Sequence[str] | None, n_users: int
+) -> tuple[Sequence[str], np.ndarray, np.ndarray | None]:
+    if rankings is None:
+        return list(categories or []), np.empty((n_users, 0), np.int64), None
+    codes = np.asarray(rankings)
+    if codes.ndim != 2 or len(codes) != n_users or not np.issubdtype(codes.dtype, np.integer):
+        raise BadInput(f"rankings must be integers of shape ({n_users}, m), got {codes.dtype} {codes.shape}")
+    n_found = int(codes.max(initial=-1)) + 1
+    names = list(categories) if categories is not None else [str(code) for code in range(n_found)]
+    if codes.min(initial=-1) < -1 or n_found > len(names):
+        raise BadInput(
+            f"rankings must hold codes from 0 to {len(names) - 1}, or -1, got {codes.min()} to {codes.max()}"
+        )
+    return names, codes, codes >= 0

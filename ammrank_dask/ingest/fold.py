@@ -1,0 +1,160 @@
+"""Fold day partials into the interest state: plan from which state to go on, and do it per partition."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
+from ammrank_dask.monitor.meters import measure
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.ids import ids_from_arrays, union_of_many
+from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
+from ammrank_dask.storage.store.registry import DAY, STATE
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, start_run
+from ammrank_dask.tasks import Progress, run_tasks, silent
+
+logger = logging.getLogger(__name__)
+
+ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
+
+History = Sequence[tuple[dt.date, str | None]]
+"""Consecutive dates with the digest of each day's input, None for a day that is bridged."""
+
+DayPart = tuple[dt.date, PartRef | None]
+
+
+def state_digest(settings: Mapping[str, Any], history: History) -> str:
+    """Return the digest of a state: the settings and every day that is in it, however it was folded."""
+    return digest_of([dict(settings), [[str(date), digest] for date, digest in history]])
+
+
+def history_of(run: Run) -> list[tuple[dt.date, str | None]]:
+    """Return the days that are in a state."""
+    return [(dt.date.fromisoformat(date), digest) for date, digest in run.manifest["inputs"]]
+
+
+def find_base(states: Sequence[Run], history: History) -> tuple[Run | None, int]:
+    """Return the state from which the least is left to fold, and how many days of `history` it has.
+
+    A state fits when its days are the first days of `history`: a corrected day rules out all states that have it.
+    """
+    best: tuple[Run | None, int] = (None, 0)
+    for run in states:
+        days = history_of(run)
+        if len(days) > best[1] and list(history[: len(days)]) == days:
+            best = (run, len(days))
+    return best
+
+
+@dataclass(frozen=True)
+class FoldPlan:
+    """States to write: from `base`, over `days`, one after each date of `outputs`."""
+
+    base: Run | None
+    days: tuple[tuple[dt.date, Run | None], ...]
+    outputs: Mapping[dt.date, Path]
+
+
+def fold_states(
+    client: Client,
+    plans: Sequence[FoldPlan],
+    *,
+    history: History,
+    settings: Mapping[str, Any],
+    alpha: float,
+    max_age_days: int,
+    n_partitions: int,
+    id_kind: str,
+    n_cells: int,
+    progress: Progress = silent,
+) -> None:
+    """Write the states of all plans, each partition in one task, and finish their runs."""
+    tasks = []
+    for plan in plans:
+        todo = {date: start_run(path, n_partitions) for date, path in plan.outputs.items() if not is_finished(path)}
+        for partition in range(n_partitions):
+            outputs = {date: plan.outputs[date] for date, parts in todo.items() if partition in parts}
+            if outputs:
+                base, days = part_of(plan.base, partition), parts_of(plan.days, partition)
+                tasks.append((base, days, partition, outputs, alpha, max_age_days, id_kind, n_cells))
+    run_tasks(client, "fold", fold_partition, tasks, progress=progress, units=int)
+    for plan in plans:
+        for date, path in plan.outputs.items():
+            if is_finished(path):
+                continue
+            until = [(day, digest) for day, digest in history if day <= date]
+            finish_run(
+                path,
+                STATE.kind,
+                state_digest(settings, until),
+                n_partitions,
+                config={**settings, "date": str(date), "id_kind": id_kind},
+                inputs=[[str(day), digest] for day, digest in until],
+            )
+            logger.info("folded the state of %s: %d days", date, len(until))
+
+
+def part_of(run: Run | None, partition: int) -> PartRef | None:
+    """Return one partition of a run, None for none."""
+    return None if run is None else run.part(partition)
+
+
+def parts_of(days: Sequence[tuple[dt.date, Run | None]], partition: int) -> list[DayPart]:
+    """Return one partition of every day."""
+    return [(date, part_of(run, partition)) for date, run in days]
+
+
+def fold_partition(
+    base: PartRef | None,
+    days: Sequence[DayPart],
+    partition: int,
+    outputs: Mapping[dt.date, Path],
+    alpha: float,
+    max_age_days: int,
+    id_kind: str,
+    n_cells: int,
+) -> int:
+    """Fold one partition, write it after each date of `outputs`, and return its users."""
+    n_users = 0
+    for date, state in read_states(base, days, alpha, max_age_days, id_kind, n_cells):
+        if date in outputs and not is_written(outputs[date], partition):
+            with measure("write"):
+                write_part(outputs[date], partition, STATE, state.drop_empty_users().to_arrays())
+            n_users = len(state.user_ids)
+    return n_users
+
+
+def read_states(
+    base: PartRef | None,
+    days: Sequence[DayPart],
+    alpha: float,
+    max_age_days: int | None,
+    id_kind: str,
+    n_cells: int,
+    cells: tuple[int, int] | None = None,
+) -> Iterator[tuple[dt.date, InterestState]]:
+    """Yield the state of one partition after each of the days; users without cells are in it with no cells.
+
+    Parameters
+    ----------
+    cells
+        First and last (excluded) cell to read of the days; None for all.
+    """
+    start = InterestState.empty(id_kind, n_cells) if base is None else InterestState.from_arrays(base.read(STATE))
+    users = union_of_many(ids_from_arrays(part.read(DAY, ID_ARRAYS)) for _, part in days if part is not None)
+    partials = (None if part is None else _read_day(part, cells) for _, part in days)
+    states = fold_days(start, partials, users, first_end=end_of(days[0][0]), alpha=alpha, max_age_days=max_age_days)
+    for (date, _), state in zip(days, states, strict=True):
+        yield date, state
+
+
+def _read_day(part: PartRef, cells: tuple[int, int] | None) -> InterestState:
+    day = InterestState.from_arrays(part.read(DAY))
+    return day if cells is None else day.select_cells((day.cell >= cells[0]) & (day.cell < cells[1]))

@@ -1,0 +1,110 @@
+"""Route rows to the partition of their user, and number the users of a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ammrank_dask.kernels.interest import count_rows, number_ids, order_rows
+from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, union
+from ammrank_dask.user_hash import partition_of
+
+
+@dataclass(frozen=True)
+class Intake:
+    """Where rows of the lake are taken in, and how many bad ones are borne.
+
+    `settings` is what the content depends on, as manifests keep it; `scratch` may be emptied between two commands.
+    `forgotten` is the folder with the list of users who are to be left out, when there is one.
+    """
+
+    n_partitions: int
+    scratch: Path
+    quarantine: Path
+    max_quarantine_share: float
+    settings: Mapping[str, Any]
+    forgotten: Path | None = None
+
+
+def slice_by_partition(
+    ids: UserIds, user: np.ndarray | None, keep: np.ndarray, rows: Mapping[str, np.ndarray], n_partitions: int
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Return the kept rows sorted by partition as sections of the exchange.
+
+    Integer ids travel with their rows. Of string ids each partition gets the list it needs, and its rows hold
+    positions in that list.
+
+    Parameters
+    ----------
+    ids, user
+        The ids of the rows in row order (`user` is None), or distinct ids and of every row the position in them.
+    keep
+        Which rows to pass on.
+    rows
+        Further columns by the name of their section.
+    """
+    lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+    if user is None:
+        assert isinstance(ids, IntegerIds)
+        row_user = ids.values
+        partition = partition_of(ids, n_partitions)
+    else:
+        local, id_partition, lists = _list_ids(ids, user[keep], n_partitions)
+        row_user, partition = local[user], id_partition[user]
+    counts = np.zeros(n_partitions, np.int64)
+    count_rows(partition, keep, counts)
+    starts = np.concatenate([[0], np.cumsum(counts)])
+    order = np.empty(starts[-1], np.int64)
+    order_rows(partition, keep, starts[:-1].copy(), order)
+    columns = {"user": row_user, **rows}
+    return {**{name: (values[order], starts) for name, values in columns.items()}, **lists}
+
+
+def _list_ids(
+    ids: UserIds, used: np.ndarray, n_partitions: int
+) -> tuple[np.ndarray, np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    is_used = np.zeros(len(ids), bool)
+    is_used[used] = True
+    # One more than there are ids: rows without an id point at position 0 even when there is no id at all.
+    partition = np.append(partition_of(ids, n_partitions), 0)
+    wanted = np.flatnonzero(is_used)
+    order = wanted[np.argsort(partition[wanted], kind="stable")]
+    starts = np.concatenate([[0], np.cumsum(np.bincount(partition[order], minlength=n_partitions))])
+    local = np.zeros(len(ids) + 1, np.uint32)
+    local[order] = np.arange(len(order)) - starts[partition[order]]
+    listed = ids.take(order).to_arrays()
+    offsets, data = listed["user_id_offsets"], listed["user_id_bytes"]
+    return local, partition, {"id_lengths": (np.diff(offsets), starts), "id_bytes": (data, offsets[starts])}
+
+
+def number_users(slices: Sequence[Mapping[str, np.ndarray]], id_kind: str) -> tuple[UserIds, np.ndarray]:
+    """Return the distinct users of one partition's slices, ascending, and of every row its user's position."""
+    if id_kind == "int64":
+        return number_integer_ids(np.concatenate([part["user"] for part in slices]))
+    lists = [_listed_ids(part) for part in slices]
+    ids = union(lists)
+    rows = [ids.positions_of(listed)[part["user"]] for listed, part in zip(lists, slices, strict=True)]
+    return ids, np.concatenate(rows)
+
+
+def _listed_ids(part: Mapping[str, np.ndarray]) -> UserIds:
+    offsets = np.concatenate([[0], np.cumsum(part["id_lengths"])])
+    return ids_from_arrays({"user_id_offsets": offsets, "user_id_bytes": part["id_bytes"]})
+
+
+def number_integer_ids(ids: np.ndarray) -> tuple[IntegerIds, np.ndarray]:
+    """Return the distinct ids in ascending order, and for every id its position among them."""
+    table = np.full(1 << max(4, (2 * len(ids)).bit_length()), -1, np.int64)
+    distinct = np.empty(len(ids), np.uint64)
+    number = np.empty(len(ids), np.int64)
+    with np.errstate(over="ignore"):
+        n = number_ids(ids.view(np.uint64), table, distinct, number)
+    found = distinct[:n].view(np.int64)
+    order = np.argsort(found)
+    rank = np.empty(n, np.int64)
+    rank[order] = np.arange(n)
+    return IntegerIds(found[order]), rank[number]

@@ -1,0 +1,61 @@
+"""Hold the measures of a night against thresholds: each is `ok` or `warn`."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ammrank_dask.report.exposure import Thresholds
+
+OK, WARN = "ok", "warn"
+
+
+def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict[str, Any]]:
+    """Return every check of a summary that there is something to check for.
+
+    Returns
+    -------
+    list of dict
+        `name`, `what` in words, `value`, `limit`, `worse` (`above` or `below` the limit) and `status`.
+    """
+    policy = summary["policies"][summary["policy"]]
+    n_users, n_categories = max(1, summary["n_users"]), max(1, len(summary["categories"]))
+    checks = [
+        _above("starved_users", "users without a category", policy["starved_users"] / n_users, thresholds),
+        _above("overexposed_users", "over-exposed users", policy["overexposed_users"] / n_users, thresholds),
+        _above("starved_categories", "starved categories", policy["starved_categories"] / n_categories, thresholds),
+    ]
+    drift = summary["drift"]
+    if drift is not None:
+        # Another model has another scale: only scores of the same one are compared.
+        shift = None if drift["model_changed"] else drift["score_shift"]["mean"]
+        checks += [
+            _above("changed_users", "users whose categories changed", drift["changed_users"], thresholds),
+            _below("jaccard", "overlap with the night before", drift["jaccard"], thresholds.jaccard),
+            _above("score_shift", "mean change of a score", None if shift is None else abs(shift), thresholds),
+            _above("psi", "largest shift of a category", drift["psi"], thresholds),
+        ]
+    checks += [
+        _below(
+            f"hit_rate_{night['nights']}",
+            f"hit rate, {_nights(night['nights'])}, vs popularity",
+            night["measures"]["hit_rate"],
+            night["measures"]["popularity"]["hit_rate"],
+        )
+        for night in summary["realised"]
+        if night["measures"] is not None
+    ]
+    return [check for check in checks if check["value"] is not None]
+
+
+def _above(name: str, what: str, value: float | None, thresholds: Thresholds) -> dict[str, Any]:
+    limit = getattr(thresholds, name)
+    status = WARN if value is not None and value > limit else OK
+    return {"name": name, "what": what, "value": value, "limit": limit, "worse": "above", "status": status}
+
+
+def _below(name: str, what: str, value: float | None, limit: float) -> dict[str, Any]:
+    status = WARN if value is not None and value < limit else OK
+    return {"name": name, "what": what, "value": value, "limit": limit, "worse": "below", "status": status}
+
+
+def _nights(count: int) -> str:
+    return "last night" if count == 1 else f"{count} nights ago"

@@ -1,0 +1,196 @@
+"""Measure what became of past nights: which of their qualifications were clicked since."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.ingest.fold import ID_ARRAYS
+from ammrank_dask.scoring.qualification_rows import Held, HeldPart
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union_of_many
+from ammrank_dask.storage.store.parts import PartRef
+from ammrank_dask.storage.store.registry import DAY
+from ammrank_dask.tasks import Progress, run_tasks, silent
+
+
+@dataclass(frozen=True)
+class PastNight:
+    """A night whose qualifications are held against the clicks since.
+
+    `parts` are its by_user files, `days` for each partition the partials of the days since, `popular` the codes of
+    the k categories that were clicked most when the night was scored.
+    """
+
+    parts: Sequence[HeldPart]
+    days: Sequence[Sequence[PartRef]]
+    popular: np.ndarray
+    k: int
+
+
+@dataclass(frozen=True)
+class Hits:
+    """How well k categories a user were chosen, summed over users: any hit, hits ÷ k, hits ÷ clicked categories."""
+
+    any_hit: int = 0
+    precision: float = 0.0
+    recall: float = 0.0
+
+    def __add__(self, other: Self) -> Hits:
+        """Return the sums over both sets of users."""
+        return Hits(self.any_hit + other.any_hit, self.precision + other.precision, self.recall + other.recall)
+
+    def means(self, n_users: int) -> dict[str, float | None]:
+        """Return the means over users, None without any."""
+        sums = {"hit_rate": self.any_hit, "precision": self.precision, "recall": self.recall}
+        return {name: float(total / n_users) if n_users else None for name, total in sums.items()}
+
+
+@dataclass(frozen=True)
+class RealisedCounts:
+    """Users who clicked and how well they were served, by the qualifications and by the most clicked categories.
+
+    `users` clicked and held a category, `others` clicked and held none.
+    """
+
+    users: int
+    others: int
+    held: Hits
+    popular: Hits
+
+    def __add__(self, other: Self) -> RealisedCounts:
+        """Return the counts of both sets of users together."""
+        return RealisedCounts(
+            self.users + other.users, self.others + other.others, self.held + other.held, self.popular + other.popular
+        )
+
+
+def measure_realised(
+    client: Client,
+    night: PastNight,
+    categories: Sequence[str],
+    cells: tuple[int, int],
+    *,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Hold the qualifications of a past night against the clicks since, one task a partition.
+
+    Parameters
+    ----------
+    categories
+        The names of the L categories of the partials.
+    cells
+        First and last (excluded) cell of clicks in the partials.
+
+    Returns
+    -------
+    dict
+        Over the users who clicked and held a category: `hit_rate` (share with a click in their k best), `precision`
+        (clicked ÷ k), `recall` (clicked ÷ all clicked categories), and the same under `popularity` for the k
+        categories that were clicked most before.
+    """
+    tasks = [
+        (part, list(days), list(categories), cells, night.popular, night.k)
+        for part, days in zip(night.parts, night.days, strict=True)
+    ]
+    total = sum(
+        run_tasks(client, "realised", match_part, tasks, progress=progress),
+        start=RealisedCounts(0, 0, Hits(), Hits()),
+    )
+    return {
+        "users": total.users,
+        "users_without_qualification": total.others,
+        **total.held.means(total.users),
+        "popularity": total.popular.means(total.users),
+    }
+
+
+def match_part(
+    part: HeldPart,
+    days: list[PartRef],
+    categories: list[str],
+    cells: tuple[int, int],
+    popular: np.ndarray,
+    k: int,
+) -> RealisedCounts:
+    """Hold the file of one partition against the clicks of its users."""
+    users, user, category = read_clicks(days, cells)
+    return match_clicks(part.read(categories), users, user, category, popular, k)
+
+
+def most_clicked(clicks: Sequence[int], names: Sequence[str], k: int, categories: Sequence[str]) -> np.ndarray:
+    """Return the codes in `categories` of the k categories with the most clicks; equal clicks: the first one.
+
+    Parameters
+    ----------
+    clicks, names
+        Clicks on the categories of the past night, and their names.
+
+    Examples
+    --------
+    >>> most_clicked([1, 5, 5, 9], ["a", "b", "c", "d"], 2, ["d", "c", "b"]).tolist()
+    [0, 2]
+    """
+    best = np.argsort(-np.asarray(clicks), kind="stable")[:k]
+    chosen = {names[code] for code in best}
+    return np.array([code for code, name in enumerate(categories) if name in chosen], np.int64)
+
+
+def read_clicks(days: Sequence[PartRef], cells: tuple[int, int]) -> tuple[UserIds, np.ndarray, np.ndarray]:
+    """Return who clicked what in the days of one partition, each pair once: users, position of the user, category."""
+    first, last = cells
+    clicked: list[tuple[UserIds, np.ndarray, np.ndarray]] = []
+    for day in days:
+        arrays = day.read(DAY, (*ID_ARRAYS, "indptr", "cell"))
+        is_click = (arrays["cell"] >= first) & (arrays["cell"] < last)
+        row = np.repeat(np.arange(len(arrays["indptr"]) - 1), np.diff(arrays["indptr"]))[is_click]
+        rows, user = np.unique(row, return_inverse=True)
+        clicked.append((ids_from_arrays(arrays).take(rows), user, arrays["cell"][is_click].astype(np.int64) - first))
+    users = union_of_many(ids for ids, _, _ in clicked)
+    if users is None or not len(users):
+        return users if users is not None else empty_ids("int64"), np.empty(0, np.int64), np.empty(0, np.int64)
+    width = last - first
+    keys = np.unique(
+        np.concatenate([users.positions_of(ids)[user] * width + category for ids, user, category in clicked])
+    )
+    return users, keys // width, keys % width
+
+
+def match_clicks(
+    held: Held, users: UserIds, user: np.ndarray, category: np.ndarray, popular: np.ndarray, k: int
+) -> RealisedCounts:
+    """Count how many of the k best categories of each user were clicked.
+
+    Parameters
+    ----------
+    users
+        Who clicked, sorted.
+    user, category
+        Every pair of position in `users` and code that was clicked, each once.
+    popular
+        Codes of the most clicked categories before.
+    """
+    n_clicked = np.bincount(user, minlength=len(users))
+    place = users.positions_of(held.user_ids)
+    is_served = np.zeros(len(users), bool)
+    is_served[place[place >= 0]] = True
+    n_codes = 1 + max(category.max(initial=0), held.category.max(initial=0))
+    holder = place[held.user]
+    is_chosen = (holder >= 0) & (held.rank <= k)
+    pairs = holder[is_chosen] * n_codes + held.category[is_chosen]
+    hits = np.intersect1d(pairs, user * n_codes + category, assume_unique=True) // n_codes
+    popular_hits = user[np.isin(category, popular)]
+    return RealisedCounts(
+        int(is_served.sum()),
+        int((~is_served).sum()),
+        _hits(hits, n_clicked, is_served, k),
+        _hits(popular_hits, n_clicked, is_served, k),
+    )
+
+
+def _hits(user_of_hit: np.ndarray, n_clicked: np.ndarray, is_served: np.ndarray, k: int) -> Hits:
+    n_hits = np.bincount(user_of_hit, minlength=len(n_clicked))[is_served]
+    return Hits(int((n_hits > 0).sum()), float((n_hits / k).sum()), float((n_hits / n_clicked[is_served]).sum()))

@@ -1,0 +1,173 @@
+"""Say who is over-exposed and who is starved."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+from distributed import Client
+
+from ammrank_dask.report.checks import check_night
+from ammrank_dask.report.drift import population_stability
+from ammrank_dask.report.exposure import Thresholds, exposure_table, has_ranks, measure_policy, share_of, starved
+from ammrank_dask.scoring.policies import PolicyCounts
+from ammrank_dask.scoring.qualifications import Qualifications
+from ammrank_dask.storage.vocabulary import CATEGORY, RANK
+from ammrank_dask.tasks import Progress, run_tasks, silent
+
+
+def exposure_report(client: Client, quals: Qualifications, *, progress: Progress = silent) -> pd.DataFrame:
+    """Count in the files of `quals` how many users hold each category, and at which rank.
+
+    Parameters
+    ----------
+    client
+        The cluster to count on, one task per partition.
+    quals
+        The qualifications to count.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row per category, in the order of their codes: `category`, `exposure` (users who hold it),
+        `exposure_share` (of all qualifications), and `rank_1` … `rank_k` (users who hold it at that rank).
+    """
+    tasks = [(str(part), quals.categories, quals.n_ranks) for part in quals.parts]
+    counts = run_tasks(client, "report", count_part, tasks, progress=progress)
+    exposure = sum(counts, start=np.zeros((len(quals.categories), quals.n_ranks), np.int64))
+    return exposure_table(exposure, quals.categories)
+
+
+def count_part(part: str, categories: list[str], k: int) -> np.ndarray:
+    """Return how many users of one file hold each category at each rank, (L, k) int64."""
+    table = pq.read_table(part, columns=[CATEGORY, RANK])
+    names = table[CATEGORY].to_pandas().astype(pd.CategoricalDtype(categories))
+    cell = names.cat.codes.to_numpy(np.int64) * k + table[RANK].to_numpy() - 1
+    return np.bincount(cell, minlength=len(categories) * k).reshape(len(categories), k).astype(np.int64)
+
+
+def summarise(
+    policies: Mapping[str, PolicyCounts],
+    policy: str,
+    clicks: np.ndarray,
+    categories: Sequence[str],
+    *,
+    date: str | None,
+    cold_users: int,
+    k: int,
+    n_of: Mapping[str, int] | None = None,
+    thresholds: Thresholds = Thresholds(),  # noqa: B008
+    before: tuple[str, PolicyCounts | None] | None = None,
+    drift: Mapping[str, Any] | None = None,
+    realised: Sequence[Mapping[str, Any]] = (),
+    groups: Sequence[Mapping[str, Any]] = (),
+) -> dict[str, Any]:
+    """Return the content of `summary.json`: numbers only, no user, clock or host.
+
+    Parameters
+    ----------
+    policies
+        What each policy handed out.
+    policy
+        The policy in force, one of `policies`.
+    clicks
+        (L,) clicks on the category.
+    categories
+        The names of the L categories.
+    date
+        The night, YYYY-MM-DD.
+    cold_users
+        Users without an event.
+    k
+        Categories a user is meant to get.
+    n_of
+        Users a category takes, of the policies that have such a limit.
+    before
+        Date and counts of the night that `drift` compares with, over the same categories; no counts when another
+        policy was in force, of which the exposure cannot be compared.
+    drift
+        What `measure_drift` returned, and `model_changed`: whether another model scored that night.
+    realised
+        By past night `nights`, `date` and `measures` (None when there is nothing to measure).
+    groups
+        What `rank_by_group` returned.
+    """
+    clicks = np.asarray(clicks)
+    chosen = policies[policy]
+    rows = category_rows(policies, chosen, clicks, categories, k, thresholds)
+    limits = n_of or {}
+    summary: dict[str, Any] = {
+        "date": date,
+        "n_users": int(chosen.categories_per_user.sum()),
+        "cold_users": int(cold_users),
+        "k": int(k),
+        "policy": policy,
+        "policies": {
+            name: measure_policy(found, clicks, k, thresholds, limits.get(name)) for name, found in policies.items()
+        },
+        "categories": rows,
+        "drift": None,
+        "realised": [dict(night) for night in realised],
+        "groups": [dict(group) for group in groups],
+        "thresholds": vars(thresholds).copy(),
+    }
+    if before is not None and drift is not None:
+        date_before, counts = before
+        summary["drift"] = {**drift, "date": date_before, "psi": None}
+        if counts is not None:
+            n_before = int(counts.categories_per_user.sum())
+            index = population_stability(counts.exposure, chosen.exposure, n_before, summary["n_users"])
+            for row, value in zip(rows, index.tolist(), strict=True):
+                row["psi"] = value
+            summary["drift"]["psi"] = float(index.max(initial=0.0))
+    summary["checks"] = check_night(summary, thresholds)
+    return summary
+
+
+def category_rows(
+    policies: Mapping[str, PolicyCounts],
+    chosen: PolicyCounts,
+    clicks: np.ndarray,
+    categories: Sequence[str],
+    k: int,
+    thresholds: Thresholds,
+) -> list[dict[str, Any]]:
+    """Return what is known of each category, in the order of their codes."""
+    table = exposure_table(chosen.exposure, categories, clicks)
+    columns = [CATEGORY, "exposure", "exposure_share", "click_share", "ratio"]
+    rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in table[columns].to_numpy().tolist()]
+    held = {name: counts.exposure.sum(axis=1) for name, counts in policies.items()}
+    shares = {name: share_of(found) for name, found in held.items()}
+    is_starved = {name: starved(found, clicks, thresholds.starved_ratio) for name, found in held.items()}
+    for code, row in enumerate(rows):
+        row["ratio"] = None if np.isnan(row["ratio"]) else row["ratio"]
+        row["clicks"] = int(clicks[code])
+        row["ranks"] = chosen.exposure[code].tolist() if has_ranks(chosen, k) else None
+        row["psi"] = None
+        row["policies"] = {
+            name: {
+                "exposure": int(held[name][code]),
+                "exposure_share": float(shares[name][code]),
+                "starved": bool(is_starved[name][code]),
+            }
+            for name in policies
+        }
+    return rows
+
+
+def exposure_of(summary: Mapping[str, Any]) -> pd.DataFrame:
+    """Return `exposure.csv`: one row a category, the policy in force first, then the others and the drift."""
+    rows = summary["categories"]
+    frame = pd.DataFrame(
+        [{name: row[name] for name in (CATEGORY, "exposure", "exposure_share", "click_share", "ratio")} for row in rows]
+    )
+    ranked = [row["ranks"] for row in rows if row["ranks"] is not None]
+    for rank, users in enumerate(zip(*ranked, strict=True), start=1):
+        frame[f"rank_{rank}"] = users
+    frame["clicks"] = [row["clicks"] for row in rows]
+    for name in summary["policies"]:
+        frame[f"{name}_exposure"] = [row["policies"][name]["exposure"] for row in rows]
+        frame[f"{name}_starved"] = [int(row["policies"][name]["starved"]) for row in rows]
+    frame["psi"] = [row["psi"] for row in rows]
+    return frame.astype({"ratio": float, "psi": float})

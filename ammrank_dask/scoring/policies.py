@@ -1,0 +1,213 @@
+"""The rules by which scores become qualifications.
+
+A policy says what the users of one partition hold (`hold`). One that has to know the scores of all users before asks
+for them (`needs_all_scores`) and makes a plan of them first (`plan`). A further policy is one more class here and its
+entry in POLICIES.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.kernels.selection import hold_above
+from ammrank_dask.scoring.category_cutoffs import Cuts, ScoreScratch, find_cuts
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.qualifications import Pairs
+from ammrank_dask.tasks import Progress, silent
+
+
+@dataclass(frozen=True)
+class PolicyCounts:
+    """What a policy handed out: `exposure` (L, ranks) users by category and rank, `categories_per_user` (L + 1,).
+
+    A policy whose ranks say nothing has one rank.
+    """
+
+    exposure: np.ndarray
+    categories_per_user: np.ndarray
+
+    def __add__(self, other: PolicyCounts) -> PolicyCounts:
+        """Return the counts of both sets of users together."""
+        return PolicyCounts(self.exposure + other.exposure, self.categories_per_user + other.categories_per_user)
+
+    @property
+    def slots(self) -> int:
+        """How many categories were handed out in all."""
+        return int(self.exposure.sum())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as they are stored."""
+        return {
+            "exposure": self.exposure.tolist(),
+            "categories_per_user": self.categories_per_user.tolist(),
+            "slots": self.slots,
+        }
+
+    @classmethod
+    def from_json(cls, content: dict[str, Any]) -> PolicyCounts:
+        """Return what `to_json` stored."""
+        return cls(np.array(content["exposure"], np.int64), np.array(content["categories_per_user"], np.int64))
+
+
+@dataclass(frozen=True)
+class ScoredUsers:
+    """The users of a partition as policies see them.
+
+    `codes` and `scores` (n, k) are the best categories of each, -1 where there are fewer; `bits` (L, n) are the bits of
+    all float32 scores, or None.
+    """
+
+    user_ids: UserIds
+    codes: np.ndarray
+    scores: np.ndarray
+    tie_order: np.ndarray
+    bits: np.ndarray | None = None
+
+
+class Policy(ABC):
+    """What every policy answers."""
+
+    name: ClassVar[str]
+    needs_all_scores: ClassVar[bool] = False
+
+    @abstractmethod
+    def n_ranks(self, k: int) -> int:
+        """Return how many ranks are counted apart."""
+
+    @abstractmethod
+    def hold(self, users: ScoredUsers, plan: Any) -> Pairs:
+        """Return what the users of a partition hold, best first."""
+
+    def plan(
+        self,
+        client: Client,
+        scratch: ScoreScratch,
+        *,
+        n: int | None,
+        slots: int,
+        tie_order: np.ndarray,
+        progress: Progress = silent,
+    ) -> Any:
+        """Return what `hold` has to know of all users: nothing, unless the policy needs all scores.
+
+        Parameters
+        ----------
+        scratch
+            The scores of all users.
+        n, slots
+            Users a category takes; None for as many as make `slots` in all.
+        """
+        return None
+
+    def facts(self, plan: Any) -> dict[str, Any]:
+        """Return what the manifest keeps of the plan."""
+        return {}
+
+    def count(self, pairs: Pairs, n_categories: int, k: int) -> PolicyCounts:
+        """Count what was handed out."""
+        n_ranks = self.n_ranks(k)
+        rank = pairs.rank.astype(np.int64) - 1 if n_ranks > 1 else np.zeros(len(pairs.codes), np.int64)
+        cell = pairs.codes * n_ranks + rank
+        held = np.diff(pairs.indptr)
+        return PolicyCounts(
+            np.bincount(cell, minlength=n_categories * n_ranks).reshape(n_categories, n_ranks).astype(np.int64),
+            np.bincount(held, minlength=n_categories + 1).astype(np.int64),
+        )
+
+
+class UserTopK(Policy):
+    """Every user gets their k best categories."""
+
+    name = "user_top_k"
+
+    def n_ranks(self, k: int) -> int:
+        """Return k."""
+        return k
+
+    def hold(self, users: ScoredUsers, plan: None = None) -> Pairs:
+        """Return the k best categories of each user."""
+        kept = users.codes >= 0
+        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        if kept.all():
+            return Pairs(users.user_ids, indptr, users.codes.ravel(), users.scores.ravel())
+        return Pairs(users.user_ids, indptr, users.codes[kept], users.scores[kept])
+
+
+class CategoryTopN(Policy):
+    """Every category takes the n users who score highest in it; equal scores by user id.
+
+    A category without planes has no scores and takes nobody.
+    """
+
+    name = "category_top_n"
+    needs_all_scores = True
+
+    def n_ranks(self, k: int) -> int:
+        """Return 1: what a category's place means differs from user to user."""
+        return 1
+
+    def plan(
+        self,
+        client: Client,
+        scratch: ScoreScratch,
+        *,
+        n: int | None,
+        slots: int,
+        tie_order: np.ndarray,
+        progress: Progress = silent,
+    ) -> Cuts:
+        """Return above which score each category takes users."""
+
+        def wanted(scored: np.ndarray) -> np.ndarray:
+            return share_slots(scored, slots, tie_order) if n is None else np.minimum(scored, n)
+
+        return find_cuts(client, scratch, wanted, progress=progress)
+
+    def facts(self, plan: Cuts) -> dict[str, Any]:
+        """Return the largest number of users that a category takes."""
+        return {"n": int(plan.n_taken.max(initial=0))}
+
+    def hold(self, users: ScoredUsers, plan: Cuts) -> Pairs:
+        """Return the categories that took each user, by score."""
+        assert users.bits is not None
+        stop = plan.tie_stop(users.user_ids)
+        indptr = np.empty(len(users.user_ids) + 1, np.int64)
+        codes, bits = np.empty(0, np.int32), np.empty(0, np.uint32)
+        hold_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
+        if indptr[-1]:
+            codes, bits = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.uint32)
+            hold_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
+        return Pairs(users.user_ids, indptr, codes, bits.view(np.float32))
+
+
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (UserTopK(), CategoryTopN())}
+
+
+def share_slots(scored: np.ndarray, slots: int, tie_order: Sequence[int] | np.ndarray) -> np.ndarray:
+    """Return how many users each category takes so that all together take `slots`, or all there are if that is fewer.
+
+    All take the same number, but no more than have a score in them; what does not divide evenly goes to the first
+    of `tie_order`.
+
+    Examples
+    --------
+    >>> share_slots(np.array([10, 2, 10]), 9, [2, 1, 0])
+    array([3, 2, 4])
+    """
+    low, high = 0, int(scored.max(initial=0))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if np.minimum(scored, middle).sum() <= slots:
+            low = middle
+        else:
+            high = middle - 1
+    taken = np.minimum(scored, low)
+    more = [category for category in tie_order if scored[category] > low]
+    taken[more[: max(0, slots - int(taken.sum()))]] += 1
+    return taken

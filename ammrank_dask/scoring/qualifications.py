@@ -1,0 +1,85 @@
+"""Open the qualifications of all users, as they were written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
+from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.qualifications import BY_USER, KIND, part_path
+from ammrank_dask.storage.store.runs import Run, open_run
+from ammrank_dask.storage.vocabulary import CATEGORY, RANK, USER_ID
+
+
+@dataclass(frozen=True)
+class Qualifications:
+    """The qualifications of all users, as they were written."""
+
+    run: Run
+
+    @property
+    def path(self) -> Path:
+        """The folder."""
+        return self.run.path
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of partitions."""
+        return int(self.run.manifest["config"]["partitions"])
+
+    @property
+    def categories(self) -> list[str]:
+        """Names of all categories that were ranked."""
+        return list(self.run.manifest["config"]["categories"])
+
+    @property
+    def k(self) -> int:
+        """Categories a user is meant to get."""
+        return int(self.run.manifest["config"]["k"])
+
+    @property
+    def policy(self) -> str:
+        """The policy that handed them out."""
+        return str(self.run.manifest["config"]["policy"])
+
+    @property
+    def n_ranks(self) -> int:
+        """The lowest rank a category can have."""
+        return self.k if self.policy == UserTopK.name else len(self.categories)
+
+    @property
+    def facts(self) -> Mapping[str, Any]:
+        """Users, cold users and the counts of each policy."""
+        facts: Mapping[str, Any] = self.run.manifest["facts"]
+        return facts
+
+    @property
+    def counts(self) -> PolicyCounts:
+        """What was handed out."""
+        return PolicyCounts.from_json(self.facts["policies"][self.policy])
+
+    @property
+    def parts(self) -> list[Path]:
+        """The files by user, in the order of the partitions."""
+        return [part_path(self.path / BY_USER, i) for i in range(self.n_partitions)]
+
+    def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
+        """Return user_id, rank, category and score, by user and rank; of the given users, or of all."""
+        chosen = None if users is None else pc.field(USER_ID).isin(ids_from_values(list(users)).to_arrow())
+        tables = [pq.read_table(part, filters=chosen) for part in self.parts]
+        frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
+        frame[CATEGORY] = frame[CATEGORY].astype(pd.CategoricalDtype(self.categories))
+        return frame.sort_values([USER_ID, RANK], ignore_index=True)
+
+
+def open_qualifications(path: str | Path) -> Qualifications:
+    """Open qualifications that were written whole."""
+    return Qualifications(open_run(Path(path), KIND))

@@ -1,0 +1,54 @@
+"""Hold and check what decides who gets which categories, beside the scores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from ammrank_dask.features.eligibility import Limits, limits_by_name
+from ammrank_dask.scoring.policies import POLICIES, Policy
+from ammrank_dask.storage.errors import BadInput
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """What decides who gets what, beside the scores.
+
+    `policy` is the one that is written; `also` are policies that are counted beside it. `n` is for `category_top_n`,
+    None for as many slots as `user_top_k` hands out. Categories and groups of users are named.
+    """
+
+    k: int = 10
+    policy: str = "user_top_k"
+    also: tuple[str, ...] = ()
+    n: int | None = None
+    min_score: float | None = None
+    exclude: tuple[str, ...] = ()
+    exclude_by_group: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def check(self, categories: Sequence[str]) -> None:
+        """Refuse settings that do not fit the categories."""
+        if not 1 <= self.k <= len(categories):
+            raise BadInput(f"k must be between 1 and n_categories ({len(categories)}), got {self.k}")
+        for name in (self.policy, *self.also):
+            if name not in POLICIES:
+                raise BadInput(f"policies are {', '.join(POLICIES)}, got {name}")
+        if self.n is not None and self.n < 1:
+            raise BadInput(f"n must be at least 1, got {self.n}")
+        self.limits(categories)
+
+    def limits(self, categories: Sequence[str]) -> Limits:
+        """Return what users may hold, by category code."""
+        return limits_by_name(
+            categories, min_score=self.min_score, exclude=self.exclude, exclude_by_group=self.exclude_by_group
+        )
+
+    @property
+    def wanted(self) -> list[Policy]:
+        """The policies that are written or counted."""
+        return [policy for name, policy in POLICIES.items() if name in (self.policy, *self.also)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the settings as digests and manifests have them."""
+        return {**asdict(self), "also": sorted(set(self.also) - {self.policy}), "exclude": sorted(set(self.exclude))}

@@ -1,0 +1,257 @@
+"""Simulate a lake of events from a known world, and keep the truth behind it apart."""
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from datetime import date, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from distributed import Client
+from numpy.typing import NDArray
+
+from ammrank_dask.simulation.day_events import (
+    DayEvents,
+    arrange_day,
+    draw_day_browsing,
+    draw_day_clicks,
+    settled_stock,
+)
+from ammrank_dask.simulation.users import Demographics, Tastes, draw_demographics, draw_tastes
+from ammrank_dask.simulation.world import Floats, Stream, World, read_world_taxonomy
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake import write as lake_write
+from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, write_json
+from ammrank_dask.storage.vocabulary import DAY_US, GROUPS, USER_ID
+from ammrank_dask.tasks import Progress, run_tasks, silent
+
+logger = logging.getLogger(__name__)
+
+MAX_BLOCK_USERS = 100_000
+MIN_BLOCKS = 4
+
+
+@dataclass(frozen=True)
+class SimulationParameters:
+    """What a simulated lake depends on, and nothing else does.
+
+    Attributes
+    ----------
+    users, days
+        Size of the lake.
+    seed
+        Of everything random.
+    start
+        First day, as YYYY-MM-DD.
+    user_ids
+        `int64` or `string`.
+    activity
+        Factor on the number of events.
+    alpha, label_days
+        Decay a day and length in days of the window at the end whose expected click intensity is the truth.
+    """
+
+    users: int
+    days: int
+    seed: int = 0
+    start: str = "2026-01-05"
+    user_ids: str = "int64"
+    activity: float = 1.0
+    alpha: float = 0.97
+    label_days: int = 30
+
+    def __post_init__(self) -> None:
+        for name in ("users", "days", "label_days"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} must be at least 1, got {getattr(self, name)}")
+        if self.seed < 0:
+            raise BadInput(f"seed must not be negative, got {self.seed}")
+        if self.user_ids not in ("int64", "string"):
+            raise BadInput(f"user_ids must be int64 or string, got {self.user_ids}")
+        if not 0 < self.activity <= 2:
+            raise BadInput(f"activity must be above 0 and at most 2, got {self.activity}")
+        if not 0 < self.alpha <= 1:
+            raise BadInput(f"alpha must be above 0 and at most 1, got {self.alpha}")
+
+    @property
+    def n_blocks(self) -> int:
+        """Number of blocks of users; a function of the number of users alone."""
+        return max(-(-self.users // MAX_BLOCK_USERS), min(MIN_BLOCKS, self.users))
+
+    def block_range(self, block: int) -> tuple[int, int]:
+        """First user of `block` and the first one after it."""
+        return self.users * block // self.n_blocks, self.users * (block + 1) // self.n_blocks
+
+    def date_of(self, day: int) -> date:
+        """Date of day number `day`; 0 is the first."""
+        return date.fromisoformat(self.start) + timedelta(days=day)
+
+
+def simulate(
+    client: Client,
+    lake: Path,
+    *,
+    truth: Path,
+    users: int,
+    days: int,
+    seed: int = 0,
+    start: date = date(2026, 1, 5),
+    user_ids: str = "int64",
+    activity: float = 1.0,
+    alpha: float = 0.97,
+    label_days: int = 30,
+    progress: Progress = silent,
+) -> dict[str, Any]:
+    """Write a lake with a known world, and its truth apart; a rerun writes only the files that are missing.
+
+    One task simulates one block of users over all days. The bytes depend on the parameters alone.
+
+    Returns
+    -------
+    dict
+        The content of `simulation.json`: parameters, categories, digest of the world, events of every group.
+
+    Examples
+    --------
+    >>> from distributed import Client
+    >>> client = Client(n_workers=2, threads_per_worker=1)  # doctest: +SKIP
+    >>> simulate(client, Path("lake"), truth=Path("truth"), users=1000, days=60)  # doctest: +SKIP
+    """
+    parameters = SimulationParameters(
+        users, days, seed, start.isoformat(), user_ids, float(activity), float(alpha), label_days
+    )
+    began = time.monotonic()
+    world = World.build(seed, days)
+    summary: dict[str, Any] = {
+        "parameters": asdict(parameters),
+        "categories": list(world.categories),
+        "world": world.digest(),
+        "blocks": parameters.n_blocks,
+    }
+    _claim_folders(lake, truth, summary)
+    if not lake_write.taxonomy_path(lake).exists():
+        lake_write.write_taxonomy(lake_write.taxonomy_path(lake), read_world_taxonomy())
+    run_tasks(client, "simulate-users", write_block_users, [(parameters, str(lake))], progress=progress)
+    blocks = [(parameters, block, str(lake), str(truth)) for block in range(parameters.n_blocks)]
+    counts = run_tasks(client, "simulate-events", write_block, blocks, progress=progress)
+    summary["events"] = {group: sum(count[group] for count in counts) for group in GROUPS}
+    write_json(lake_write.simulation_path(truth), summary)
+    logger.info(
+        "simulated %d events of %d users on %d days in %.1f s",
+        sum(summary["events"].values()),
+        users,
+        days,
+        time.monotonic() - began,
+    )
+    return summary
+
+
+def _claim_folders(lake: Path, truth: Path, summary: dict[str, Any]) -> None:
+    path = lake_write.simulation_path(truth)
+    if path.exists():
+        found = read_json(path)
+        for name, value in summary["parameters"].items():
+            if found["parameters"].get(name) != value:
+                raise BadInput(
+                    f"{truth} holds a simulation with {name} = {found['parameters'].get(name)}, not {value}; "
+                    "choose another lake and truth folder or remove both"
+                )
+        if found["world"] != summary["world"]:
+            raise BadInput(f"{truth} was simulated by another version; remove it and {lake} to simulate again")
+        for folder in [lake, truth, *(lake / "events").glob("date=*")]:
+            sweep_temporary(folder)
+        return
+    if lake.exists() and any(lake.iterdir()):
+        raise BadInput(f"{lake} is not empty and {truth} holds no simulation; choose an empty folder for the lake")
+    write_json(path, summary)
+
+
+def write_block_users(parameters: SimulationParameters, lake: str) -> None:
+    """Write the table of users block after block, unless it is there."""
+    path = lake_write.users_path(Path(lake))
+    if path.exists():
+        return
+    blocks = (
+        draw_demographics(parameters.seed, block, *parameters.block_range(block))
+        for block in range(parameters.n_blocks)
+    )
+    rows = ((_id_column(who.user_id, parameters.user_ids), who.known_age, who.known_gender) for who in blocks)
+    lake_write.write_users(path, rows)
+
+
+def write_block(parameters: SimulationParameters, block: int, lake: str, truth: str) -> dict[str, int]:
+    """Write the files of one block that are missing, the truth last, and return its events of every group."""
+    paths = [lake_write.events_path(Path(lake), parameters.date_of(day), block) for day in range(parameters.days)]
+    truth_path = lake_write.truth_path(Path(truth), block)
+    truth_written = truth_path.exists()
+    missing = [day for day, path in enumerate(paths) if not path.exists()]
+    if truth_written and not missing:
+        return lake_write.read_truth_attributes(truth_path)["events"]
+    world = World.build(parameters.seed, parameters.days)
+    who = draw_demographics(parameters.seed, block, *parameters.block_range(block))
+    tastes = draw_tastes(world, parameters.seed, block, who, activity=parameters.activity)
+    ids = _id_column(who.user_id, parameters.user_ids)
+    expected = np.zeros_like(tastes.taste)
+    counts = np.zeros(len(GROUPS), dtype=np.int64)
+    for events in simulate_block(world, parameters, block, who, tastes, out_expected=expected):
+        counts += np.bincount(events.groups, minlength=len(GROUPS))
+        if events.day in missing:
+            lake_write.write_events(
+                paths[events.day],
+                user_ids=ids.take(pa.array(events.users)),
+                groups=events.groups,
+                group_names=GROUPS,
+                categories=events.nodes,
+                category_names=world.nodes,
+                timestamps=events.timestamps,
+            )
+        if truth_written and events.day == missing[-1]:
+            return lake_write.read_truth_attributes(truth_path)["events"]
+    by_group = dict(zip(GROUPS, counts.tolist(), strict=True))
+    propensity = tastes.taste
+    propensity *= tastes.click_rate[:, None]
+    arrays: dict[str, NDArray[Any]] = {
+        USER_ID: who.user_id,
+        "expected_clicks": expected,
+        "propensity": propensity,
+    }
+    lake_write.write_truth(truth_path, arrays, {"events": by_group})
+    return by_group
+
+
+def simulate_block(
+    world: World,
+    parameters: SimulationParameters,
+    block: int,
+    who: Demographics,
+    tastes: Tastes,
+    *,
+    out_expected: Floats,
+) -> Iterator[DayEvents]:
+    """Simulate one block of users day by day, carrying the ads each user has seen.
+
+    A user's clicks in a category have the mean rate · taste · (1 + effect · stock / (1 + stock)) a day, where
+    stock is the decayed count of ads of the category seen on the days before. The mean of each day of the
+    label window, decayed to the end of the last day, is added to `out_expected` (users, categories).
+    """
+    audience = who.audience
+    stock = settled_stock(world, tastes)
+    # Mean of alpha^(time from an event to the end of its day).
+    within_day = float(np.mean(parameters.alpha ** (1 - world.time_quantiles / DAY_US)))
+    for day in range(parameters.days):
+        rng = np.random.default_rng([parameters.seed, block, Stream.DAYS, day])
+        factor = float(world.weekday_factors[parameters.date_of(day).weekday()])
+        days_after = parameters.days - 1 - day
+        weight = within_day * parameters.alpha**days_after if days_after < parameters.label_days else 0.0
+        clicks = draw_day_clicks(rng, tastes, stock, factor, weight, out_expected)
+        browsing = draw_day_browsing(rng, world, tastes, audience, stock, factor, day)
+        yield arrange_day(rng, world, day, parameters.date_of(day), (browsing, clicks))
+
+
+def _id_column(user_id: NDArray[np.int64], kind: str) -> pa.Array:
+    if kind == "int64":
+        return pa.array(user_id)
+    return pa.array([f"u{number:016x}" for number in user_id.tolist()])

@@ -1,0 +1,117 @@
+"""Compare a new model with the one in use on the gate users, whom no training and no choice of a model has seen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from distributed import Client
+
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.user_hash import SPLITS, split_of
+
+GATE = SPLITS.index("gate")
+CHAMPION, CHALLENGER = "champion", "challenger"
+
+
+@dataclass(frozen=True)
+class Measures:
+    """How well a model ranks some users: means over `n_users` of ε_dis and of precision at K."""
+
+    n_users: int
+    error: float
+    precision: float
+
+    def __add__(self, other: Measures) -> Measures:
+        """Return the measures of both sets of users together."""
+        n_users = self.n_users + other.n_users
+        if not n_users:
+            return self
+        share = other.n_users / n_users
+        return Measures(
+            n_users,
+            self.error + (other.error - self.error) * share,
+            self.precision + (other.precision - self.precision) * share,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measures as a manifest keeps them."""
+        return {"users": self.n_users, "disagreement_error": self.error, "precision": self.precision}
+
+
+NOBODY = Measures(0, 0.0, 0.0)
+
+
+def measure_block(model: AMMRank, X: sp.csr_matrix, rankings: np.ndarray, k: int) -> Measures:
+    """Return how well a model ranks the rows that have a ranking."""
+    ranked = np.flatnonzero((rankings >= 0).any(axis=1)) if rankings.shape[1] else np.empty(0, np.int64)
+    # With one category there is no pair that could be in the wrong order.
+    if not len(ranked) or model.n_categories_ < 2:
+        return NOBODY
+    scores = model.decision_function(X[ranked])
+    precision = top_k_metrics(scores, rankings[ranked], k=k)["precision"][k - 1]
+    return Measures(len(ranked), disagreement_error(scores, rankings[ranked]), float(precision))
+
+
+def measure_partition(features_path: Path, partition: int, models: Mapping[str, Path], k: int) -> dict[str, Measures]:
+    """Return how well each model ranks the gate users of one partition."""
+    features = open_features(features_path)
+    found = {}
+    for name, path in models.items():
+        model = AMMRank.load(path)
+        part = features.partition(partition, variant=model.variant_)
+        rows = np.flatnonzero(split_of(part.user_ids) == GATE)
+        rankings = np.empty((0, 0), np.int32) if part.rankings is None else part.rankings[rows]
+        found[name] = measure_block(model, part.X[rows], rankings, k)
+    return found
+
+
+def compare_models(
+    client: Client,
+    features: Features,
+    *,
+    champion: Path,
+    challenger: Path,
+    k: int,
+    progress: Progress = silent,
+) -> tuple[Measures, Measures]:
+    """Return how well the champion and the challenger rank the gate users of labelled features.
+
+    Parameters
+    ----------
+    features
+        Features with rankings.
+    champion, challenger
+        Folders of saved models that rank the categories of the features.
+    k
+        The categories a user qualifies for.
+    """
+    models = {CHAMPION: champion, CHALLENGER: challenger}
+    tasks = [(features.path, partition, models, k) for partition in range(features.n_partitions)]
+    found = run_tasks(client, "gate", measure_partition, tasks, progress=progress)
+    both = [sum((part[name] for part in found), start=NOBODY) for name in (CHAMPION, CHALLENGER)]
+    return both[0], both[1]
+
+
+def is_no_worse(challenger: Measures, champion: Measures, tolerance: float) -> bool:
+    """Tell whether the challenger's error is no higher and its precision no lower, up to a share of the champion's.
+
+    Examples
+    --------
+    >>> is_no_worse(Measures(100, 0.102, 0.30), Measures(100, 0.100, 0.30), tolerance=0.02)
+    True
+    >>> is_no_worse(Measures(100, 0.090, 0.29), Measures(100, 0.100, 0.30), tolerance=0.02)
+    False
+    """
+    slack = 1e-12  # a difference on the bound itself, up to rounding
+    return bool(
+        challenger.error <= champion.error * (1 + tolerance) + slack
+        and challenger.precision >= champion.precision * (1 - tolerance) - slack
+    )

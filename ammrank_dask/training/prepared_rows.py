@@ -1,0 +1,69 @@
+"""The rows that training reads: decoded once from the store, then read from a scratch folder in every epoch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+
+from ammrank_dask.features.store import open_features
+from ammrank_dask.model.rankings import check_rankings
+from ammrank_dask.model.rows import read_csr
+from ammrank_dask.monitor.meters import measure
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.scratch_arrays import RowReader, save_arrays
+from ammrank_dask.user_hash import SPLITS, split_of
+
+TRAIN, VALIDATION = "train", "validation"
+
+
+def prepare_rows(features_path: str, partition: int, variant: str | None, block_rows: int, folder: Path) -> None:
+    """Decode the labelled rows of one partition, training and validation apart, and count clickers by block."""
+    features = open_features(features_path)
+    with measure("decode"):
+        part = features.partition(partition, variant=variant)
+    if part.rankings is None:
+        raise BadInput(f"partition {partition} of {features_path} must have rankings, found none")
+    n_categories = len(features.categories)
+    check_rankings(part.rankings, n_rows=part.X.shape[0], n_categories=n_categories)
+    has_ranking = (part.rankings >= 0).any(axis=1)
+    split = split_of(part.user_ids)
+    arrays: dict[str, np.ndarray] = {}
+    facts = {}
+    for name in (TRAIN, VALIDATION):
+        chosen = has_ranking & (split == SPLITS.index(name))
+        X, rankings = part.X[chosen], part.rankings[chosen]
+        arrays |= {
+            f"{name}-data": X.data,
+            f"{name}-indices": X.indices,
+            f"{name}-indptr": X.indptr,
+            f"{name}-rankings": rankings,
+        }
+        facts[name] = int(chosen.sum())
+    facts["columns"] = part.X.shape[1]
+    rankings = arrays[f"{TRAIN}-rankings"]
+    starts = range(0, len(rankings), block_rows)
+    counts = [_count_clickers(rankings[start : start + block_rows], n_categories) for start in starts]
+    arrays["clickers"] = np.array(counts, np.int64).reshape(len(counts), n_categories)
+    save_arrays(folder, arrays, facts)
+
+
+class PreparedRows:
+    """The training or validation rows of one prepared partition; only the rows asked for are read."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._reader, self._name = RowReader(folder), name
+
+    def __len__(self) -> int:
+        return int(self._reader.facts[self._name])
+
+    def read(self, start: int = 0, stop: int | None = None) -> tuple[sp.csr_matrix, np.ndarray]:
+        """Return the rows from `start` to `stop` and their rankings."""
+        stop = len(self) if stop is None else stop
+        X = read_csr(self._reader, start, stop, prefix=f"{self._name}-")
+        return X, self._reader.read(f"{self._name}-rankings", start, stop)
+
+
+def _count_clickers(rankings: np.ndarray, n_categories: int) -> np.ndarray:
+    return np.bincount(rankings[rankings >= 0], minlength=n_categories)

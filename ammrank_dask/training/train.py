@@ -1,0 +1,413 @@
+"""Train AMM-rank on stored features: logical shards, rounds and merges on a Dask cluster.
+
+The result depends on the features, the parameters and the seed, never on the number of workers: blocks are dealt to a
+fixed number of logical shards, and what they learn is merged in their order. Rows are decoded once into a scratch
+folder and read from there; after every round the merged model is written, and a rerun goes on from the last one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.features.store import Features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.plane_sums import PlaneSums, WeightMean
+from ammrank_dask.monitor.events import publish
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
+from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.training.prepared_rows import TRAIN, prepare_rows
+from ammrank_dask.training.round_tasks import (
+    AVERAGE,
+    LAST,
+    close_round,
+    load_candidate,
+    merge_shards,
+    save_planes,
+    train_shard,
+    validate_rows,
+)
+from ammrank_dask.training.shards import (
+    MERGE_WIDTH,
+    RowBlock,
+    choose_sample,
+    cut_blocks,
+    deal_blocks,
+)
+from ammrank_dask.training.warm_start import planes_of_model
+
+logger = logging.getLogger(__name__)
+
+CLICKERS_WANTED = 50
+"""Clickers of every category in the first pass over a sample, which gives all shards a common set of planes."""
+SAMPLE_ROWS = 10_000
+BEST = "best"
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How training is cut and when it ends: none of it depends on the cluster."""
+
+    shards: int = 8
+    rounds_per_epoch: int = 2
+    block_rows: int = 1024
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and value < 1:
+                raise BadInput(f"{name} must be at least 1, got {value}")
+
+
+def train(
+    client: Client,
+    features: Features,
+    *,
+    shards: int = 8,
+    rounds_per_epoch: int = 2,
+    block_rows: int = 1024,
+    epochs: int = 5,
+    patience: int | None = None,
+    regularization: float = 1e-3,
+    max_planes: int = 5,
+    rank_weight: str = "uniform",
+    average: bool | None = None,
+    start: AMMRank | None = None,
+    seed: int = 0,
+    variant: str | None = None,
+    scratch: str | Path | None = None,
+    progress: Progress = silent,
+) -> AMMRank:
+    """Train on the labelled training users of all partitions and return the fitted model.
+
+    Users whom `split_of` puts into validation or gate are left out; the error on validation users is measured after
+    every epoch and kept in `training_` of the model.
+
+    Parameters
+    ----------
+    client
+        The cluster; it is left as it is.
+    features
+        Features with rankings, in a folder that all workers see.
+    shards, rounds_per_epoch, block_rows
+        Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
+    epochs, regularization, max_planes, rank_weight, seed
+        As in `AMMRank`.
+    patience
+        End after so many epochs in a row without a new best error of the validation users, and publish the best
+        epoch's model instead of the last one; None makes all epochs.
+    average
+        Publish the mean of the epoch-end models of the last half of the epochs; None lets the validation users
+        choose between it and the last model.
+    start
+        A fitted model to begin with, columns and categories matched by name; None begins without planes.
+    variant
+        The columns to learn from; all when None.
+    scratch
+        Folder for decoded rows and checkpoints, seen by all workers; beside the features when None. It is removed
+        at the end, and a rerun after a crash goes on from it.
+    """
+    if not features.has_rankings:
+        raise BadInput(f"features at {features.path} must have rankings to train on, found none")
+    plan = TrainingPlan(shards, rounds_per_epoch, block_rows, patience)
+    model = AMMRank(
+        epochs=epochs,
+        regularization=regularization,
+        max_planes=max_planes,
+        rank_weight=rank_weight,
+        average=bool(average),
+        n_categories=len(features.categories),
+        seed=seed,
+    )
+    model.check_parameters()
+    subject = {
+        "features": features.run.digest,
+        "parts": features.run.checksums,
+        "variant": variant,
+        "plan": asdict(plan),
+        "model": model.get_params(),
+        "start": None if start is None else start.digest(),
+    }
+    digest = digest_of(subject)
+    folder = Path(scratch) if scratch is not None else features.path.parent
+    job = _Training(client, features, model, plan, variant, folder / f".training-{digest}", progress)
+    fitted = job.run(average, start, digest)
+    shutil.rmtree(job.folder, ignore_errors=True)
+    return fitted
+
+
+class _Training:
+    """One training: the state between rounds is on the disk, this object only walks through them."""
+
+    def __init__(
+        self,
+        client: Client,
+        features: Features,
+        model: AMMRank,
+        plan: TrainingPlan,
+        variant: str | None,
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        self.client = client
+        self.features = features
+        self.model = model
+        self.plan = plan
+        self.variant = variant
+        self.folder = folder
+        self.progress = progress
+
+    def run(self, average: bool | None, start: AMMRank | None, digest: str) -> AMMRank:
+        """Train to the end and return the model."""
+        self._claim(digest)
+        rows, clickers = self._prepare()
+        blocks = cut_blocks(rows, self.plan.block_rows)
+        if not blocks:
+            raise TooFewUsers(
+                f"features at {self.features.path} have no training user with a ranking; ingest more days"
+            )
+        if sum(rows) < self.plan.shards:
+            raise TooFewUsers(
+                f"shards must be at most the number of training users ({sum(rows)}), got {self.plan.shards}"
+            )
+        popularity = clickers.sum(axis=0)
+        self._tell_unclicked(popularity)
+        if not self._checkpoints():
+            self._begin(start, blocks, clickers)
+        epoch, round_ = self._resume()
+        while True:
+            history = self._close_epoch(epoch) if round_ == 0 and epoch > 0 else self._history()
+            if epoch == self.model.epochs or self._is_enough(history):
+                break
+            dealt = deal_blocks(
+                len(blocks), self.plan.shards, self.plan.rounds_per_epoch, seed=self.model.seed, epoch=epoch
+            )
+            self._round(epoch, round_, [[blocks[i] for i in shard] for shard in dealt[round_]])
+            epoch, round_ = self._resume()
+        return self._choose(average, history, popularity)
+
+    def _claim(self, digest: str) -> None:
+        """Make the scratch folder, or check that what is in it is of this training."""
+        place = self.folder / "job.json"
+        if not place.is_file():
+            shutil.rmtree(self.folder, ignore_errors=True)
+            self.folder.mkdir(parents=True)
+            write_json(place, {"digest": digest}, durable=False)
+        elif read_json(place) != {"digest": digest}:
+            raise BadInput(f"{self.folder} must hold checkpoints of this training, found others; remove the folder")
+
+    def _prepare(self) -> tuple[list[int], np.ndarray]:
+        """Decode the rows of every partition once; return its training rows, and (n_blocks, L) clickers by block."""
+        tasks = [
+            (str(self.features.path), partition, self.variant, self.plan.block_rows, self._rows(partition))
+            for partition in range(self.features.n_partitions)
+        ]
+        todo = [task for task in tasks if not is_saved(task[-1])]
+        run_tasks(self.client, "train-prepare", prepare_rows, todo, progress=self.progress)
+        rows, clickers = [], []
+        for partition in range(self.features.n_partitions):
+            folder = self._rows(partition)
+            rows.append(load_facts(folder)[TRAIN])
+            clickers.append(load_array(folder, "clickers"))
+        return rows, np.concatenate(clickers)
+
+    def _tell_unclicked(self, popularity: np.ndarray) -> None:
+        unclicked = [name for name, clicks in zip(self.features.categories, popularity, strict=True) if not clicks]
+        if unclicked:
+            logger.warning(
+                "%d of %d categories have no clicks of training users and rank last: %s",
+                len(unclicked), len(popularity), ", ".join(unclicked[:5]) + (", …" if len(unclicked) > 5 else ""),
+            )  # fmt: skip
+
+    def _begin(self, start: AMMRank | None, blocks: list[RowBlock], clickers: np.ndarray) -> None:
+        """Write the model before the first round: empty or the one to start from.
+
+        With several shards planes are born only here, in a pass over a sample: born apart they would not match, and
+        their mean is nothing. A model to start from needs the pass only for categories that have clicks and no planes.
+        """
+        n_rows = np.array([block.n_rows for block in blocks])
+        if start is None:
+            planes = PlaneSums.empty(self.features.n_columns(self.variant), len(self.features.categories))
+        else:
+            planes = planes_of_model(
+                start,
+                self.features.columns_of(self.variant),
+                self.features.categories,
+                regularization=self.model.regularization,
+                max_planes=self.model.max_planes,
+                step=math.ceil(n_rows.sum() / self.plan.shards),
+            )
+        needs_pass = self.plan.shards > 1 and ((planes.n_planes == 0) & (clickers.sum(axis=0) > 0)).any()
+        first = self.folder / "start" if needs_pass else self._checkpoint(0, 0)
+        if not is_saved(first):
+            save_planes(first, planes, WeightMean())
+        if needs_pass:
+            sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
+            task = (first, self.folder, [blocks[i] for i in sample], self.model, -1, self.model.max_planes)
+            run_tasks(
+                self.client, "train-first", train_shard, [(*task, self._checkpoint(0, 0))], progress=self.progress
+            )
+
+    def _round(self, epoch: int, round_: int, dealt: list[list[RowBlock]]) -> None:
+        """Let every shard train a copy of the model on its blocks, merge, and write the checkpoint."""
+        started = time.perf_counter()
+        name = f"train-e{epoch:03d}-r{round_:02d}"
+        now = self._checkpoint(epoch, round_)
+        outputs = [self.folder / f"{name}-s{shard:04d}" for shard in range(len(dealt))]
+        # After the first pass planes are born only by a single shard.
+        limit = self.model.max_planes if self.plan.shards == 1 else 0
+        rows = [sum(block.n_rows for block in shard) for shard in dealt]
+        todo = [shard for shard, output in enumerate(outputs) if not is_saved(output)]
+        run_tasks(
+            self.client,
+            name,
+            train_shard,
+            [(now, self.folder, dealt[shard], self.model, epoch, limit, outputs[shard]) for shard in todo],
+            progress=self.progress,
+            units=[rows[shard] for shard in todo],
+        )
+        trained = time.perf_counter()
+        is_epoch_end = round_ + 1 == self.plan.rounds_per_epoch
+        following = self._checkpoint(epoch + 1, 0) if is_epoch_end else self._checkpoint(epoch, round_ + 1)
+        average_with = self.model.regularization if is_epoch_end and epoch >= self.model.epochs // 2 else None
+        # With fewer blocks than shards and rounds, a round may have no rows: every shard then keeps the model.
+        merged = self._merge(name, outputs, [n / sum(rows) if any(rows) else 1 / len(rows) for n in rows])
+        task = (now, outputs, merged, sum(rows), round_ > 0, following, average_with)
+        (facts,) = run_tasks(self.client, f"{name}-merge", close_round, [task], progress=silent)
+        self._sweep(name)
+        ended = time.perf_counter()
+        told = {
+            "epoch": epoch + 1,
+            "round": round_ + 1,
+            "loss": facts["loss"] / sum(rows) if any(rows) else None,
+            "planes": sum(facts["n_planes"]),
+            "users_per_second": round(sum(rows) / (ended - started)),
+        }
+        publish(
+            self.client, "train", **told, epochs=self.model.epochs, rounds=self.plan.rounds_per_epoch,
+            planes_per_category=facts["n_planes"], categories=self.features.categories,
+        )  # fmt: skip
+        logger.info(
+            "trained %s, merge and checkpoint %.1f %%", ", ".join(f"{key} {value}" for key, value in told.items()),
+            100 * (ended - trained) / (ended - started),
+        )  # fmt: skip
+
+    def _sweep(self, name: str) -> None:
+        """Remove what a closed round does not need any more."""
+        checkpoints = self._checkpoints()
+        kept = {checkpoints[-1], self._best_checkpoint()}
+        for old in [*self.folder.glob(f"{name}-*"), *checkpoints]:
+            if old not in kept:
+                shutil.rmtree(old, ignore_errors=True)
+
+    def _merge(self, name: str, parts: list[Path], weights: list[float]) -> list[tuple[Path, float]]:
+        """Merge models on the workers until a few are left, in a tree whose shape depends on their number only."""
+        level = 0
+        while len(parts) > MERGE_WIDTH:
+            groups = [slice(i, i + MERGE_WIDTH) for i in range(0, len(parts), MERGE_WIDTH)]
+            outputs = [self.folder / f"{name}-m{level}-{i:04d}" for i in range(len(groups))]
+            tasks = [
+                (parts[group], weights[group], output)
+                for group, output in zip(groups, outputs, strict=True)
+                if not is_saved(output)
+            ]
+            run_tasks(self.client, f"{name}-merge", merge_shards, tasks, progress=silent)
+            parts, weights, level = outputs, [1.0] * len(outputs), level + 1
+        return list(zip(parts, weights, strict=True))
+
+    def _close_epoch(self, epoch: int) -> list[dict[str, Any]]:
+        """Measure the model of a finished epoch on the validation users, once, and return the history."""
+        history = self._history()
+        if len(history) < epoch:
+            checkpoint = self._checkpoint(epoch, 0)
+            facts = load_facts(checkpoint)
+            error = self._validate(checkpoint, LAST)
+            closed = {"epoch": epoch, "loss": facts["loss"] / facts["rows"], "validation_error": error}
+            history.append(closed)
+            write_json(self.folder / "history.json", history, durable=False)
+            publish(
+                self.client, "train", **closed, round=self.plan.rounds_per_epoch, rounds=self.plan.rounds_per_epoch,
+                epochs=self.model.epochs,
+            )  # fmt: skip
+            logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
+        return history
+
+    def _history(self) -> list[dict[str, Any]]:
+        place = self.folder / "history.json"
+        history: list[dict[str, Any]] = read_json(place) if place.is_file() else []
+        return history
+
+    def _is_enough(self, history: list[dict[str, Any]]) -> bool:
+        best = _best_epoch(history)
+        return self.plan.patience is not None and best is not None and len(history) - best >= self.plan.patience
+
+    def _best_checkpoint(self) -> Path | None:
+        best = _best_epoch(self._history()) if self.plan.patience is not None else None
+        return None if best is None else self._checkpoint(best, 0)
+
+    def _validate(self, checkpoint: Path, kind: str) -> float | None:
+        """Return the disagreement error of a model on the validation users, None without any."""
+        tasks = [
+            (checkpoint, kind, self._rows(partition), self.model) for partition in range(self.features.n_partitions)
+        ]
+        errors = run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent)
+        n_rows = sum(count for _, count in errors)
+        return sum(total for total, _ in errors) / n_rows if n_rows else None
+
+    def _choose(self, average: bool | None, history: list[dict[str, Any]], popularity: np.ndarray) -> AMMRank:
+        """Return the model that the validation users prefer, or the one that was asked for."""
+        latest = self._checkpoints()[-1]
+        chosen, kind, checkpoint = LAST, LAST, latest
+        error = history[-1]["validation_error"]
+        best = self._best_checkpoint()
+        if best is not None:
+            chosen, checkpoint = BEST, best
+            error = min(closed["validation_error"] for closed in history)
+        average_error = None
+        if load_facts(latest)["n_models"] and average is not False:
+            average_error = self._validate(latest, AVERAGE)
+            if average or (average_error is not None and average_error < error):
+                chosen, kind, checkpoint, error = AVERAGE, AVERAGE, latest, average_error
+        planes, weights = load_candidate(checkpoint, kind, self.model.regularization)
+        model = self.model
+        model.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
+        model.categories_ = list(self.features.categories)
+        model.columns_ = self.features.columns_of(self.variant)
+        model.variant_ = self.variant
+        model.training_ = {
+            "published": chosen,
+            "validation_error": error,
+            "average_error": average_error,
+            "epochs": history,
+        }
+        return model
+
+    def _rows(self, partition: int) -> Path:
+        return self.folder / f"rows-{partition:05d}"
+
+    def _checkpoint(self, epoch: int, round_: int) -> Path:
+        return self.folder / f"checkpoint-{epoch:04d}-{round_:04d}"
+
+    def _checkpoints(self) -> list[Path]:
+        return sorted(path for path in self.folder.glob("checkpoint-*") if is_saved(path))
+
+    def _resume(self) -> tuple[int, int]:
+        """Return the epoch and round to go on with: that of the last checkpoint."""
+        _, epoch, round_ = self._checkpoints()[-1].name.split("-")
+        return int(epoch), int(round_)
+
+
+def _best_epoch(history: list[dict[str, Any]]) -> int | None:
+    """Return the epoch, from 1, with the least error; None before there is one."""
+    known = [(closed["validation_error"], closed["epoch"]) for closed in history]
+    return min(((error, epoch) for error, epoch in known if error is not None), default=(0.0, None))[1]

@@ -1,0 +1,141 @@
+"""Choose λ and the limit of planes on a sample of the stored users, on the cluster."""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from distributed import Client
+
+from ammrank_dask.features.store import Features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.halving import PLANE_LIMITS, REGULARIZATIONS, Tuning, halve, make_grid
+from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.scratch_arrays import load_facts
+from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
+
+logger = logging.getLogger(__name__)
+
+SAMPLE_ROWS = 50_000
+FEWEST_ROWS = 10_000
+"""Rows of the sample even if a shard has fewer: with a few hundred the last rung would choose by chance."""
+
+
+def tune(
+    client: Client,
+    features: Features,
+    *,
+    regularizations: Sequence[float] = REGULARIZATIONS,
+    plane_limits: Sequence[int] = PLANE_LIMITS,
+    shards: int = 8,
+    block_rows: int = 1024,
+    epochs: int = 5,
+    rank_weight: str = "uniform",
+    sample_rows: int = SAMPLE_ROWS,
+    seed: int = 0,
+    variant: str | None = None,
+    scratch: str | Path | None = None,
+    progress: Progress = silent,
+) -> Tuning:
+    """Return the λ and the limit of planes with the least error on validation users, and the table behind it.
+
+    Every setting is one task that trains a plain loop on a sample; a third of the settings goes on to three times the
+    rows, twice. The sample has the rows that one shard sees in an epoch, 10,000 at least (or all) and `sample_rows` at
+    most: with λ it is the number of steps of a shard that decides how far planes move.
+
+    Parameters
+    ----------
+    regularizations, plane_limits
+        The values to try, each with each.
+    shards, block_rows, epochs, rank_weight, seed, variant, scratch
+        As in `train`, for which the values are chosen.
+    sample_rows
+        Most training rows of the last rung.
+    """
+    if not features.has_rankings:
+        raise BadInput(f"features at {features.path} must have rankings to tune on, found none")
+    settings = make_grid(regularization=list(regularizations), max_planes=list(plane_limits))
+    for setting in settings:
+        AMMRank(**setting, rank_weight=rank_weight, epochs=epochs, seed=seed).check_parameters()
+    base = Path(scratch) if scratch is not None else features.path.parent
+    folder = base / f".tuning-{uuid.uuid4().hex}"
+    try:
+        sample, n_rows = _prepare_sample(client, features, variant, shards, sample_rows, folder, progress)
+        rest: dict[str, Any] = {
+            "epochs": epochs, "rank_weight": rank_weight, "seed": seed, "n_categories": len(features.categories),
+        }  # fmt: skip
+
+        def measure(chosen: Sequence[dict[str, Any]], rows: int) -> list[float]:
+            tasks = [(sample, rows, block_rows, {**setting, **rest}) for setting in chosen]
+            stage = f"tune-{rows}"
+            return run_tasks(client, stage, measure_setting, tasks, progress=progress, units=[rows] * len(tasks))
+
+        tuning = halve(settings, n_rows, measure)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    logger.info("tuned on %d rows: %s", n_rows, tuning.best)
+    return tuning
+
+
+def _prepare_sample(
+    client: Client,
+    features: Features,
+    variant: str | None,
+    shards: int,
+    sample_rows: int,
+    folder: Path,
+    progress: Progress,
+) -> tuple[list[Path], int]:
+    """Decode as many partitions as the sample needs; return their folders and the training rows to take.
+
+    Users are placed in partitions by a hash, so the first ones are as good a sample as any.
+    """
+    folders: list[Path] = []
+    found = {TRAIN: 0, VALIDATION: 0}
+    wanted = sample_rows
+    for partition in range(features.n_partitions):
+        place = folder / f"rows-{partition:05d}"
+        task = (str(features.path), partition, variant, 1024, place)
+        run_tasks(client, "tune-prepare", prepare_rows, [task], progress=progress)
+        folders.append(place)
+        found = {name: count + load_facts(place)[name] for name, count in found.items()}
+        rows_of_a_shard = found[TRAIN] / len(folders) * features.n_partitions / shards
+        wanted = min(sample_rows, max(FEWEST_ROWS, math.ceil(rows_of_a_shard)))
+        if found[TRAIN] >= wanted and found[VALIDATION]:
+            break
+    if not found[TRAIN] or not found[VALIDATION]:
+        raise BadInput(
+            f"features at {features.path} must have training and validation users with rankings to tune on,"
+            f" found {found[TRAIN]} and {found[VALIDATION]}; ingest more days"
+        )
+    return folders, min(found[TRAIN], wanted)
+
+
+def measure_setting(sample: list[Path], n_rows: int, block_rows: int, parameters: dict[str, Any]) -> float:
+    """Train on the first rows of the sample and return the disagreement error of its validation users."""
+    parts = [PreparedRows(folder, TRAIN).read() for folder in sample]
+    X = sp.vstack([part[0] for part in parts], format="csr")[:n_rows]
+    rankings = _stack_rankings([part[1] for part in parts])[:n_rows]
+    blocks = [(X[i : i + block_rows], rankings[i : i + block_rows]) for i in range(0, X.shape[0], block_rows)]
+    model = AMMRank(**parameters, average=True).fit_blocks(blocks)
+    total, n_users = 0.0, 0
+    for folder in sample:
+        X, rankings = PreparedRows(folder, VALIDATION).read()
+        if len(rankings):
+            total += disagreement_error(model.decision_function(X), rankings) * len(rankings)
+            n_users += len(rankings)
+    return total / n_users
+
+
+def _stack_rankings(parts: Sequence[np.ndarray]) -> np.ndarray:
+    width = max(part.shape[1] for part in parts)
+    return np.concatenate([np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in parts])
