@@ -26,11 +26,11 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.cluster import open_cluster
-from ammrank_dask.workflows.cluster_checks import PrivateFiles, _compare_versions, check_workers, package_versions
-from ammrank_dask.workflows.config import check_config
+from ammrank_dask.workflows.cluster.checks import PrivateFiles, _compare_versions, check_workers, package_versions
+from ammrank_dask.workflows.cluster.memory_check import check_memory, largest_partition
+from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.ingest import ingest
-from ammrank_dask.workflows.sizing import check_memory, largest_partition
+from ammrank_dask.workflows.session.config import check_config
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

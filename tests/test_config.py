@@ -5,7 +5,7 @@ import yaml
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
-from ammrank_dask.workflows.config import Config, check_config, load_config, write_config
+from ammrank_dask.workflows.session.config import Config, check_config, load_config, write_config
 
 WHERE = "ammrank.yaml"
 

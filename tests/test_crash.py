@@ -15,7 +15,7 @@ from plug import STAGES, VICTIMS, OutsideCluster, Plug, ammrank, check_published
 
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.config import check_config, write_config
+from ammrank_dask.workflows.session.config import check_config, write_config
 
 CONFIG = {
     "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},

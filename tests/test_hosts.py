@@ -14,8 +14,8 @@ from plug import ammrank, check_published, stage_of
 
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.workflows.cluster import open_cluster
-from ammrank_dask.workflows.config import check_config, write_config
+from ammrank_dask.workflows.cluster.open import open_cluster
+from ammrank_dask.workflows.session.config import check_config, write_config
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 

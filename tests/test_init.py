@@ -22,8 +22,8 @@ from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS
-from ammrank_dask.workflows.config import Config, load_config
-from ammrank_dask.workflows.guess import (
+from ammrank_dask.workflows.init import command
+from ammrank_dask.workflows.lake_init.guess import (
     choose_partitions,
     choose_path,
     guess_columns,
@@ -32,8 +32,8 @@ from ammrank_dask.workflows.guess import (
     guess_unit,
     guess_zone,
 )
-from ammrank_dask.workflows.init import command
-from ammrank_dask.workflows.mapping import site_taxonomy
+from ammrank_dask.workflows.session.config import Config, load_config
+from ammrank_dask.workflows.session.settings import site_taxonomy
 
 CLUSTER = """version: 1
 class: distributed.LocalCluster

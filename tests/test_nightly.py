@@ -14,12 +14,12 @@ from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, verify_run
-from ammrank_dask.workflows.config import check_config
 from ammrank_dask.workflows.features import score_features
 from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.nightly import nightly
-from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune
 from ammrank_dask.workflows.score import score_users
+from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 from ammrank_dask.workflows.train import find_model, train_model
 
 FIRST = dt.date(2026, 1, 5)

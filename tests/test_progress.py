@@ -12,16 +12,16 @@ import pytest
 from rich.console import Console
 from rich.progress import Progress
 
-import ammrank_dask.workflows.progress
-from ammrank_dask.workflows.cluster import BUILT_IN
-from ammrank_dask.workflows.progress import Bars, Lines, progress_for
+import ammrank_dask.workflows.session.progress
+from ammrank_dask.workflows.cluster.open import BUILT_IN
+from ammrank_dask.workflows.session.progress import Bars, Lines, progress_for
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that a test sets."""
     now = [0.0]
-    monkeypatch.setattr(ammrank_dask.workflows.progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(ammrank_dask.workflows.session.progress.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -80,7 +80,7 @@ def test_bars__stages_of_one_word_share_a_bar(clock):
 
 def test_progress_for__on_a_terminal_draws_bars():
     code = (
-        "from ammrank_dask.workflows.progress import progress_for\n"
+        "from ammrank_dask.workflows.session.progress import progress_for\n"
         "with progress_for(False, False) as update:\n"
         "    for done in range(3): update('score', done, 2)\n"
     )
@@ -130,5 +130,5 @@ def test_ammrank__ctrl_c_on_a_terminal_ends_with_one_sentence_and_130(tmp_path):
 
 
 def test_progress__importing_it_does_not_import_dask():
-    code = "import sys, ammrank_dask.workflows.progress; sys.exit('distributed' in sys.modules)"
+    code = "import sys, ammrank_dask.workflows.session.progress; sys.exit('distributed' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ammrank_dask.workflows.cluster import ClusterConfig
-from ammrank_dask.workflows.config_table import config_table
+from ammrank_dask.workflows.cluster.open import ClusterConfig
+from ammrank_dask.workflows.session.config_table import config_table
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -93,5 +93,5 @@ def test_readme__shows_the_two_commands_first():
 
 def test_docs__config_table_is_that_of_the_config():
     assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == config_table(), (
-        "write it again with `python -m ammrank_dask.workflows.config_table > docs/config.md`"
+        "write it again with `python -m ammrank_dask.workflows.session.config_table > docs/config.md`"
     )

@@ -28,7 +28,7 @@ from ammrank_dask.scoring.qualification_rows import held_from_table
 from ammrank_dask.storage.site.charts import breakable, percent, rank_bar, round_up, tag
 from ammrank_dask.storage.site.reports import harmless, render_page, write_report
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.workflows import config
+from ammrank_dask.workflows.session import config
 
 CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]
 

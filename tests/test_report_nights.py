@@ -21,10 +21,10 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, remove_run
-from ammrank_dask.workflows.config import check_config, write_config
 from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.report import write_night_report
+from ammrank_dask.workflows.session.config import check_config, write_config
 
 FIRST = dt.date(2026, 1, 5)
 K = 5

@@ -22,7 +22,6 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import list_checksums
 from ammrank_dask.storage.store.runs import remove_run
-from ammrank_dask.workflows.config import check_config, write_config
 from ammrank_dask.workflows.explain import command as explain_command
 from ammrank_dask.workflows.explain import describe_feature, explain_user
 from ammrank_dask.workflows.features import score_features, training_features
@@ -30,6 +29,7 @@ from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.score import command as score_command
 from ammrank_dask.workflows.score import find_previous, models_in_use, score_users
+from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.train import MODEL_NAME, find_model, train_model
 
 FIRST = dt.date(2026, 1, 5)

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, LocalCluster
 
 from ammrank_dask.simulation.simulate import simulate
-from ammrank_dask.workflows.config import check_config, write_config
+from ammrank_dask.workflows.session.config import check_config, write_config
 
 pytestmark = pytest.mark.system
 

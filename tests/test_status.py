@@ -16,13 +16,13 @@ from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import private_files, write_text
 from ammrank_dask.storage.store.qualifications import KIND
-from ammrank_dask.workflows.config import check_config, load_config, write_config
 from ammrank_dask.workflows.nightly import command as night_command
 from ammrank_dask.workflows.nightly import nightly
-from ammrank_dask.workflows.notify import announce
-from ammrank_dask.workflows.options import nights_options
-from ammrank_dask.workflows.record import record_night
-from ammrank_dask.workflows.retention import prune_nights
+from ammrank_dask.workflows.session.config import check_config, load_config, write_config
+from ammrank_dask.workflows.session.notify import announce
+from ammrank_dask.workflows.session.options import nights_options
+from ammrank_dask.workflows.session.record import record_night
+from ammrank_dask.workflows.stages.retention import prune_nights
 from ammrank_dask.workflows.status import command, describe_site
 
 FIRST = dt.date(2026, 1, 5)

@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 from plug import STAGES, OutsideCluster, ammrank, check_published, stage_of
 
 from ammrank_dask.simulation.simulate import simulate
-from ammrank_dask.workflows.config import check_config, write_config
+from ammrank_dask.workflows.session.config import check_config, write_config
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(1800)]
 

@@ -9,10 +9,10 @@ import click
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_text
-from ammrank_dask.workflows.config import Config, Lake, load_config, write_config
-from ammrank_dask.workflows.guess import choose_partitions
-from ammrank_dask.workflows.options import AmmrankCommand, computing_options, show
-from ammrank_dask.workflows.progress import progress_for
+from ammrank_dask.workflows.lake_init.guess import choose_partitions
+from ammrank_dask.workflows.session.config import Config, Lake, load_config, write_config
+from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, show
+from ammrank_dask.workflows.session.progress import progress_for
 
 FIRST_DAY = dt.date(2026, 1, 5)
 HISTORY_DAYS = 60
@@ -30,7 +30,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     The lake is written into SITE/lake. Run it again to go on where it stopped.
     """
     from ammrank_dask.simulation.simulate import simulate
-    from ammrank_dask.workflows.cluster import open_cluster
+    from ammrank_dask.workflows.cluster.open import open_cluster
     from ammrank_dask.workflows.nightly import nightly
 
     place = Site(site.resolve())

@@ -30,12 +30,12 @@ from ammrank_dask.storage.site.evaluations import PAGE, write_evaluation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
 from ammrank_dask.tasks import Progress
-from ammrank_dask.workflows.cluster import open_cluster
-from ammrank_dask.workflows.config import Config, load_config
+from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.features import training_features
 from ammrank_dask.workflows.ingest import ingest
-from ammrank_dask.workflows.options import AmmrankCommand, computing_options, date_option, show
-from ammrank_dask.workflows.progress import progress_for
+from ammrank_dask.workflows.session.config import Config, load_config
+from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, date_option, show
+from ammrank_dask.workflows.session.progress import progress_for
 from ammrank_dask.workflows.train import too_little_history
 
 TABLE_VARIANT = "table"

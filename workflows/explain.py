@@ -21,8 +21,8 @@ from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
 from ammrank_dask.user_hash import partition_of
-from ammrank_dask.workflows.models import load_site_model
-from ammrank_dask.workflows.options import DATE, AmmrankCommand, site_argument
+from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, site_argument
+from ammrank_dask.workflows.stages.models import load_site_model
 
 GROUP_WORDS = {
     "pv": "page views of",

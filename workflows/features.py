@@ -22,18 +22,18 @@ from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import partition_of
-from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.ingest import Ingested, ingest
-from ammrank_dask.workflows.mapping import feature_settings, lake_path
-from ammrank_dask.workflows.options import (
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     computing_options,
     date_option,
     show,
     site_argument,
 )
-from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune
-from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.session.settings import feature_settings, lake_path
+from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 
 
 def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:

@@ -16,8 +16,8 @@ from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.options import AmmrankCommand, computing_options, show, site_argument
-from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, show, site_argument
+from ammrank_dask.workflows.session.session import open_session
 
 
 def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = silent) -> dict[str, Any]:

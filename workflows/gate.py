@@ -10,10 +10,10 @@ from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, write_verd
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.training.gate import Measures, compare_models, is_no_worse
-from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.features import training_features
 from ammrank_dask.workflows.ingest import Ingested
-from ammrank_dask.workflows.models import checked_model, fits, model_date
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.models import checked_model, fits, model_date
 
 
 def choose_model(

@@ -24,9 +24,17 @@ from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.config import Config
-from ammrank_dask.workflows.lost_history import refuse_lost_history
-from ammrank_dask.workflows.mapping import (
+from ammrank_dask.workflows.cluster.memory_check import check_memory
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.options import (
+    AmmrankCommand,
+    computing_options,
+    date_option,
+    show,
+    site_argument,
+)
+from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.session.settings import (
     event_mapping,
     first_change,
     lake_path,
@@ -34,16 +42,8 @@ from ammrank_dask.workflows.mapping import (
     site_taxonomy,
     state_settings,
 )
-from ammrank_dask.workflows.options import (
-    AmmrankCommand,
-    computing_options,
-    date_option,
-    show,
-    site_argument,
-)
-from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune
-from ammrank_dask.workflows.session import open_session
-from ammrank_dask.workflows.sizing import check_memory
+from ammrank_dask.workflows.stages.lost_history import refuse_lost_history
+from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 
 ONE_DAY = dt.timedelta(days=1)
 

@@ -17,15 +17,15 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_atomic
 from ammrank_dask.storage.vocabulary import CATEGORY, GROUPS, IGNORE_GROUP, PARENT
-from ammrank_dask.workflows.config import Config, write_config
-from ammrank_dask.workflows.guess import (
+from ammrank_dask.workflows.lake_init.guess import (
     EVENT_ROLES,
     USER_ROLES,
 )
-from ammrank_dask.workflows.inspection import Places, find_places, inspect_lake, name_some
-from ammrank_dask.workflows.mapping import CATEGORIES_NAME
-from ammrank_dask.workflows.options import AmmrankCommand, computing_options, site_argument
-from ammrank_dask.workflows.progress import progress_for
+from ammrank_dask.workflows.lake_init.inspect import Places, find_places, inspect_lake, name_some
+from ammrank_dask.workflows.session.config import Config, write_config
+from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, site_argument
+from ammrank_dask.workflows.session.progress import progress_for
+from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
 
 
 class Assignment(click.ParamType):
@@ -84,7 +84,7 @@ def command(
 
     What can be guessed is filled in and said; what cannot is named.
     """
-    from ammrank_dask.workflows.cluster import open_cluster
+    from ammrank_dask.workflows.cluster.open import open_cluster
 
     place = Site(site)
     places = find_places(lake.resolve())

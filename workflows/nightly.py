@@ -11,19 +11,25 @@ import click
 from ammrank_dask.storage.site.reports import PAGE
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.champion import find_champion, find_published_model, is_due
-from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.features import score_features
 from ammrank_dask.workflows.gate import choose_model
 from ammrank_dask.workflows.ingest import ingest
-from ammrank_dask.workflows.models import model_date
-from ammrank_dask.workflows.notify import announce
-from ammrank_dask.workflows.options import AmmrankCommand, computing_options, nights_options, show, site_argument
-from ammrank_dask.workflows.record import record_night
 from ammrank_dask.workflows.report import write_night_report
-from ammrank_dask.workflows.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from ammrank_dask.workflows.score import check_k, models_in_use, score_users
-from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.notify import announce
+from ammrank_dask.workflows.session.options import (
+    AmmrankCommand,
+    computing_options,
+    nights_options,
+    show,
+    site_argument,
+)
+from ammrank_dask.workflows.session.record import record_night
+from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.champion import find_champion, find_published_model, is_due
+from ammrank_dask.workflows.stages.models import model_date
+from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from ammrank_dask.workflows.train import too_little_history, train_if_possible
 
 

@@ -28,12 +28,12 @@ from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.ingest import Ingested, ingest
-from ammrank_dask.workflows.options import AmmrankCommand, computing_options, date_option, show, site_argument
 from ammrank_dask.workflows.score import QUALIFICATIONS_KIND, find_previous
-from ammrank_dask.workflows.session import open_session
-from ammrank_dask.workflows.verdicts import find_verdict
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, date_option, show, site_argument
+from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 

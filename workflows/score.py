@@ -21,18 +21,18 @@ from ammrank_dask.storage.store.atomic import digest_of, swap_folder
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run, remove_run, verify_run
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.features import score_features
 from ammrank_dask.workflows.ingest import Ingested, ingest
-from ammrank_dask.workflows.models import has_same_values, load_site_model, model_date
-from ammrank_dask.workflows.options import (
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     computing_options,
     date_option,
     show,
     site_argument,
 )
-from ammrank_dask.workflows.session import open_session
+from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.models import has_same_values, load_site_model, model_date
 from ammrank_dask.workflows.train import find_model
 
 logger = logging.getLogger(__name__)

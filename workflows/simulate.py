@@ -5,8 +5,8 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.workflows.options import DATE, AmmrankCommand, computing_options, show
-from ammrank_dask.workflows.progress import progress_for
+from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, computing_options, show
+from ammrank_dask.workflows.session.progress import progress_for
 
 
 @click.command("simulate", cls=AmmrankCommand)
@@ -60,7 +60,7 @@ def simulate_command(
     the files that are missing.
     """
     from ammrank_dask.simulation.simulate import simulate
-    from ammrank_dask.workflows.cluster import open_cluster
+    from ammrank_dask.workflows.cluster.open import open_cluster
 
     lake = lake.resolve()
     truth = lake.with_name(f"{lake.name}-truth") if truth is None else truth.resolve()

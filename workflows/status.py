@@ -14,10 +14,10 @@ from ammrank_dask.storage.lake.files import list_days
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Current, Site
 from ammrank_dask.storage.store.runs import is_finished, open_run
-from ammrank_dask.workflows.config import Config, load_config
-from ammrank_dask.workflows.mapping import lake_path
-from ammrank_dask.workflows.options import AmmrankCommand, show, site_argument, yesterday
-from ammrank_dask.workflows.verdicts import find_verdict
+from ammrank_dask.workflows.session.config import Config, load_config
+from ammrank_dask.workflows.session.options import AmmrankCommand, show, site_argument, yesterday
+from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 NIGHTS_SHOWN = 5
 

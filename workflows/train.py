@@ -20,10 +20,18 @@ from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.parts import list_checksums
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.features import plan_training_features, training_features
 from ammrank_dask.workflows.ingest import Ingested, ingest
-from ammrank_dask.workflows.models import (
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.options import (
+    AmmrankCommand,
+    computing_options,
+    date_option,
+    show,
+    site_argument,
+)
+from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.models import (
     MODEL_KIND,
     MODEL_NAME,
     has_same_values,
@@ -31,14 +39,6 @@ from ammrank_dask.workflows.models import (
     model_date,
     model_identity,
 )
-from ammrank_dask.workflows.options import (
-    AmmrankCommand,
-    computing_options,
-    date_option,
-    show,
-    site_argument,
-)
-from ammrank_dask.workflows.session import open_session
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,9 @@ def _tune(client: Any, site: Site, config: Config, features: Run, progress: Prog
 @computing_options
 def command(site: Path, date: dt.date, tunes: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Train a model on the users who clicked in the label window that ends with a date."""
-    from ammrank_dask.workflows.champion import find_champion  # which knows the qualifications, and they know models
+    from ammrank_dask.workflows.stages.champion import (
+        find_champion,  # which knows the qualifications, and they know models
+    )
 
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
         known = ingest(job.client, job.site, job.config, date, progress=job.progress)

@@ -10,7 +10,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.site.reports import CHECKSUMS, check_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import is_finished, verify_run
-from ammrank_dask.workflows.options import AmmrankCommand, show, site_argument
+from ammrank_dask.workflows.session.options import AmmrankCommand, show, site_argument
 
 
 @click.command("verify", cls=AmmrankCommand)

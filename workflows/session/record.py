@@ -23,8 +23,8 @@ from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.site.run_log import LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import is_scheduler_gone
-from ammrank_dask.workflows.history import last_nights
-from ammrank_dask.workflows.options import exit_code_of, message_of
+from ammrank_dask.workflows.session.options import exit_code_of, message_of
+from ammrank_dask.workflows.session.past_nights import last_nights
 
 logger = logging.getLogger(__name__)
 

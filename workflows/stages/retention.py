@@ -12,7 +12,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import sweep_temporary
 from ammrank_dask.storage.store.runs import open_run, remove_run
-from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.session.config import Config
 
 INPUT_FOLDERS = ("state", "users")
 

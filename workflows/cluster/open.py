@@ -21,8 +21,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.tasks import is_scheduler_gone
-from ammrank_dask.workflows.cluster_checks import check_workers, private_workers
-from ammrank_dask.workflows.interrupts import LeaveInterrupts, hush_cancelled_waits
+from ammrank_dask.workflows.cluster.checks import check_workers, private_workers
+from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts, hush_cancelled_waits
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")

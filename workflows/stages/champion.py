@@ -8,10 +8,10 @@ from pathlib import Path
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import verdict_dates
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
-from ammrank_dask.workflows.config import Config
 from ammrank_dask.workflows.ingest import Ingested
-from ammrank_dask.workflows.models import MODEL_KIND, fits, model_date
 from ammrank_dask.workflows.score import find_previous
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.models import MODEL_KIND, fits, model_date
 
 
 def find_champion(site: Site, date: dt.date) -> Run | None:

@@ -17,8 +17,8 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import list_days, list_files
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import is_finished, open_run
-from ammrank_dask.workflows.config import Config
-from ammrank_dask.workflows.mapping import lake_path
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.settings import lake_path
 
 USABLE_SHARE = 0.9
 """Share of its memory up to which a worker takes tasks (distributed.worker.memory.pause)."""

@@ -15,7 +15,7 @@ from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
-from ammrank_dask.workflows.config import Config
+from ammrank_dask.workflows.session.config import Config
 
 CATEGORIES_NAME = "categories.csv"
 

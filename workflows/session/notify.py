@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.workflows.config import load_config
-from ammrank_dask.workflows.options import exit_code_of, message_of
+from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.options import exit_code_of, message_of
 
 logger = logging.getLogger(__name__)
 

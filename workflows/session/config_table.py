@@ -1,4 +1,4 @@
-"""Write the table of all config keys: `python -m ammrank_dask.workflows.config_table > docs/config.md`."""
+"""Write the table of all config keys: `python -m ammrank_dask.workflows.session.config_table > docs/config.md`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from ammrank_dask.workflows.config import Config, Section, as_flow
+from ammrank_dask.workflows.session.config import Config, Section, as_flow
 
 HEAD = """# The config
 

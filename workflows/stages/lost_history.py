@@ -10,8 +10,8 @@ from ammrank_dask.storage.lake.files import list_days, list_files
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.runs import MANIFEST
-from ammrank_dask.workflows.config import Config
-from ammrank_dask.workflows.mapping import first_change, lake_path
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.settings import first_change, lake_path
 
 
 def refuse_lost_history(site: Site, config: Config, settings: dict[str, Any], date: dt.date) -> None:

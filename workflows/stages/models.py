@@ -9,8 +9,8 @@ from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.workflows.config import Config
-from ammrank_dask.workflows.mapping import feature_settings
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.settings import feature_settings
 
 MODEL_KIND, MODEL_NAME = "model", "model.zarr"
 

@@ -27,8 +27,7 @@ from ammrank_dask.storage.lake.files import EventColumns, list_days, list_files,
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
 from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
-from ammrank_dask.workflows.guess import (
+from ammrank_dask.workflows.lake_init.guess import (
     EVENT_ROLES,
     USER_ROLES,
     Guessed,
@@ -41,7 +40,8 @@ from ammrank_dask.workflows.guess import (
     guess_unit,
     guess_zone,
 )
-from ammrank_dask.workflows.mapping import CATEGORIES_NAME
+from ammrank_dask.workflows.session.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
+from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
 
 DEFAULTS = Config()
 VALUES_SHOWN = 10

@@ -11,9 +11,9 @@ from distributed import Client
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress
-from ammrank_dask.workflows.cluster import open_cluster
-from ammrank_dask.workflows.config import Config, load_config
-from ammrank_dask.workflows.progress import progress_for
+from ammrank_dask.workflows.cluster.open import open_cluster
+from ammrank_dask.workflows.session.config import Config, load_config
+from ammrank_dask.workflows.session.progress import progress_for
 
 
 @dataclass(frozen=True)

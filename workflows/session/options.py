@@ -173,8 +173,8 @@ def _refuse_future(site: Path | None, date: dt.date) -> None:
     # Here, because most commands need neither and they take seconds to import.
     from ammrank_dask.storage.lake.files import list_days
     from ammrank_dask.storage.site.site import Site
-    from ammrank_dask.workflows.config import load_config
-    from ammrank_dask.workflows.mapping import lake_path
+    from ammrank_dask.workflows.session.config import load_config
+    from ammrank_dask.workflows.session.settings import lake_path
 
     place = Site(site)
     lake = load_config(place.config_path).lake
