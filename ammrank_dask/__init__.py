@@ -21,22 +21,22 @@ if TYPE_CHECKING:
     from ammrank_dask.training.tune import tune
 
 _HOMES = {
-    "AMM": "amm",
-    "AMMRank": "ranker",
-    "AMMRankEnsemble": "ensemble",
-    "Features": "features",
-    "Qualifications": "qualifications",
-    "disagreement_error": "metrics",
-    "exposure_report": "report",
-    "interest_features": "pandas_features",
-    "open_features": "features",
-    "open_qualifications": "qualifications",
-    "score": "scoring",
-    "simulate": "simulation",
-    "top_k_metrics": "metrics",
-    "train": "training",
-    "tune": "tuning",
-    "write_features": "features",
+    "AMM": "model.amm",
+    "AMMRank": "model.amm_rank",
+    "AMMRankEnsemble": "model.ensemble",
+    "Features": "features.store",
+    "Qualifications": "scoring.qualifications",
+    "disagreement_error": "model.metrics",
+    "exposure_report": "report.summary",
+    "interest_features": "features.from_pandas",
+    "open_features": "features.store",
+    "open_qualifications": "scoring.qualifications",
+    "score": "scoring.score",
+    "simulate": "simulation.simulate",
+    "top_k_metrics": "model.metrics",
+    "train": "training.train",
+    "tune": "training.tune",
+    "write_features": "features.store",
 }
 
 __all__ = [

@@ -76,7 +76,7 @@ def test_storage_readme__is_what_the_registry_says():
 
 
 def test_cluster_yaml__equals_the_built_in_default():
-    assert (ROOT / "cluster.yaml").read_bytes() == (ROOT / "workflows" / "cluster.yaml").read_bytes()
+    assert (ROOT / "cluster.yaml").read_bytes() == (ROOT / "workflows" / "cluster" / "cluster.yaml").read_bytes()
 
 
 def test_entry_points__are_the_console_script_and_the_dask_command():

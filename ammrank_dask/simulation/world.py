@@ -102,7 +102,7 @@ class World:
         browse = [(1 - noise) * own + noise * popularity for noise in BROWSE_NOISE.values()]
         click = np.stack([_preference(persona.click, categories) for persona in personas])
         number = {persona.name: code for code, persona in enumerate(personas)}
-        interactions = _read_rows("world_interactions.csv")
+        interactions = _read_rows("interactions.csv")
         pairs = [(number[row["persona"]], number[row["other_persona"]]) for row in interactions]
         node_bounds, node_codes = _node_tables(rng, categories, nodes)
         return cls(
@@ -151,7 +151,7 @@ class World:
 
 def read_world_taxonomy() -> dict[str, str]:
     """Parent of every node of the world's taxonomy, in the order of the file; empty for a root."""
-    return {row["category"]: row["parent"] for row in _read_rows("world_taxonomy.csv")}
+    return {row["category"]: row["parent"] for row in _read_rows("taxonomy.csv")}
 
 
 def read_personas() -> list[Persona]:
@@ -165,12 +165,12 @@ def read_personas() -> list[Persona]:
             row["browse"],
             row["click"],
         )
-        for row in _read_rows("world_personas.csv")
+        for row in _read_rows("personas.csv")
     ]
 
 
 def _read_rows(name: str) -> list[dict[str, str]]:
-    text = files("ammrank_dask").joinpath(name).read_text(encoding="utf-8")
+    text = files("ammrank_dask.simulation").joinpath(name).read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
 

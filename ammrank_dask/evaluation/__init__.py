@@ -1,0 +1,1 @@
+"""The comparison of methods: folds, measures, exposure by policy."""

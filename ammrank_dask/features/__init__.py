@@ -1,0 +1,1 @@
+"""The interest state to features: chunked CSR stores, with labels for training."""

@@ -1,0 +1,1 @@
+"""Events and users to day partials, and day partials to the interest state."""

@@ -1,0 +1,1 @@
+"""The models and their measures, in memory; no Dask here."""

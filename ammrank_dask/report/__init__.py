@@ -1,0 +1,1 @@
+"""Qualifications to the report: exposure, starvation, drift, hits, checks."""

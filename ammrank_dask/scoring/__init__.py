@@ -1,0 +1,1 @@
+"""Features and a model to qualifications, by policy."""

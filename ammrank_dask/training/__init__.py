@@ -1,0 +1,1 @@
+"""Sharded training: rows prepared once, rounds of shards, merges, tuning, the gate."""

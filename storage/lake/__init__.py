@@ -1,0 +1,1 @@
+"""What users have: event files, people, taxonomy, lists."""

@@ -1,0 +1,1 @@
+"""One deployment: what is published, verdicts, logs, forgotten users, reports."""

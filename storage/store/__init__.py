@@ -1,0 +1,1 @@
+"""What we write: parts, codecs, runs, one reader and writer per format."""

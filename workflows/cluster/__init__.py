@@ -1,0 +1,1 @@
+"""The cluster a command runs on: opening, checking, interrupting."""

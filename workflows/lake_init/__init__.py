@@ -1,0 +1,1 @@
+"""Looking at a lake and guessing its config."""

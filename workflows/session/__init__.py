@@ -1,0 +1,1 @@
+"""What every command shares: config, options, progress, the record of a night."""

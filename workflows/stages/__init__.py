@@ -1,0 +1,1 @@
+"""What a stage does with a site."""
