@@ -10,7 +10,7 @@ import pytest
 from ammrank_dask.storage.store.registry import describe
 from ammrank_dask.workflows.cli import COMMANDS
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 ROOMS = {"storage": 0, "ammrank_dask": 1, "workflows": 2}
 # What a room never imports: storage knows neither the cluster nor the compiler, workflows no array store.
 FORBIDDEN = {

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-KERNEL_TESTS = ["test_interest.py", "test_ammrank_kernel.py", "test_score_kernel.py"]
+KERNEL_TESTS = ["ingest/test_interest.py", "kernels/test_ammrank_kernel.py", "kernels/test_score_kernel.py"]
 
 
 @pytest.mark.parametrize("name", KERNEL_TESTS)
 def test_kernels__hold_without_the_compiler(name):
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", str(Path(__file__).with_name(name))],
+        [sys.executable, "-m", "pytest", "-q", str(Path(__file__).parents[1] / name)],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         text=True,

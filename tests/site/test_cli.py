@@ -20,7 +20,7 @@ from ammrank_dask.workflows.cli import COMMANDS, SECTIONS, ammrank
 from ammrank_dask.workflows.cluster.open import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster, open_cluster
 from ammrank_dask.workflows.session.options import AmmrankCommand, show
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def run(*arguments):

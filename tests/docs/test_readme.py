@@ -12,7 +12,7 @@ import yaml
 from ammrank_dask.workflows.cluster.open import ClusterConfig
 from ammrank_dask.workflows.session.config_table import config_table
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -35,7 +35,7 @@ from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, tabl
 from ammrank_dask.tasks import run_tasks
 
 HOSTILE = "<script>alert(1)</script>$$\\href{x}$$\u202e"
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[3]
 STAGES = ["ingest", "train", "score"]
 
 

@@ -198,7 +198,7 @@ def test_evaluate_table__a_method_of_ones_own_in_one_file(tmp_path, cluster_file
 
 
 def test_adding_a_method__the_documented_file_runs(tmp_path, cluster_file):
-    text = (Path(__file__).parent.parent / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[3] / "docs" / "adding-a-method.md").read_text(encoding="utf-8")
     (tmp_path / "nearest_center.py").write_text(text.split("```python\n")[1].split("```")[0])
     result = run(
         "--table", draw_table(tmp_path / "t.csv", partial=True), "--out", tmp_path / "o", "--quiet",
