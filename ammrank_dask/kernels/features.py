@@ -49,11 +49,11 @@ def write_values(
                     out_data[at] = math.exp(log_alpha_per_us * (end - last[i]))
                     at += 1
         if age_bucket[u] >= 0:
-            out_indices[at] = age_column + age_bucket[u]
+            out_indices[at] = age_column + int(age_bucket[u])
             out_data[at] = 1.0
             at += 1
         if gender[u] >= 0:
-            out_indices[at] = gender_column + gender[u]
+            out_indices[at] = gender_column + int(gender[u])
             out_data[at] = 1.0
             at += 1
 

@@ -184,7 +184,7 @@ def train_block(
             planes.prune(prune_c)
         elif len(order):
             planes.reserve(_room_for(planes, n_total, max_planes) + births)
-    return total
+    return float(total)
 
 
 def rank_weights(rank_weight: str | Sequence[float], length: int) -> np.ndarray:
