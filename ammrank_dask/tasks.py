@@ -1,5 +1,6 @@
 """Submit block functions to a Dask cluster: all that this package knows about scheduling is here."""
 
+import contextlib
 import itertools
 import logging
 import math
@@ -8,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from distributed import Client, KilledWorker, as_completed
+from distributed import Client, Future, KilledWorker, Worker, as_completed
 
 from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.storage.errors import AmmrankError
@@ -21,6 +22,16 @@ Progress = Callable[[str, int, int], None]
 # Not the process id: drivers in containers all have the same, and a shared scheduler would take their keys for one.
 _process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
+
+SECONDS_TO_STOP = 600.0
+"""How long a failed run waits for its tasks that are still executing."""
+SECONDS_TO_STOP_WHEN_INTERRUPTED = 5.0
+"""The same after Ctrl-C or SIGTERM: whoever sent it waits, and the command may be killed soon."""
+SECONDS_TO_ANSWER = 30.0
+"""How long workers may say nothing about their tasks before they are given up."""
+SECONDS_BEFORE_WARNING = 5.0
+_PAUSE = 0.1
+_NOT_RUNNING = ("memory", "error", "released", "forgotten")
 
 
 @runtime_checkable
@@ -56,7 +67,8 @@ def run_tasks(
 
     Only `in_flight_per_thread` tasks per worker thread are submitted at a time, so that neither the scheduler
     nor a worker's memory grows with the length of the list. The first exception cancels what is left and is
-    raised here. A task may run twice (a worker can die after its work is done), so `function` must write whole
+    raised here, once the workers have stopped executing all of it: whoever tries again shares no file with a task
+    of this run. A task may run twice (a worker can die after its work is done), so `function` must write whole
     files under temporary names and rename them.
 
     Parameters
@@ -87,8 +99,9 @@ def run_tasks(
         counted=callable(units) or None,
     )
     counts = _Counts(client, token)
+    futures: set[Future] = set()
     try:
-        for index, result in _run(client, stage, token, function, items, progress, in_flight_per_thread):
+        for index, result in _run(client, stage, token, function, items, futures, progress, in_flight_per_thread):
             results[index] = result
             n_units = units(result) if callable(units) else units[index] if units is not None else None
             if callable(units) and n_units is not None:
@@ -100,11 +113,68 @@ def run_tasks(
         counts.flush()
     except BaseException as error:
         publish(client, "tasks", **name, state="failed")
+        _stop(client, stage, token, futures, is_interrupted=not isinstance(error, Exception))
         if isinstance(error, Exception) and is_scheduler_gone(client):
             raise AmmrankError(f"the scheduler is gone since stage {stage}; run the command again to go on") from None
         raise
     publish(client, "tasks", **name, state="end")
     return results
+
+
+def _stop(client: Client, stage: str, token: str, futures: set[Future], *, is_interrupted: bool) -> None:
+    """Cancel the tasks of a run, and wait until no worker executes one of them or has one waiting.
+
+    What a thread of a worker is at goes on after it was cancelled. The workers themselves are asked, for the scheduler
+    forgets cancelled tasks at once. They are asked twice, because the message that cancels is sent on its own way: the
+    first answer shows that the scheduler has got it, and soon after the workers have got it too.
+    """
+    if is_scheduler_gone(client):
+        return
+    with contextlib.suppress(Exception):  # the error that ended the run is the one to raise
+        client.cancel(list(futures), reason="the run of the stage has ended early")
+    end = time.monotonic() + (SECONDS_TO_STOP_WHEN_INTERRUPTED if is_interrupted else SECONDS_TO_STOP)
+    warning = time.monotonic() + SECONDS_BEFORE_WARNING
+    give_up = time.monotonic() + SECONDS_TO_ANSWER
+    n_quiet = 0
+    while n_quiet < 2 and not is_scheduler_gone(client):
+        n_tasks, is_answered = _count_tasks(client, token, timeout=min(end, give_up) - time.monotonic())
+        now = time.monotonic()
+        if is_answered:
+            give_up = now + SECONDS_TO_ANSWER
+        n_quiet = n_quiet + 1 if is_answered and not n_tasks else 0
+        is_over = now >= min(end, give_up)
+        if not n_quiet and (is_over or now >= warning):
+            state = f"{n_tasks} of its tasks still run" if n_tasks else "workers do not say whether its tasks still run"
+            does = "does not wait for them any longer" if is_over else "waits until they have stopped"
+            logger.warning("stage %s ended early and %s; it %s", stage, state, does)
+            warning = math.inf
+        if is_over:
+            return
+        time.sleep(10 * _PAUSE if n_tasks and warning == math.inf else _PAUSE)
+
+
+def _count_tasks(client: Client, token: str, *, timeout: float) -> tuple[int, bool]:
+    """Return how many tasks of a run the workers have, and whether all of them answered in time."""
+    try:
+        # Called on the loop of the client, `run` returns an awaitable, for which there can be a time limit.
+        answers = client.sync(
+            client.run, count_worker_tasks, token, on_error="return", callback_timeout=max(timeout, _PAUSE)
+        )
+    except Exception:  # of the client, the network or the scheduler: there is no answer
+        return 0, False
+    counts = [answer for answer in answers.values() if isinstance(answer, int)]
+    return sum(counts), len(counts) == len(answers)
+
+
+def count_worker_tasks(token: str, dask_worker: Worker) -> int:
+    """Return how many tasks of a run the worker executes, cancelled or not, or is about to."""
+    state = dask_worker.state
+    running = state.all_running_tasks
+    return sum(
+        task in running or task.state not in _NOT_RUNNING
+        for key, task in state.tasks.items()
+        if isinstance(key, tuple) and key[1:2] == (token,)
+    )
 
 
 class _Counts:
@@ -135,16 +205,19 @@ def _run(
     token: str,
     function: Callable[..., Any],
     items: list[Sequence[Any]],
+    futures: set[Future],
     progress: Progress,
     in_flight_per_thread: int,
 ) -> Iterator[tuple[int, Any]]:
-    """Yield the index and the result of every task as it finishes."""
+    """Yield the index and the result of every task as it finishes; `futures` are those that have not yet."""
     waiting = iter(enumerate(items))
 
-    def submit_next() -> Any:
+    def submit_next() -> Future:
         index, args = next(waiting)
         # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
-        return client.submit(function, *args, key=(stage, token, index), pure=False)
+        future = client.submit(function, *args, key=(stage, token, index), pure=False)
+        futures.add(future)
+        return future
 
     width = _Width(client, in_flight_per_thread)
     finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
@@ -155,7 +228,6 @@ def _run(
     progress(stage, 0, len(items))
     for done, (future, result) in enumerate(finished, start=1):
         if future.status != "finished":
-            client.cancel(list(finished.futures), reason="another task of the stage failed")
             if future.status == "cancelled":
                 raise AmmrankError(f"a task of stage {stage} was cancelled; run the command again")
             _, exception, traceback = result
@@ -167,6 +239,7 @@ def _run(
             raise exception.with_traceback(traceback)
         yield future.key[2], result
         progress(stage, done, len(items))
+        futures.discard(future)
         future.release()
         while n_submitted < min(done + width.now(), len(items)):
             finished.add(submit_next())

@@ -53,7 +53,8 @@ def publish(client: Client, kind: str, **facts: Any) -> None:
     event = {"kind": kind, "client": client.id, **known}
     try:
         client.log_event(TOPIC, event)
-    except (OSError, RuntimeError) as error:  # RuntimeError: the client has given up on the scheduler
+    # RuntimeError: the client has given up on the scheduler; AttributeError: it is closed and has none.
+    except (OSError, RuntimeError, AttributeError) as error:
         logger.warning("could not publish a %s event: %s", kind, error)
 
 

@@ -1,0 +1,143 @@
+"""What a run of tasks leaves behind when it ends early."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from distributed import Client, LocalCluster
+
+from ammrank_dask import tasks
+from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.tasks import run_tasks
+
+
+@pytest.fixture
+def client():
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def wait_for(path):
+    while not path.exists():
+        time.sleep(0.01)
+
+
+def work(folder, name, seconds):
+    """Leave a file at the beginning and one at the end; the task of 0 seconds fails once all others have begun."""
+    if not seconds:
+        wait_for(folder / "slow.begun")
+        raise ValueError("the disk is full")
+    (folder / f"{name}.begun").touch()
+    time.sleep(seconds)
+    (folder / f"{name}.ended").touch()
+
+
+def names_in(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_run_tasks__a_failure_waits_for_the_tasks_that_still_run(client, tmp_path):
+    items = [(tmp_path, "slow", 1.0), (tmp_path, "bad", 0), *((tmp_path, f"later-{i}", 0.1) for i in range(9))]
+    with pytest.raises(ValueError, match="the disk is full"):
+        run_tasks(client, "write", work, items)
+    left = names_in(tmp_path)
+    assert "slow.ended" in left
+    assert [name for name in left if name.endswith(".begun")] == [
+        name.replace(".ended", ".begun") for name in left if name.endswith(".ended")
+    ]
+    time.sleep(0.5)
+    assert names_in(tmp_path) == left
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, RuntimeError])
+def test_run_tasks__an_interrupt_waits_too(client, tmp_path, error):
+    def stop(index, result):
+        wait_for(tmp_path / "slow.begun")
+        raise error
+
+    items = [(tmp_path, "first", 0.01), (tmp_path, "slow", 1.0), *((tmp_path, f"later-{i}", 0.2) for i in range(9))]
+    with pytest.raises(error):
+        run_tasks(client, "write", work, items, on_result=stop)
+    left = names_in(tmp_path)
+    assert "slow.ended" in left
+    assert len(left) % 2 == 0
+    time.sleep(0.5)
+    assert names_in(tmp_path) == left
+
+
+def test_run_tasks__a_long_wait_is_told_once(client, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tasks, "SECONDS_BEFORE_WARNING", 0.3)
+    with caplog.at_level("WARNING", "ammrank_dask.tasks"), pytest.raises(ValueError, match="the disk is full"):
+        run_tasks(client, "write", work, [(tmp_path, "slow", 2.5), (tmp_path, "bad", 0)])
+    assert [record.getMessage() for record in caplog.records if record.name == "ammrank_dask.tasks"] == [
+        "stage write ended early and 1 of its tasks still run; it waits until they have stopped"
+    ]
+    assert names_in(tmp_path) == ["slow.begun", "slow.ended"]
+
+
+def test_run_tasks__the_wait_has_an_end(client, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tasks, "SECONDS_TO_STOP", 0.5)
+    with caplog.at_level("WARNING", "ammrank_dask.tasks"), pytest.raises(ValueError, match="the disk is full"):
+        run_tasks(client, "write", work, [(tmp_path, "slow", 3.0), (tmp_path, "bad", 0)])
+    assert names_in(tmp_path) == ["slow.begun"]
+    assert "1 of its tasks still run; it does not wait for them any longer" in caplog.text
+
+
+def test_run_tasks__ctrl_c_ends_the_wait_at_once(client, tmp_path):
+    def press():
+        wait_for(tmp_path / "slow.begun")
+        time.sleep(0.5)
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    thread = threading.Thread(target=press)
+    thread.start()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            run_tasks(client, "write", work, [(tmp_path, "slow", 4.0), (tmp_path, "bad", 0)])
+        assert names_in(tmp_path) == ["slow.begun"]
+    finally:
+        thread.join()
+        signal.signal(signal.SIGINT, before)
+
+
+def freeze(folder, name, seconds):
+    """Stop the whole worker in the middle of a task."""
+    (folder / "pid").write_text(str(os.getpid()))
+    (folder / "slow.begun").touch()
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def freeze_or_fail(folder, name, seconds):
+    (freeze if seconds else work)(folder, name, seconds)
+
+
+def test_run_tasks__a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tasks, "SECONDS_TO_ANSWER", 1.0)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        with caplog.at_level("WARNING", "ammrank_dask.tasks"), pytest.raises(ValueError, match="the disk is full"):
+            run_tasks(client, "write", freeze_or_fail, [(tmp_path, "slow", 1.0), (tmp_path, "bad", 0)])
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+    assert "workers do not say whether its tasks still run; it does not wait for them any longer" in caplog.text
+
+
+def test_run_tasks__a_scheduler_that_is_gone_is_not_waited_for(tmp_path):
+    cluster = LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None)
+
+    def close(index, result):
+        cluster.close()
+        raise RuntimeError("no connection")
+
+    with Client(cluster, set_as_default=False) as client:
+        began = time.monotonic()
+        with pytest.raises(AmmrankError, match="the scheduler is gone since stage write; run the command again"):
+            run_tasks(client, "write", work, [(tmp_path, str(i), 0.01) for i in range(20)], on_result=close)
+        assert time.monotonic() - began < 20
