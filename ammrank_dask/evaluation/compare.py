@@ -27,8 +27,8 @@ from ammrank_dask.evaluation.folds import (
 from ammrank_dask.evaluation.measures import Measures, measure_block
 from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.features.store import DEMOGRAPHIC_GROUPS, Features
-from ammrank_dask.methods.base import Ranker
 from ammrank_dask.methods.registry import REFERENCE, Setting, build_method, grid_of, load_method, method_label
+from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.errors import BadInput
@@ -251,7 +251,7 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     )
 
 
-def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) -> Ranker:
+def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) -> RankingEstimator:
     model = build_method(name, params, setting)
     try:
         model.fit_blocks(blocks)
@@ -260,12 +260,12 @@ def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) ->
     return model
 
 
-def _fitted_params(model: Ranker, params: Mapping[str, Any]) -> dict[str, Any]:
+def _fitted_params(model: RankingEstimator, params: Mapping[str, Any]) -> dict[str, Any]:
     """Return the chosen parameters as the method got them, and its epochs if it has any."""
     return {key: value for key, value in model.get_params().items() if key in params or key == "epochs"}
 
 
-def _score(model: Ranker, X: Any) -> np.ndarray:
+def _score(model: RankingEstimator, X: Any) -> np.ndarray:
     try:
         return model.decision_function(X)
     except ValueError as error:

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from sklearn.neighbors import NearestNeighbors
 
 from ammrank_dask.kernels.mallows import add_pairs, center_of_neighbors, center_order
-from ammrank_dask.methods.base import SCORE_ROWS, LabelledBlocks, Method
+from ammrank_dask.methods.base import LabelledBlocks, Method
+from ammrank_dask.model.estimator import SCORE_ROWS
 
 EXACT_CATEGORIES = 8
 """Up to so many categories the centre is found by trying all sets; above, by local improvement."""

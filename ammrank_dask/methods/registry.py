@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.methods.base import Method, Ranker
+from ammrank_dask.methods.base import Method
+from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.plane_model import PlaneModel
 from ammrank_dask.storage.errors import BadInput
 
@@ -113,7 +114,7 @@ def grid_of(name: str) -> list[dict[str, Any]]:
     return [dict(params) for params in (_PLANE_GRID if issubclass(cls, PlaneModel) else cls.grid)]
 
 
-def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Ranker:
+def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> RankingEstimator:
     """Return an unfitted method with the chosen parameters and those that follow from the rows.
 
     Planes get as many epochs as make 200,000 steps, 12 at least and 100 at most. Their λ weighs against the mean
@@ -133,6 +134,6 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
         chosen = {"epochs": epochs} | chosen
         if setting.tuned_rows is not None:
             chosen["regularization"] *= math.sqrt(setting.tuned_rows / setting.n_rows)
-    built: Ranker = cls(**chosen)
+    built: RankingEstimator = cls(**chosen)
     built.n_categories = setting.n_categories  # also where the constructor does not take it
     return built

@@ -1,15 +1,14 @@
 """Learn to rank categories with AMM-rank: a convex piecewise-linear score per category."""
 
 from collections.abc import Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
-from ammrank_dask.model.plane_model import NotFittedError, PlaneModel
-from ammrank_dask.model.plane_sums import PlaneSums, train_block
-from ammrank_dask.model.rankings import check_rankings
-
-__all__ = ["AMMRank", "NotFittedError", "PlaneSums", "check_rankings", "train_block"]
+from ammrank_dask.model.plane_model import PlaneModel
+from ammrank_dask.model.plane_sums import check_rank_weight
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class AMMRank(PlaneModel):
     """Rank categories by g(i, x) = max_j w_ij · x, learned from partial rankings.
 
@@ -59,6 +58,7 @@ class AMMRank(PlaneModel):
 
     Examples
     --------
+    >>> import numpy as np
     >>> X = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
     >>> rankings = np.array([[0, 1], [1, 2]] * 20)
     >>> ranker = AMMRank(n_categories=3).fit(X, rankings)
@@ -69,31 +69,13 @@ class AMMRank(PlaneModel):
 
     method: ClassVar[str] = "amm-rank"
 
-    def __init__(
-        self,
-        *,
-        regularization: float = 1e-3,
-        epochs: int = 5,
-        max_planes: int = 50,
-        rank_weight: str | Sequence[float] = "uniform",
-        bias: float = 1.0,
-        average: bool = True,
-        prune_every: int | None = 10_000,
-        prune_c: float = 10.0,
-        clone_probability: float = 0.0,
-        clone_decay: float = 0.99,
-        n_categories: int | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.regularization = regularization
-        self.epochs = epochs
-        self.max_planes = max_planes
-        self.rank_weight = rank_weight
-        self.bias = bias
-        self.average = average
-        self.prune_every = prune_every
-        self.prune_c = prune_c
-        self.clone_probability = clone_probability
-        self.clone_decay = clone_decay
-        self.n_categories = n_categories
-        self.seed = seed
+    rank_weight: str | Sequence[float] = "uniform"
+
+    def block_options(self) -> dict[str, Any]:
+        """Return the keywords of `train_block` that follow from the parameters."""
+        return {**super().block_options(), "rank_weight": self.rank_weight}
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that no training can have."""
+        check_rank_weight(self.rank_weight)
+        super().check_parameters()

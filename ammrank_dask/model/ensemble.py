@@ -1,18 +1,22 @@
 """Add up the scores of several AMM-rank models."""
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.feature_maps import FeatureMap
-from ammrank_dask.model.plane_model import NotFittedError
-from ammrank_dask.model.rows import Rows
+from ammrank_dask.model.rankings import check_rankings, count_categories
+from ammrank_dask.model.rows import Blocks, Rows
+
+Member: TypeAlias = tuple[FeatureMap | None, AMMRank, float]
+"""A fitted map or None, a fitted model, and the spread of its scores over the rows it learned from."""
 
 
-class AMMRankEnsemble:
+class AMMRankEnsemble(RankingEstimator):
     """Rank categories by the sum of the scaled scores of several AMM-rank models.
 
     Each member has its own order of rows, its own draw of a feature map if it has one, and its own sample of the
@@ -31,13 +35,16 @@ class AMMRankEnsemble:
 
     Examples
     --------
+    >>> import numpy as np
     >>> X = np.random.default_rng(0).random((200, 2))
     >>> ranks = np.where(X[:, :1] > 0.5, [[1, 2]], [[2, 1]])
     >>> ensemble = AMMRankEnsemble([(None, AMMRank(epochs=20))] * 3).fit(X, ranks=ranks)
     >>> ensemble.predict(np.array([[0.9, 0.5], [0.1, 0.5]]))
     array([[0, 1],
-           [1, 0]])
+           [1, 0]], dtype=int32)
     """
+
+    method: ClassVar[str] = "amm-rank-ensemble"
 
     def __init__(
         self, members: Sequence[tuple[FeatureMap | None, AMMRank]], *, sample: float = 1.0, seed: int = 0
@@ -46,63 +53,56 @@ class AMMRankEnsemble:
         self.sample = sample
         self.seed = seed
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name."""
-        return {"members": self.members, "sample": self.sample, "seed": self.seed}
-
-    def set_params(self, **params: Any) -> Self:
-        """Set parameters by name."""
-        for name, value in params.items():
-            if name not in self.get_params():
-                raise ValueError(f"parameters of {type(self).__name__} are members, sample, seed, got {name}")
-            setattr(self, name, value)
-        return self
-
-    def fit(self, X: Rows, rankings: np.ndarray | None = None, *, ranks: np.ndarray | None = None) -> Self:
-        """Fit all members; arguments as in `AMMRank.fit`. Feature maps take dense rows only."""
+    def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
+        """Fit all members on rows that are all in memory; feature maps take dense rows only."""
         if not len(self.members):
             raise ValueError("members must hold at least one pair of feature map and ranker, got none")
         if not 0 < self.sample <= 1:
             raise ValueError(f"sample must be above 0 and at most 1, got {self.sample}")
-        if not sp.issparse(X):
-            X = np.asarray(X)
-        self.members_: list[tuple[FeatureMap | None, AMMRank, float]] = []
-        for i, (feature_map, ranker) in enumerate(self.members):
-            rng = np.random.default_rng([self.seed, i])
-            seeds = [int(seed) for seed in rng.integers(0, 2**31, 2)]
-            n_rows = X.shape[0]
-            rows = np.sort(rng.permutation(n_rows)[: max(1, round(self.sample * n_rows))])
-            fitted_map = None
-            mapped: Any = X[rows]
-            if feature_map is not None:
-                fitted_map = type(feature_map)(**{**feature_map.get_params(), "seed": seeds[0]}).fit(X[rows])
-                mapped = fitted_map.transform(X[rows])
-            fitted = AMMRank(**{**ranker.get_params(), "seed": seeds[1]})
-            if ranks is not None:
-                fitted.fit(mapped, ranks=np.asarray(ranks)[rows])
-            else:
-                fitted.fit(mapped, None if rankings is None else np.asarray(rankings)[rows])
-            spread = float(np.std(center_scores(fitted.decision_function(mapped))))
-            self.members_.append((fitted_map, fitted, spread or 1.0))
+        n_categories = count_categories(blocks) if n_categories is None else n_categories
+        popularity = np.zeros(n_categories, np.int64)
+        rows = [blocks[i] for i in range(len(blocks))]
+        for X, rankings, *_ in rows:
+            check_rankings(rankings, n_rows=X.shape[0], n_categories=n_categories)
+            popularity += np.bincount(rankings[rankings >= 0], minlength=n_categories)
+        self.members_ = [self._fit_member(i, rows, n_categories) for i in range(len(self.members))]
+        self.popularity_, self.n_features_in_ = popularity, rows[0][0].shape[1]
         return self
+
+    def _fit_member(self, i: int, blocks: Sequence[Any], n_categories: int) -> Member:
+        """Return the fitted copies of feature map and model i, and the spread of the model's scores."""
+        feature_map, ranker = self.members[i]
+        rng = np.random.default_rng([self.seed, i])
+        map_seed, ranker_seed = (int(seed) for seed in rng.integers(0, 2**31, 2))
+        sampled: list[Any] = []
+        for block in blocks:
+            n_rows = block[0].shape[0]
+            rows = np.sort(rng.permutation(n_rows)[: max(1, round(self.sample * n_rows))])
+            sampled.append(tuple(part[rows] for part in block))
+        if feature_map is not None:
+            feature_map = type(feature_map)(**{**feature_map.get_params(), "seed": map_seed})
+            feature_map.fit(np.concatenate([X for X, *_ in sampled]))
+            sampled = [(feature_map.transform(X), *labels) for X, *labels in sampled]
+        fitted = type(ranker)(**{**ranker.get_params(), "seed": ranker_seed}).learn_blocks(sampled, n_categories)
+        scores = [center_scores(fitted.decision_function(X)) for X, *_ in sampled]
+        return feature_map, fitted, float(np.std(np.concatenate(scores))) or 1.0
+
+    def read_rows(self, X: Rows) -> Any:
+        """Return rows as the members' maps read them: as they are."""
+        return X if sp.issparse(X) else np.asarray(X)
 
     def member_scores(self, X: Rows) -> np.ndarray:
         """Return the scaled scores of each member, (n_members, n, n_categories) float32."""
-        if "members_" not in vars(self):
-            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
-        found = []
+        X = self.check_rows(X)
+        scores = []
         for feature_map, ranker, spread in self.members_:
             mapped = X if feature_map is None else feature_map.transform(np.asarray(X))
-            found.append(center_scores(ranker.decision_function(mapped)) / np.float32(spread))
-        return np.stack(found)
+            scores.append(center_scores(ranker.decision_function(mapped)) / np.float32(spread))
+        return np.stack(scores)
 
     def decision_function(self, X: Rows) -> np.ndarray:
         """Return the sums of the members' scaled scores, (n, n_categories) float32."""
         return self.member_scores(X).sum(axis=0)
-
-    def predict(self, X: Rows) -> np.ndarray:
-        """Return all codes per row, best first; equal scores by code."""
-        return np.argsort(-self.decision_function(X), axis=1, kind="stable")
 
 
 def center_scores(scores: np.ndarray) -> np.ndarray:

@@ -2,6 +2,10 @@
 
 import numpy as np
 
+from ammrank_dask.model.rows import Blocks
+
+NO_CATEGORY = "rankings must hold at least one category, found only -1; give labelled rows"
+
 
 def check_rankings(rankings: np.ndarray, *, n_rows: int, n_categories: int) -> None:
     """Refuse rankings that are not (n, m) distinct codes per row, padded with -1 at the end."""
@@ -56,3 +60,11 @@ def rankings_from_ranks(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     tied[:, 1:] = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] > 0)
     rankings[ordered == 0] = -1
     return rankings, tied if tied.any() else tied[:, :0]
+
+
+def count_categories(blocks: Blocks) -> int:
+    """Return one more than the highest code in the rankings of the blocks."""
+    highest = max((int(np.max(blocks[i][1], initial=-1)) for i in range(len(blocks))), default=-1)
+    if highest < 0:
+        raise ValueError(NO_CATEGORY)
+    return highest + 1

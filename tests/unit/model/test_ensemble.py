@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from ammrank_dask import AMMRank
 from ammrank_dask.model.ensemble import AMMRankEnsemble, center_scores
 from ammrank_dask.model.feature_maps import RandomBins, RandomFourier
-from ammrank_dask.model.plane_model import NotFittedError
 from benchmarks import label_ranking
 
 
@@ -85,6 +85,31 @@ def test_ensemble__members_differ_and_are_repeatable():
     )
 
 
+def test_ensemble__has_the_calls_of_a_single_model():
+    X, ranks = draw_steps(8, n=60)
+    rankings = np.argsort(ranks, axis=1)[:, :2]
+    ensemble = AMMRankEnsemble([(None, AMMRank()), (RandomBins(n_grids=10), AMMRank())]).fit(X, rankings)
+    np.testing.assert_array_equal(ensemble.popularity_, np.bincount(rankings.ravel(), minlength=3))
+    codes, scores = ensemble.predict_top_k(X, k=2)
+    np.testing.assert_array_equal(codes, ensemble.predict(X)[:, :2])
+    np.testing.assert_array_equal(scores, np.sort(ensemble.decision_function(X), axis=1)[:, :0:-1])
+    with pytest.raises(ValueError, match=r"k must be between 1 and n_categories \(3\), got 4"):
+        ensemble.predict_top_k(X, k=4)
+    with pytest.raises(ValueError, match="X must have 2 features, got 3"):
+        ensemble.predict(np.ones((1, 3)))
+    with pytest.raises(ValueError, match="fit must be given rankings or ranks, got neither"):
+        ensemble.fit(X)
+
+
+def test_ensemble__samples_every_block():
+    X, ranks = draw_steps(9, n=80)
+    rankings = np.argsort(ranks, axis=1)
+    blocks = [(X[:30], rankings[:30]), (X[30:], rankings[30:])]
+    ensemble = AMMRankEnsemble([(RandomBins(n_grids=10), AMMRank(epochs=1))], sample=0.5).fit_blocks(blocks)
+    assert ensemble.members_[0][1].n_steps_ == 40
+    np.testing.assert_array_equal(ensemble.popularity_, [80, 80, 80])
+
+
 def test_center_scores__category_without_planes_stands_last():
     np.testing.assert_allclose(center_scores(np.array([[3.0, -np.inf, 1.0]])), [[5 / 3, -4 / 3, -1 / 3]])
 
@@ -93,7 +118,7 @@ def test_ensemble__works_with_sklearn_clone_and_refuses_bad_parameters():
     X, ranks = draw_steps(6, n=10)
     ensemble = AMMRankEnsemble([(None, AMMRank())], sample=0.9)
     assert clone(ensemble).set_params(seed=4).get_params()["seed"] == 4
-    with pytest.raises(ValueError, match="parameters of AMMRankEnsemble are members, sample, seed, got depth"):
+    with pytest.raises(ValueError, match=r"Invalid parameter 'depth' .*'members', 'sample', 'seed'"):
         ensemble.set_params(depth=1)
     with pytest.raises(NotFittedError, match="this AMMRankEnsemble is not fitted yet; call fit first"):
         ensemble.predict(X)

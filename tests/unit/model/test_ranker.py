@@ -9,10 +9,10 @@ import pytest
 import reference_ranking
 import scipy.sparse as sp
 from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
 
 from ammrank_dask import AMM, AMMRank
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.plane_model import NotFittedError
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.models import load_model, save_model
@@ -318,8 +318,23 @@ def test_params__work_with_sklearn_clone():
     assert twin.get_params() == model.get_params()
     assert twin.get_params()["epochs"] == 2
     assert "rank_weight='reciprocal'" in repr(twin)
-    with pytest.raises(ValueError, match=r"parameters of AMMRank are average, bias, .* got depth"):
+    with pytest.raises(ValueError, match=r"Invalid parameter 'depth' for estimator AMMRank.*'average', 'bias'"):
         model.set_params(depth=1)
+
+
+def test_params__are_the_shared_ones_and_those_of_the_class():
+    assert set(AMMRank().get_params()) - set(AMM().get_params()) == {"rank_weight"}
+    assert set(AMM().get_params()) < set(AMMRank().get_params())
+    assert repr(AMM(epochs=2)) == "AMM(epochs=2)"
+    with pytest.raises(TypeError, match="unexpected keyword argument 'rank_weight'"):
+        AMM(rank_weight="uniform")
+
+
+def test_fit__again_with_another_width_forgets_the_first():
+    X, rankings = draw_rows(22, n=20)
+    model = AMMRank().fit(X, rankings).fit(np.hstack([X, X]), rankings)
+    assert model.n_features_in_ == 4
+    np.testing.assert_array_equal(model.weights_, AMMRank().fit(np.hstack([X, X]), rankings).weights_)
 
 
 @pytest.mark.parametrize("method", ["decision_function", "predict", "predict_top_k"])

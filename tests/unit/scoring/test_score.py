@@ -6,9 +6,10 @@ import pyarrow.parquet as pq
 import pytest
 import reference_ranking
 from distributed import Client
+from sklearn.exceptions import NotFittedError
 
 from ammrank_dask.features.store import Features, write_features
-from ammrank_dask.model.amm_rank import AMMRank, NotFittedError
+from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.report.summary import exposure_report
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput

@@ -1,0 +1,136 @@
+"""Give every model the same calls: fit, fit_blocks, decision_function, predict, predict_top_k."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
+
+from ammrank_dask.kernels.topk import top_k_rows
+from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+
+SCORE_ROWS = 8192
+"""Rows of which all scores are in memory at a time while the best of each are chosen."""
+
+
+class RankingEstimator(BaseEstimator, ABC):
+    """Base of everything that ranks categories: write `learn_blocks` and `decision_function`, the other calls follow.
+
+    Parameters are the keyword arguments of `__init__`, kept under their own names, as scikit-learn has it:
+    `get_params`, `set_params`, `clone` and `repr` follow from them.
+
+    Attributes
+    ----------
+    popularity_
+        (n_categories,) training rows that rank the category. A model is fitted once it has it.
+    n_features_in_
+        Columns seen in training.
+    """
+
+    method: ClassVar[str]
+    """The name of the method in files and tables."""
+
+    n_categories: int | None = None
+
+    popularity_: np.ndarray
+    n_features_in_: int
+
+    @abstractmethod
+    def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
+        """Learn from blocks of rows and become fitted; None: as many categories as the highest code says."""
+
+    @abstractmethod
+    def decision_function(self, X: Rows) -> np.ndarray:
+        """Return the scores, (n, n_categories) float32, larger is better."""
+
+    def fit(self, X: Rows, rankings: np.ndarray | None = None, *, ranks: np.ndarray | None = None) -> Self:
+        """Learn from rows and their rankings.
+
+        Parameters
+        ----------
+        X
+            (n, d) dense or CSR, finite.
+        rankings
+            (n, m) category codes, best first, padded with -1 at the end. Rows without a code teach nothing.
+        ranks
+            Instead of rankings: (n, n_categories), 1 best, 0 unranked, equal ranks tie. Tied pairs are not
+            pairs.
+        """
+        if (rankings is None) == (ranks is None):
+            given = "neither" if ranks is None else "both"
+            raise ValueError(f"fit must be given rankings or ranks, got {given}")
+        X = self.read_rows(X)
+        if rankings is not None:
+            return self.fit_blocks([(X, np.asarray(rankings))])
+        ranks = np.asarray(ranks)
+        rankings, tied = rankings_from_ranks(ranks)
+        if self.n_categories not in (None, ranks.shape[1]):
+            raise ValueError(f"ranks must have n_categories ({self.n_categories}) columns, got {ranks.shape[1]}")
+        return self.learn_blocks([(X, rankings, tied)], ranks.shape[1])
+
+    def fit_blocks(self, blocks: Blocks) -> Self:
+        """Learn from blocks of rows.
+
+        Parameters
+        ----------
+        blocks
+            A sequence of (X, rankings) as in `fit`, or (X, rankings, tied); reading an item again must give the
+            same rows.
+        """
+        return self.learn_blocks(blocks, self.n_categories)
+
+    def predict(self, X: Rows) -> np.ndarray:
+        """Return all codes per row, best first; equal scores by training popularity, then lower code."""
+        scores = self.decision_function(X)
+        order = np.argsort(-scores[:, self.tie_order_], axis=1, kind="stable")
+        return self.tie_order_[order]
+
+    def predict_top_k(self, X: Rows, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best category codes and their scores, both (n, k), best first."""
+        if not 1 <= k <= self.n_categories_:
+            raise ValueError(f"k must be between 1 and n_categories ({self.n_categories_}), got {k}")
+        return self.top_k(self.check_rows(X), k)
+
+    def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return what `predict_top_k` does, of rows that were read and a k that was checked."""
+        codes = np.empty((rows.shape[0], k), np.int32)
+        scores = np.empty((rows.shape[0], k), np.float32)
+        for start in range(0, rows.shape[0], SCORE_ROWS):
+            part = slice(start, start + SCORE_ROWS)
+            top_k_rows(self.decision_function(rows[part]), self.tie_order_, codes[part], scores[part])
+        return codes, scores
+
+    def read_rows(self, X: Rows) -> Any:
+        """Return rows in the form the model learns from: finite float32 CSR."""
+        return as_csr(X)
+
+    def check_rows(self, X: Rows) -> Any:
+        """Return the rows to score; refuse an unfitted model, and rows of another width than in training."""
+        self.check_fitted()
+        rows = self.read_rows(X)
+        check_n_features(rows, self.n_features_in_)
+        return rows
+
+    @property
+    def n_categories_(self) -> int:
+        """Number of categories ranked."""
+        self.check_fitted()
+        return len(self.popularity_)
+
+    @property
+    def tie_order_(self) -> np.ndarray:
+        """Category codes by training popularity, then lower code."""
+        self.check_fitted()
+        return np.argsort(-self.popularity_, kind="stable").astype(np.int32)
+
+    def check_fitted(self) -> None:
+        """Refuse a model that has not learned yet."""
+        if not self.__sklearn_is_fitted__():
+            raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return "popularity_" in vars(self)
