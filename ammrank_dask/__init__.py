@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ammrank_dask.features.from_pandas import interest_features
+    from ammrank_dask.features.from_pandas import click_rankings, interest_features
     from ammrank_dask.features.store import Features, open_features, write_features
     from ammrank_dask.model.amm import AMM
     from ammrank_dask.model.amm_rank import AMMRank
@@ -26,6 +26,7 @@ _HOMES = {
     "AMMRankEnsemble": "model.ensemble",
     "Features": "features.store",
     "Qualifications": "scoring.qualifications",
+    "click_rankings": "features.from_pandas",
     "disagreement_error": "model.metrics",
     "exposure_report": "report.summary",
     "interest_features": "features.from_pandas",
@@ -45,6 +46,7 @@ __all__ = [
     "AMMRankEnsemble",
     "Features",
     "Qualifications",
+    "click_rankings",
     "disagreement_error",
     "exposure_report",
     "interest_features",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import scipy.sparse as sp
 
-from ammrank_dask.features.build import FeatureSettings, build_rows
-from ammrank_dask.ingest.interest_state import aggregate_events
+from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
+from ammrank_dask.ingest.interest_state import InterestState, aggregate_events
 from ammrank_dask.ingest.users import Demographics, describe_users
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
@@ -92,36 +93,110 @@ def interest_features(
         if value not in known:
             raise BadInput(f"{name} must be {' or '.join(known)}, got {value!r}")
     end = _microseconds(at)
-    table = pa.Table.from_pandas(events, preserve_index=False)
-    columns = EventColumns(timezone="UTC")
-    require_columns(table.schema, (USER_ID, GROUP, CATEGORY, TIMESTAMP), "events")
-    tree = _taxonomy_of(taxonomy, level, events[CATEGORY])
     used = tuple(GROUPS[:-1] if groups is None else groups)
     unknown = [group for group in used if group not in GROUPS]
     if unknown:
         raise BadInput(f"groups must be of {', '.join(GROUPS)}, got {', '.join(unknown)}")
-    mapping = EventMapping(
-        columns, {group: code for code, group in enumerate(GROUPS)}, frozenset(), tree, len(GROUPS),
-        GROUPS.index(CLICK_GROUP), _ANY_AGE_DAYS,
-    )  # fmt: skip
-    batch = decode_events(table, mapping, end=end, where="events")
-    _refuse_bad_rows(batch.status)
-    keep = batch.status == KEPT
-    ids = batch.ids if batch.user is None else batch.ids.take(batch.user)
-    kept = ids.take(np.flatnonzero(keep))
+    log = _decode(events, taxonomy, level, end)
     people = _people_of(users)
-    rows: UserIds = kept.sort_unique() if people is None else union([kept, people.user_ids])
-    state = aggregate_events(
-        rows, rows.positions_of(kept), batch.cell[keep], batch.time[keep], end=end, alpha=alpha, n_cells=mapping.n_cells
-    )
+    rows: UserIds = log.user_ids.sort_unique() if people is None else union([log.user_ids, people.user_ids])
+    state = log.interest_of(rows, end=end, alpha=alpha)
+    categories = log.taxonomy.categories
     settings = FeatureSettings(
-        GROUPS, used, tree.categories, alpha, intensity=intensity, recency=recency, demographics=people is not None
+        GROUPS, used, categories, alpha, intensity=intensity, recency=recency, demographics=people is not None
     )
     bucket, gender = describe_users(rows, people)
     indptr, indices, data = build_rows(state, bucket, gender, settings, end=end, dtype=np.float64)
     names = list(settings.columns.names)
     X = sp.csr_matrix((data, indices.astype(np.int32), indptr), shape=(len(rows), len(names)))
     return X, rows.to_pandas(), names
+
+
+def click_rankings(
+    events: pd.DataFrame,
+    after: Any,
+    until: Any,
+    user_ids: pd.Series,
+    taxonomy: pd.DataFrame | Mapping[str, str] | None = None,
+    *,
+    level: int = 2,
+    alpha: float = 0.97,
+) -> tuple[np.ndarray, list[str]]:
+    """Return the categories that users clicked in (after, until], by intensity: labels for features at `after`.
+
+    Parameters
+    ----------
+    events, taxonomy, level, alpha
+        As in `interest_features`; ad clicks are the events of group adc.
+    after, until
+        The label window; naive times are UTC.
+    user_ids
+        The users to rank for, in the order of the rows that come back.
+
+    Returns
+    -------
+    rankings
+        (n, m) category codes, best first, padded with -1; a user without clicks has a row of -1.
+    categories
+        The name of every code.
+
+    Examples
+    --------
+    >>> log = pd.DataFrame({"user_id": [7, 7, 7, 8], "group": ["adc", "adc", "adc", "pv"],
+    ...                     "category": ["Hats", "Shoes", "Shoes", "Hats"], "timestamp": pd.Timestamp("2026-01-03")})
+    >>> rankings, categories = click_rankings(log, "2026-01-01", "2026-02-01", pd.Series([7, 8]))
+    >>> categories, rankings.tolist()
+    (['Hats', 'Shoes'], [[1, 0], [-1, -1]])
+    """
+    begin, end = _microseconds(after), _microseconds(until)
+    if begin >= end:
+        raise BadInput(f"the label window must end after it begins, got {after} to {until}")
+    log = _decode(events, taxonomy, level, end)
+    categories = log.taxonomy.categories
+    is_click = (log.cell // len(categories) == GROUPS.index(CLICK_GROUP)) & (log.time > begin)
+    rows = ids_from_values(user_ids.unique()).sort_unique()
+    position = rows.positions_of(log.user_ids)
+    clicks = log.select(is_click & (position >= 0)).interest_of(rows, end=end, alpha=alpha)
+    category, _ = rank_users(clicks, len(categories))
+    length = np.diff(clicks.indptr)
+    rankings = np.full((len(rows), int(length.max(initial=0))), -1, np.int32)
+    rankings[np.arange(rankings.shape[1]) < length[:, None]] = category
+    return rankings[rows.positions_of(ids_from_values(user_ids.to_numpy()))], list(categories)
+
+
+@dataclass(frozen=True)
+class _Log:
+    """The events that count, decoded: a user, a cell (group × category) and a time each."""
+
+    taxonomy: Taxonomy
+    user_ids: UserIds
+    cell: np.ndarray
+    time: np.ndarray
+
+    def select(self, keep: np.ndarray) -> _Log:
+        """Return the events where `keep` is true."""
+        return _Log(self.taxonomy, self.user_ids.take(np.flatnonzero(keep)), self.cell[keep], self.time[keep])
+
+    def interest_of(self, rows: UserIds, *, end: int, alpha: float) -> InterestState:
+        """Return the interest state of users, who include all users of the events."""
+        n_cells = len(GROUPS) * len(self.taxonomy.categories)
+        position = rows.positions_of(self.user_ids)
+        return aggregate_events(rows, position, self.cell, self.time, end=end, alpha=alpha, n_cells=n_cells)
+
+
+def _decode(events: pd.DataFrame, taxonomy: pd.DataFrame | Mapping[str, str] | None, level: int, end: int) -> _Log:
+    table = pa.Table.from_pandas(events, preserve_index=False)
+    require_columns(table.schema, (USER_ID, GROUP, CATEGORY, TIMESTAMP), "events")
+    tree = _taxonomy_of(taxonomy, level, events[CATEGORY])
+    mapping = EventMapping(
+        EventColumns(timezone="UTC"), {group: code for code, group in enumerate(GROUPS)}, frozenset(), tree,
+        len(GROUPS), GROUPS.index(CLICK_GROUP), _ANY_AGE_DAYS,
+    )  # fmt: skip
+    batch = decode_events(table, mapping, end=end, where="events")
+    _refuse_bad_rows(batch.status)
+    keep = batch.status == KEPT
+    ids = batch.ids if batch.user is None else batch.ids.take(batch.user)
+    return _Log(tree, ids.take(np.flatnonzero(keep)), batch.cell[keep], batch.time[keep])
 
 
 def _microseconds(at: Any) -> int:

@@ -7,13 +7,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client, LocalCluster
 
-from ammrank_dask.workflows.examples.own_cluster import CATEGORIES, NOW, make_log, rank_clicks, run_example
-
-
-def test_rank_clicks__most_clicked_first():
-    clicks = pd.DataFrame({"user_id": [7, 7, 7, 9], "category": ["Hats", "Boots", "Hats", "Trains"]})
-    found = rank_clicks(clicks, pd.Series([7, 8, 9]))
-    assert found.tolist() == [[2, 0, -1, -1, -1, -1], [-1] * 6, [5, -1, -1, -1, -1, -1]]
+from ammrank_dask.workflows.examples.own_cluster import CATEGORIES, NOW, make_log, run_example
 
 
 def test_run_example__finds_the_favourites_of_most_users(tmp_path):

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client
 
-from ammrank_dask import exposure_report, interest_features, score, train, write_features
+from ammrank_dask import click_rankings, exposure_report, interest_features, score, train, write_features
 from ammrank_dask.monitor.plugin import page_address, watch_cluster
 
 CATEGORIES = ("Boots", "Flights", "Hats", "Hotels", "Shoes", "Trains")
@@ -42,14 +42,6 @@ def make_log(n_users: int, seed: int = 0) -> pd.DataFrame:
     )
 
 
-def rank_clicks(clicks: pd.DataFrame, user_ids: pd.Series) -> np.ndarray:
-    """Return for each user the codes of the categories they clicked, most clicks first, padded with -1."""
-    counts = clicks.groupby(["user_id", "category"]).size().unstack(fill_value=0)
-    table = counts.reindex(index=user_ids, columns=list(CATEGORIES), fill_value=0).to_numpy()
-    order = np.argsort(-table, axis=1, kind="stable")
-    return np.where(np.take_along_axis(table, order, axis=1) > 0, order, -1)
-
-
 def run_example(client: Client, folder: Path, n_users: int = 2_000) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Train on the clicks of the last month, score everybody now, and return qualifications and exposure."""
     log = make_log(n_users)
@@ -57,14 +49,12 @@ def run_example(client: Client, folder: Path, n_users: int = 2_000) -> tuple[pd.
     then = NOW - pd.Timedelta(days=LABEL_DAYS)
 
     X, user_ids, columns = interest_features(log, at=then, taxonomy=flat, level=1)
-    later = log[(log["group"] == "adc") & (log["timestamp"] > then)]
-    past = write_features(
-        folder / "past", X, user_ids, columns, rankings=rank_clicks(later, user_ids), categories=CATEGORIES
-    )
+    rankings, categories = click_rankings(log, then, NOW, user_ids, flat, level=1)
+    past = write_features(folder / "past", X, user_ids, columns, rankings=rankings, categories=categories)
     model = train(client, past, shards=2, epochs=3)
 
     X, user_ids, columns = interest_features(log, at=NOW, taxonomy=flat, level=1)
-    today = write_features(folder / "today", X, user_ids, columns, categories=CATEGORIES)
+    today = write_features(folder / "today", X, user_ids, columns, categories=categories)
     qualifications = score(client, model, today, folder / "qualifications", k=2)
     return qualifications.to_pandas(), exposure_report(client, qualifications)
 
