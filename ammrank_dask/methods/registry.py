@@ -23,6 +23,7 @@ REFERENCE = "amm-rank"
 """The method the others are compared with."""
 
 _HOMES = {
+    "popularity": "ammrank_dask.methods.popularity:Popularity",
     "amm": "ammrank_dask.model.amm:AMM",
     "central-mal": "ammrank_dask.methods.mallows:CentralMallows",
     "ag-mal": "ammrank_dask.methods.mallows:GroupMallows",
@@ -32,7 +33,7 @@ _HOMES = {
     REFERENCE: "ammrank_dask.model.amm_rank:AMMRank",
 }
 METHODS = tuple(_HOMES)
-"""All names, in the order of the paper's table."""
+"""All names: popularity, then the order of the paper's table."""
 
 _PLANE_GRID = [
     {"regularization": regularization, "max_planes": max_planes}

@@ -22,10 +22,11 @@ from ammrank_dask.methods.mallows import (
     count_preferences,
     find_center,
 )
+from ammrank_dask.methods.popularity import Popularity, count_points
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.rankings import rankings_from_ranks
 
-METHODS = [CentralMallows, GroupMallows, NeighborMallows, Logistic, PairwiseLogistic]
+METHODS = [Popularity, CentralMallows, GroupMallows, NeighborMallows, Logistic, PairwiseLogistic]
 
 
 def draw_users(n, n_categories, *, d=30, seed=0, values=8):
@@ -98,6 +99,26 @@ def test_find_center__is_never_worse_than_borda_and_no_single_move_helps(seed, n
 def test_find_center__equal_categories_stand_in_tie_order():
     np.testing.assert_array_equal(find_center(np.zeros((3, 3), np.int64), np.array([2, 0, 1])), [2, 0, 1])
     np.testing.assert_array_equal(find_center(np.zeros((9, 9), np.int64), np.arange(9)[::-1]), np.arange(9)[::-1])
+
+
+def test_popularity__counts_the_rows_and_then_their_places():
+    # 0 and 3 are ranked once each, 3 above 0; 2 twice; 1 and 4 by nobody.
+    rankings = np.array([[3, 2, 0], [2, -1, -1]])
+    model = Popularity(n_categories=5).fit(np.zeros((2, 1)), rankings)
+    np.testing.assert_array_equal(model.decision_function(np.ones((2, 1))), [[1, 0, 3, 2, 0]] * 2)
+
+
+@given(rank_rows)
+@settings(max_examples=100, deadline=None)
+def test_count_points__are_wins_and_half_ties_over_the_ranked(rows):
+    ranks = np.array(rows)
+    rankings, tied = rankings_from_ranks(ranks)
+    tied = tied if tied.size else np.zeros(rankings.shape, bool)
+    expected = np.zeros(ranks.shape[1])
+    for row in ranks:
+        for one, other in itertools.permutations(np.flatnonzero(row), 2):
+            expected[one] += 1.0 if row[one] < row[other] else 0.5 if row[one] == row[other] else 0.0
+    np.testing.assert_allclose(count_points(rankings, tied, ranks.shape[1]), expected)
 
 
 def test_ag_mal__predicts_the_group_and_falls_back_for_small_ones():
