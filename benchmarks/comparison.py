@@ -17,10 +17,10 @@ from ammrank_dask.methods.registry import METHODS, grid_of
 from ammrank_dask.storage.site.evaluations import PAGE, write_evaluation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.evaluate import evaluate_site, evaluate_table
-from ammrank_dask.workflows.features import training_features
-from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.evaluate import evaluate_site, evaluate_table
+from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 
 FIRST, DAYS = dt.date(2026, 1, 5), 60

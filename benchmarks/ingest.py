@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 from distributed import Client
 
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
 
 FIRST = dt.date(2026, 1, 5)

@@ -13,8 +13,8 @@ from distributed import Client
 
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.nightly import nightly
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
 
 FIRST = dt.date(2026, 1, 5)

@@ -18,8 +18,8 @@ from ammrank_dask.model.ensemble import AMMRankEnsemble
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, split_of
-from ammrank_dask.workflows.features import training_features
-from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 
 FIRST = dt.date(2026, 1, 5)

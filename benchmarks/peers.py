@@ -20,8 +20,8 @@ from ammrank_dask.evaluation.folds import Blocks
 from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import Setting, build_method
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.workflows.features import training_features
-from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.comparison import DAYS, LAST, comparison_site
 from benchmarks.measure import cluster, describe_machine, make_lake
 

@@ -7,8 +7,8 @@ import shutil
 import time
 from pathlib import Path
 
-from ammrank_dask.workflows.features import score_features, training_features
-from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.stages.features import score_features, training_features
+from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
 
 

@@ -11,8 +11,8 @@ from numcodecs import blosc
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.store.registry import FEATURES
-from ammrank_dask.workflows.features import score_features
-from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.stages.features import score_features
+from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
 
 

@@ -24,8 +24,8 @@ from ammrank_dask.model.plane_sums import PlaneSums, train_block
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, split_of
-from ammrank_dask.workflows.features import training_features
-from ammrank_dask.workflows.ingest import ingest
+from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of, worker_facts
 
 FIRST = dt.date(2026, 1, 5)

@@ -31,7 +31,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     """
     from ammrank_dask.simulation.simulate import simulate
     from ammrank_dask.workflows.cluster.open import open_cluster
-    from ammrank_dask.workflows.nightly import nightly
+    from ammrank_dask.workflows.stages.nightly import nightly
 
     place = Site(site.resolve())
     lake = place.path / "lake"

@@ -13,8 +13,8 @@ from lakes import At, date_of, event, event_folder, good_events, write_events, w
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.verify import command as verify
 
 LAST = 5

@@ -11,8 +11,8 @@ from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_text
-from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
+from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.verify import command as verify
 
 FIRST = dt.date(2026, 1, 5)

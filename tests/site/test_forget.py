@@ -20,10 +20,10 @@ from ammrank_dask.storage.site.forgotten import add_forgotten, drop_users, load_
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.registry import FEATURES, STATE
 from ammrank_dask.storage.store.runs import verify_run
-from ammrank_dask.workflows.forget import forget_users
-from ammrank_dask.workflows.ingest import ingest
-from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.stages.forget import forget_users
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.nightly import nightly
 
 N_DAYS = 7
 NUMBERS = list(range(101, 131))

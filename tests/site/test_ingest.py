@@ -23,9 +23,10 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import STATE
-from ammrank_dask.workflows.features import score_features, training_features
-from ammrank_dask.workflows.ingest import command, ingest
+from ammrank_dask.workflows.ingest import command
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.stages.features import score_features, training_features
+from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 
 FIRST = dt.date(2026, 1, 5)

@@ -14,13 +14,14 @@ from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, verify_run
-from ammrank_dask.workflows.features import score_features
-from ammrank_dask.workflows.ingest import ingest
-from ammrank_dask.workflows.nightly import nightly
-from ammrank_dask.workflows.score import score_users
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.stages.features import score_features
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.models import find_model
+from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
-from ammrank_dask.workflows.train import find_model, train_model
+from ammrank_dask.workflows.stages.score import score_users
+from ammrank_dask.workflows.stages.train import train_model
 
 FIRST = dt.date(2026, 1, 5)
 N_DAYS = 9

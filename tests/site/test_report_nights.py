@@ -21,10 +21,10 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, remove_run
-from ammrank_dask.workflows.ingest import ingest
-from ammrank_dask.workflows.nightly import nightly
-from ammrank_dask.workflows.report import write_night_report
 from ammrank_dask.workflows.session.config import check_config, write_config
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.nightly import nightly
+from ammrank_dask.workflows.stages.report import write_night_report
 
 FIRST = dt.date(2026, 1, 5)
 K = 5
@@ -191,12 +191,12 @@ def test_write_night_report__a_damaged_past_night_is_left_out(client, site, capl
     config = check_config(CONFIG, "test")
     known = ingest(client, site, config, day(6), with_lag=False)
     scored = open_run(site.qualifications_folder(day(6)))
-    with caplog.at_level("WARNING", "ammrank_dask.workflows.report"):
+    with caplog.at_level("WARNING", "ammrank_dask.workflows.stages.report"):
         write_night_report(client, site, config, known, scored, rebuild=True)
     summary = summary_of(site, 6)
     assert summary["drift"] is None
     assert summary["realised"][0]["measures"] is None
-    said = [record.getMessage() for record in caplog.records if record.name == "ammrank_dask.workflows.report"]
+    said = [record.getMessage() for record in caplog.records if record.name == "ammrank_dask.workflows.stages.report"]
     assert [line.partition(":")[0] for line in said] == [
         "the drift since the night before is not measured",
         f"what became of the night of {day(5)} is not measured",

@@ -23,14 +23,16 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import list_checksums
 from ammrank_dask.storage.store.runs import remove_run
 from ammrank_dask.workflows.explain import command as explain_command
-from ammrank_dask.workflows.explain import describe_feature, explain_user
-from ammrank_dask.workflows.features import score_features, training_features
-from ammrank_dask.workflows.ingest import ingest
-from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.score import command as score_command
-from ammrank_dask.workflows.score import find_previous, models_in_use, score_users
 from ammrank_dask.workflows.session.config import check_config, write_config
-from ammrank_dask.workflows.train import MODEL_NAME, find_model, train_model
+from ammrank_dask.workflows.stages.explain import describe_feature, explain_user
+from ammrank_dask.workflows.stages.features import score_features, training_features
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.models import MODEL_NAME, find_model
+from ammrank_dask.workflows.stages.nightly import nightly
+from ammrank_dask.workflows.stages.published import find_previous, models_in_use
+from ammrank_dask.workflows.stages.score import score_users
+from ammrank_dask.workflows.stages.train import train_model
 
 FIRST = dt.date(2026, 1, 5)
 NIGHT = FIRST + dt.timedelta(5)
@@ -225,7 +227,7 @@ def test_score_users__delta_is_against_the_last_published_night(client, place, m
         raise BadInput("no report")
 
     with monkeypatch.context() as patched:
-        patched.setattr("ammrank_dask.workflows.nightly.write_night_report", fail)
+        patched.setattr("ammrank_dask.workflows.stages.nightly.write_night_report", fail)
         with pytest.raises(BadInput, match="no report"):
             nightly(client, place, config_of(), NIGHT + dt.timedelta(1))
     assert place.qualifications_folder(NIGHT + dt.timedelta(1)).is_dir()

@@ -10,9 +10,10 @@ from distributed import Client, LocalCluster
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
-from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.session.config import check_config
-from ammrank_dask.workflows.train import command, train_model
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.train import train_model
+from ammrank_dask.workflows.train import command
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

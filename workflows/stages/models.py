@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.parts import check_files
-from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.storage.store.runs import Run, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import feature_settings
 
@@ -24,6 +27,14 @@ def checked_model(run: Run) -> Path:
 def load_site_model(run: Run) -> AMMRank:
     """Load the model of a run after checking its bytes."""
     return AMMRank.load(checked_model(run))
+
+
+def find_model(site: Site, date: dt.date) -> Run | None:
+    """Return the newest model that is not younger than a date, and that the gate did not turn down."""
+    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
+    rejected = rejected_models(site)
+    usable = [run for run in models if model_date(run) <= str(date) and run.digest not in rejected]
+    return max(usable, key=model_date, default=None)
 
 
 def model_identity(config: Config, taxonomy: Taxonomy) -> dict[str, str]:

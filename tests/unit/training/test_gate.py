@@ -19,11 +19,11 @@ from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.training.gate import NOBODY, Measures, compare_models, is_no_worse, measure_block
 from ammrank_dask.user_hash import split_of
-from ammrank_dask.workflows.nightly import nightly
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.stages.models import find_model
+from ammrank_dask.workflows.stages.nightly import nightly
+from ammrank_dask.workflows.stages.status import describe_site
 from ammrank_dask.workflows.stages.verdicts import find_verdict
-from ammrank_dask.workflows.status import describe_site
-from ammrank_dask.workflows.train import find_model
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

@@ -29,8 +29,8 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.checks import PrivateFiles, _compare_versions, check_workers, package_versions
 from ammrank_dask.workflows.cluster.memory_check import check_memory, largest_partition
 from ammrank_dask.workflows.cluster.open import open_cluster
-from ammrank_dask.workflows.ingest import ingest
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.stages.ingest import ingest
 
 FIRST = dt.date(2026, 1, 5)
 CONFIG = {

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, write_verdict
+from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.training.gate import Measures, compare_models, is_no_worse
-from ammrank_dask.workflows.features import training_features
-from ammrank_dask.workflows.ingest import Ingested
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import checked_model, fits, model_date
 
 
@@ -53,6 +54,21 @@ def choose_model(
         verdict = _judge(config, champion, challenger, old, new, settings)
         write_verdict(site, known.date, verdict, settings)
     return challenger if verdict.accepted else champion, verdict.facts["reason"]
+
+
+def is_due(site: Site, champion: Run | None, config: Config, known: Ingested) -> bool:
+    """Tell whether there is no model in use, it is of other features, or the last training is long enough ago.
+
+    A training whose model the gate turned down counts. Only what was known before this night decides, so that a rerun
+    decides alike.
+    """
+    if champion is None:
+        return True
+    if not fits(champion, config, known.taxonomy):
+        return True
+    judged = [date for date in verdict_dates(site) if date < known.date]
+    last = max([dt.date.fromisoformat(model_date(champion)), *judged])
+    return (known.date - last).days >= config.train.every_nights
 
 
 def _judge(

@@ -1,0 +1,164 @@
+"""Say why a user got their categories."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.user_lists import parse_integer_id
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.ids import UserIds, ids_from_values
+from ammrank_dask.storage.store.runs import is_finished, open_run
+from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
+from ammrank_dask.user_hash import partition_of
+from ammrank_dask.workflows.stages.models import load_site_model
+
+GROUP_WORDS = {
+    "pv": "page views of",
+    "sq": "searches in",
+    "slc": "search result clicks in",
+    "olc": "sponsored link clicks in",
+    "adv": "ad views of",
+    "adc": "ad clicks in",
+}
+
+
+def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None = None, n_features: int = 5) -> Any:
+    """Return the qualifications of one user, best first, each with the features that carried its score.
+
+    Parameters
+    ----------
+    date
+        The night; None for the published one.
+    user
+        The id as text.
+    k
+        Categories to explain; None for all the user holds.
+    n_features
+        Features to name for each category: those that weigh most, for or against.
+    """
+    night, quals = _find_night(site, date)
+    features, model = _find_inputs(site, quals)
+    ids = _parse_user(user, features.id_kind)
+    partition = int(partition_of(ids, features.n_partitions)[0])
+    part = features.partition(partition, variant=model.variant_)
+    row = int(part.user_ids.positions_of(ids)[0])
+    if row < 0:
+        raise BadInput(
+            f"the night of {night} has no user with that id; check the id, score.users and score.suppress of the config"
+        )
+    raw = features.partition(partition, variant=model.variant_, normalize=False).X[row].toarray()[0]
+    scores = {found.category: found for found in model.explain(part.X[row])}
+    held = quals.to_pandas(users=ids.to_arrow().to_pylist())
+    columns = features.columns_of(model.variant_)
+    settings = features.run.manifest["config"]
+    categories = []
+    for entry in held.to_dict("records")[:k]:
+        found = scores[features.categories.index(entry[CATEGORY])]
+        weighty = np.argsort(-np.abs(found.contributions), kind="stable")[:n_features]
+        categories.append(
+            {
+                "rank": entry[RANK],
+                "category": entry[CATEGORY],
+                "score": None if found.plane is None else entry[SCORE],
+                "plane": None if found.plane is None else found.plane + 1,
+                "planes": int(model.n_planes_[found.category]),
+                "constant": found.bias,
+                "features": [
+                    {
+                        "feature": columns[found.features[i]],
+                        "words": describe_feature(columns[found.features[i]], float(raw[found.features[i]]), settings),
+                        "contribution": float(found.contributions[i]),
+                    }
+                    for i in weighty
+                ],
+                "other_features": float(np.delete(found.contributions, weighty).sum()),
+            }
+        )
+    return {"date": str(night), "policy": quals.policy, "model": model_date(site, quals), "categories": categories}
+
+
+def describe_feature(column: str, value: float, settings: dict[str, Any]) -> str:
+    """Say in words what a column of a row means.
+
+    Examples
+    --------
+    >>> settings = {"intensity": "log1p", "alpha": 0.97}
+    >>> describe_feature("pv:intensity:Shoes", 1.3863, settings)
+    'page views of Shoes: 3.0, older ones count less'
+    >>> describe_feature("sq:recency:Hats", 0.97 ** 2, settings)
+    'searches in Hats: the last 2.0 days ago'
+    """
+    kind, _, rest = column.partition(":")
+    if kind in (AGE, GENDER):
+        return f"{kind} {rest}"
+    what, _, category = rest.partition(":")
+    events = f"{GROUP_WORDS.get(kind, f'{kind} events in')} {category}"
+    if what == INTENSITY and "alpha" in settings:
+        amount = math.expm1(value) if settings["intensity"] == "log1p" else value
+        return f"{events}: {amount:.1f}, older ones count less"
+    if what == RECENCY and "alpha" in settings and value > 0:
+        return f"{events}: the last {abs(math.log(value) / math.log(settings['alpha'])):.1f} days ago"
+    return column
+
+
+def model_date(site: Site, quals: Qualifications) -> str:
+    """Return the date of the model of a night."""
+    return str(open_run(_run_of(site, "models", quals)).manifest["config"]["date"])
+
+
+def _find_night(site: Site, date: dt.date | None) -> tuple[dt.date, Qualifications]:
+    if date is None:
+        current = site.current()
+        if current is None:
+            raise BadInput(f"{site.path} has nothing published yet; run `ammrank nightly {site.path}` first")
+        date = current.date
+    folder = site.qualifications_folder(date)
+    if not is_finished(folder):
+        raise BadInput(f"{date} was not scored; run `ammrank score {site.path} --date {date}` first")
+    return date, open_qualifications(folder)
+
+
+def _find_inputs(site: Site, quals: Qualifications) -> tuple[Features, AMMRank]:
+    features, model = (_run_of(site, folder, quals) for folder in ("features", "models"))
+    return open_features(features), load_site_model(open_run(model))
+
+
+def _run_of(site: Site, folder: str, quals: Qualifications) -> Path:
+    """Return the run that a night was scored from."""
+    wanted = quals.run.manifest["inputs"]["model" if folder == "models" else folder]
+    for path in site.finished_runs(folder):
+        if open_run(path).digest == wanted:
+            return path
+    raise BadInput(
+        f"the {folder} from which {quals.path.name.removeprefix('date=')} was scored are not kept any more;"
+        " explain the published night"
+    )
+
+
+def _parse_user(user: str, id_kind: str) -> UserIds:
+    if id_kind == "string":
+        return ids_from_values([user])
+    value = parse_integer_id(user)
+    if value is None:
+        raise BadInput("user ids of this site are 64-bit integers, found another text after --user")
+    return ids_from_values(np.array([value], np.int64))
+
+
+def describe_entry(entry: dict[str, Any]) -> list[str]:
+    """Return the lines that explain one category to a person."""
+    head = f"{entry['rank']:>2}. {entry['category']}"
+    if entry["plane"] is None:
+        return [f"{head}: no plane was learned for it; it stands here by popularity"]
+    lines = [f"{head}: score {entry['score']:+.3f}, plane {entry['plane']} of {entry['planes']}"]
+    lines += [f"    {feature['contribution']:+.3f}  {feature['words']}" for feature in entry["features"]]
+    lines += [f"    {entry['other_features']:+.3f}  all other features", f"    {entry['constant']:+.3f}  constant"]
+    return lines

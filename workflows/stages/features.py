@@ -1,0 +1,134 @@
+"""Build the features of all users at the end of a date, or those to train on."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ammrank_dask.features.build import FeatureSource, build_features
+from ammrank_dask.features.eligibility import Limits, limits_by_name
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_file, digest_of
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.storage.vocabulary import CLICK_GROUP
+from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.user_hash import partition_of
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.settings import feature_settings, lake_path
+from ammrank_dask.workflows.stages.ingest import Ingested
+
+
+def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
+    """Build the features of every user to be scored, at the end of the ingested date."""
+    suppressed, digest = suppressed_users(site, config, known)
+    source = FeatureSource(
+        known.date,
+        known.head,
+        (),
+        known.users,
+        config.score.users == "all",
+        id_kind=known.id_kind,
+        suppressed=suppressed,
+    )
+    inputs = {"state": known.head.digest, "users": known.users.digest if known.users else None, **digest}
+    return _build(client, site, config, known, _plan(config, known, source, inputs), progress)
+
+
+def training_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
+    """Build the features at the end of the lag date of the users who clicked in the label window after it."""
+    return _build(client, site, config, known, plan_training_features(site, config, known), progress)
+
+
+@dataclass(frozen=True)
+class PlannedFeatures:
+    """Features before they are built: from what, and the digest that names them."""
+
+    source: FeatureSource
+    inputs: dict[str, Any]
+    digest: str
+
+
+def plan_training_features(site: Site, config: Config, known: Ingested) -> PlannedFeatures:
+    """Return what `training_features` would build, so that one can ask whether it is needed."""
+    if known.lag is None:
+        raise BadInput(
+            f"the site knows {len(known.history)} days, a label window takes {config.label.days} and features some"
+            " before it; ingest more days or set label.days"
+        )
+    lag_date = known.date - dt.timedelta(config.label.days)
+    window = [(day, digest) for day, digest in known.history if day > lag_date]
+    suppressed, suppress_digest = suppressed_users(site, config, known)
+    limits = ranking_limits(config, known.taxonomy.categories)
+    source = FeatureSource(
+        lag_date,
+        known.lag,
+        (),
+        known.users,
+        False,
+        label_days=tuple((day, known.days[day]) for day, _ in window),
+        min_categories=config.label.min_categories,
+        id_kind=known.id_kind,
+        suppressed=suppressed,
+        limits=limits,
+    )
+    inputs = {
+        "state": known.lag.digest,
+        "users": known.users.digest if known.users else None,
+        "label_days": [[str(day), digest] for day, digest in window],
+        **suppress_digest,
+        **({"exclude_by_group": config.score.exclude_by_group} if limits.exclude_by_group else {}),
+    }
+    return _plan(config, known, source, inputs)
+
+
+def suppressed_users(site: Site, config: Config, known: Ingested) -> tuple[dict[int, UserIds], dict[str, str]]:
+    """Return the users to leave out, by partition, and what identifies them among the inputs of a run."""
+    if config.score.suppress is None:
+        return {}, {}
+    path = lake_path(site, config.score.suppress)
+    if not path.is_file():
+        raise BadInput(f"score.suppress must name a file of user ids, found none at {path}; write it or set null")
+    ids = read_user_list(path, known.id_kind, may_be_empty=True)
+    home = partition_of(ids, config.partitions)
+    by_partition = {int(i): ids.take(np.flatnonzero(home == i)) for i in np.unique(home)}
+    return by_partition, {"suppress": digest_file(path)}
+
+
+def ranking_limits(config: Config, categories: Sequence[str]) -> Limits:
+    """Return which categories are kept from groups of users."""
+    try:
+        return limits_by_name(categories, exclude_by_group=config.score.exclude_by_group)
+    except BadInput as error:
+        raise BadInput(f"score.{error}") from None
+
+
+def _plan(config: Config, known: Ingested, source: FeatureSource, inputs: dict[str, Any]) -> PlannedFeatures:
+    settings = feature_settings(config, known.taxonomy)
+    digest = digest_of(
+        [inputs, settings.columns.to_json(), settings.alpha, settings.intensity, settings.normalize,
+         source.all_users, source.min_categories, config.partitions]
+    )  # fmt: skip
+    return PlannedFeatures(source, inputs, digest)
+
+
+def _build(
+    client: Any, site: Site, config: Config, known: Ingested, planned: PlannedFeatures, progress: Progress
+) -> Run:
+    return build_features(
+        client,
+        planned.source,
+        feature_settings(config, known.taxonomy),
+        site.run("features", planned.source.date, planned.digest),
+        planned.digest,
+        click_group=CLICK_GROUP,
+        n_partitions=config.partitions,
+        inputs=planned.inputs,
+        progress=progress,
+    )

@@ -1,0 +1,63 @@
+"""Remove users from everything a site keeps, and keep them out of later nights."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from ammrank_dask.forget import forget_in_runs, scan_runs
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
+from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
+from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
+from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.tasks import Progress, silent
+
+
+def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = silent) -> dict[str, Any]:
+    """Put users on the list, remove them from all that is kept, and look that nothing of them is left.
+
+    The list is written first: whatever happens afterwards, later nights leave these users out, and the same command
+    goes on where it stopped.
+    """
+    head = site.current()
+    if head is None:
+        raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
+    ids = read_user_list(users, open_run(site.path / head.runs["head"]).manifest["config"]["id_kind"])
+    add_forgotten(site.path, ids)
+    _remove_leftovers(site)
+    runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
+    removed = forget_in_runs(client, site.path, runs, tables, progress=progress)
+    left = scan_runs(client, site.path, runs, tables, progress=progress)
+    if left.rows:
+        raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
+    listed = load_forgotten(site.path)
+    return {
+        "users": len(ids),
+        "files with them": removed.with_users,
+        "rows removed": removed.rows,
+        "files scanned": left.files,
+        "rows left": left.rows,
+        "on the list": len(listed.hashes) if listed is not None else 0,
+        "not changed": "trained models, which hold no user; the lake, which is yours; and systems that took them from "
+        "the qualifications, whose next delta does not name them: remove them there too",
+    }
+
+
+def _remove_leftovers(site: Site) -> None:
+    """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users."""
+    shutil.rmtree(site.scratch, ignore_errors=True)
+    finished = set(site.kept_runs())
+    for run in finished:
+        sweep_tree(run)
+    for folder in (*RUN_FOLDERS, "qualifications"):
+        levels = "*/*" if folder == "days" else "*"
+        for path in (site.path / folder).glob(levels):
+            if path not in finished and path.is_dir():
+                shutil.rmtree(path)
+    for path in (site.path / "quarantine").glob(f"{TEMPORARY}*"):
+        path.unlink()
+    for path in (site.path / "evaluations").glob("*/.rows-*"):  # of a comparison that was killed
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,59 @@
+"""Know what was published: the qualifications of past nights, and the models that scored them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from pathlib import Path
+
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.qualifications import KIND
+from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
+from ammrank_dask.workflows.stages.models import MODEL_KIND
+
+logger = logging.getLogger(__name__)
+
+
+def find_previous(site: Site, date: dt.date) -> Qualifications | None:
+    """Return the qualifications of the last night before a date that was published, None when there are none."""
+    nights = [site.qualifications_folder(night) for night in site.published_nights() if night < date]
+    kept = [path for path in nights if is_finished(path)]
+    return open_qualifications(kept[-1]) if kept else None
+
+
+def models_in_use(site: Site) -> list[Path]:
+    """Return the models that the kept qualifications were scored with; all models when that cannot be told."""
+    models = site.finished_runs("models")
+    try:
+        used = {
+            open_run(path.parent, KIND).manifest["inputs"]["model"]
+            for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}")
+        }
+        return [path for path in models if open_run(path).digest in used]
+    except DamagedStore as error:
+        logger.warning("all models are kept: %s", error)
+        return models
+
+
+def find_champion(site: Site, date: dt.date) -> Run | None:
+    """Return the model that scored the last published night before a date, None before the first one.
+
+    A model that `ammrank train` made by hand is none: it scores only when `ammrank score` is told to, or when a night
+    trains the same and the gate lets it through.
+    """
+    before = find_previous(site, date)
+    return None if before is None else _model_of(site, before.path)
+
+
+def find_published_model(site: Site, date: dt.date) -> Run | None:
+    """Return the model that scored the night of a date, if that is published: a rerun of it decides nothing anew."""
+    folder = site.qualifications_folder(date)
+    return _model_of(site, folder) if site.is_published(date) and is_finished(folder) else None
+
+
+def _model_of(site: Site, qualifications: Path) -> Run | None:
+    digest = open_run(qualifications).manifest["inputs"]["model"]
+    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
+    return next((model for model in models if model.digest == digest), None)

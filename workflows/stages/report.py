@@ -1,0 +1,204 @@
+"""Tell who is over-exposed and who is starved."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
+from ammrank_dask.report.by_demographic import rank_by_group
+from ammrank_dask.report.drift import align_exposure, measure_drift
+from ammrank_dask.report.exposure import Thresholds
+from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
+from ammrank_dask.report.summary import exposure_of, summarise
+from ammrank_dask.scoring.policies import PolicyCounts
+from ammrank_dask.scoring.qualification_rows import held_parts
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_of, read_json
+from ammrank_dask.storage.store.registry import DAY
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run
+from ammrank_dask.storage.vocabulary import CLICK_GROUP
+from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.ingest import Ingested
+from ammrank_dask.workflows.stages.published import find_previous
+from ammrank_dask.workflows.stages.verdicts import find_verdict
+
+logger = logging.getLogger(__name__)
+
+REPORT_FORMAT = 2
+"""Version of summary.json: a report of another version is measured again."""
+REALISED_NIGHTS = (1, 7, 30)
+
+
+def write_night_report(
+    client: Any,
+    site: Site,
+    config: Config,
+    known: Ingested,
+    qualifications: Run,
+    *,
+    rebuild: bool = False,
+    progress: Progress = silent,
+) -> Path:
+    """Write the report of a night and return its folder.
+
+    A report that was written from these qualifications is not measured again, unless `rebuild`: the nights before it
+    may be gone or others since, and a rerun must give the same bytes.
+    """
+    summary = None if rebuild else find_summary(site, config, qualifications)
+    if summary is None:
+        summary = measure_night(client, site, config, known, qualifications, progress=progress)
+    return draw_report(site, qualifications, summary)
+
+
+def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, Any] | None:
+    """Return the summary that was written from these qualifications with these settings, None if there is none."""
+    folder = site.report_folder(_date_of(qualifications))
+    try:
+        check_report(folder, [SUMMARY])
+        summary = read_json(folder / SUMMARY)
+    except DamagedStore:
+        return None
+    is_same = isinstance(summary, dict) and summary.get("source") == _source(config, qualifications)
+    return summary if is_same else None
+
+
+def measure_night(
+    client: Any, site: Site, config: Config, known: Ingested, qualifications: Run, *, progress: Progress = silent
+) -> dict[str, Any]:
+    """Return the content of `summary.json` of a night."""
+    facts, settings = qualifications.manifest["facts"], qualifications.manifest["config"]
+    before, drift = _compare_with_before(client, find_previous(site, known.date), qualifications, progress)
+    groups, parts = [], held_parts(qualifications)
+    if known.users is not None and known.users.n_parts == len(parts):
+        groups = rank_by_group(client, parts, known.users, settings["categories"], settings["k"], progress=progress)
+    summary = summarise(
+        {name: PolicyCounts.from_json(found) for name, found in facts["policies"].items()},
+        settings["policy"],
+        np.array(facts["clicks"], np.int64),
+        settings["categories"],
+        date=str(known.date),
+        cold_users=facts["cold_users"],
+        k=settings["k"],
+        n_of={name: found["n"] for name, found in facts["policies"].items() if "n" in found},
+        thresholds=Thresholds(**config.report.thresholds.model_dump()),
+        before=before,
+        drift=drift,
+        realised=[_look_back(client, site, config, known, nights, progress) for nights in REALISED_NIGHTS],
+        groups=groups,
+    )
+    summary["events_of_label_window"] = facts["events_of_label_window"]
+    summary["source"] = _source(config, qualifications)
+    verdict = find_verdict(site, known.date, qualifications.manifest["inputs"]["model"])
+    summary["gate"] = dict(verdict.facts) if verdict is not None else None
+    return summary
+
+
+def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:
+    """Write the files of a report from its summary and return their folder."""
+    date = _date_of(qualifications)
+    folder = site.report_folder(date)
+    manifest = qualifications.manifest
+    scored = f"../../{site.relative(qualifications.path)}"
+    links = {
+        SUMMARY: SUMMARY,
+        EXPOSURE: EXPOSURE,
+        "qualifications by user": f"{scored}/by_user/",
+        "their manifest": f"{scored}/manifest.json",
+    }
+    if site.run_folder(date).is_dir():  # a whole night: it leaves these when it ends
+        run = f"../../{site.relative(site.run_folder(date))}"
+        links |= {"run.json": f"{run}/run.json", "log": f"{run}/log.jsonl", "work of the cluster": PERFORMANCE_PAGE}
+    facts = {
+        "qualifications": qualifications.digest,
+        **{name: str(found) for name, found in manifest["inputs"].items() if found is not None},
+        **manifest["versions"],
+    }
+    about = {"links": links, "facts": facts}
+    write_report(folder, summary, exposure_of(summary), about)
+    return folder
+
+
+def _compare_with_before(
+    client: Any, previous: Qualifications | None, qualifications: Run, progress: Progress
+) -> tuple[tuple[str, PolicyCounts | None] | None, dict[str, Any] | None]:
+    """Return date and counts of the night before and the drift since; None when the two cannot be compared.
+
+    With another policy in force there are no counts: its exposure is no measure for this one.
+    """
+    parts = held_parts(qualifications)
+    if previous is None or previous.n_partitions != len(parts):
+        return None, None
+    settings = qualifications.manifest["config"]
+    categories, policy = settings["categories"], settings["policy"]
+    try:
+        drift = measure_drift(client, held_parts(previous.run), parts, categories, progress=progress)
+    except DamagedStore as error:
+        logger.warning("the drift since the night before is not measured: %s", error)
+        return None, None
+    drift["model_changed"] = previous.run.manifest["inputs"]["model"] != qualifications.manifest["inputs"]["model"]
+    date = str(_date_of(previous.run))
+    if previous.policy != policy:
+        return (date, None), drift
+    counts = previous.counts
+    exposure = align_exposure(counts.exposure, previous.categories, categories)
+    return (date, PolicyCounts(exposure, counts.categories_per_user)), drift
+
+
+def _look_back(
+    client: Any, site: Site, config: Config, known: Ingested, nights: int, progress: Progress
+) -> dict[str, Any]:
+    """Return what became of what a past night published; no measures when there is nothing, or no clicks since."""
+    date = known.date - dt.timedelta(nights)
+    found: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
+    folder = site.qualifications_folder(date)
+    if not site.is_published(date) or not is_finished(folder):
+        return found
+    categories = known.taxonomy.categories
+    first_cell = config.event_groups.index(CLICK_GROUP) * len(categories)
+    try:
+        past = open_qualifications(folder)
+        days = _days_since(site, known, date)
+        if days is None or past.n_partitions != config.partitions:
+            return found
+        night = PastNight(
+            held_parts(past.run),
+            [[day.part(number) for day in days] for number in range(config.partitions)],
+            most_clicked(past.facts["clicks"], past.categories, past.k, categories),
+            past.k,
+        )
+        cells = (first_cell, first_cell + len(categories))
+        return {**found, "measures": measure_realised(client, night, categories, cells, progress=progress)}
+    except DamagedStore as error:
+        logger.warning("what became of the night of %s is not measured: %s", date, error)
+        return found
+
+
+def _days_since(site: Site, known: Ingested, date: dt.date) -> list[Run] | None:
+    """Return the partials of the days after a date, those that are bridged left out; None when one is gone."""
+    runs = []
+    for day, digest in known.history:
+        if day <= date or digest is None:
+            continue
+        path = site.day_run(day, digest)
+        if not is_finished(path):
+            return None
+        runs.append(open_run(path, DAY.kind))
+    return runs
+
+
+def _date_of(qualifications: Run) -> dt.date:
+    return dt.date.fromisoformat(qualifications.manifest["config"]["date"])
+
+
+def _source(config: Config, qualifications: Run) -> str:
+    return digest_of([REPORT_FORMAT, qualifications.digest, config.report.model_dump()])
