@@ -1,0 +1,132 @@
+"""Say between which numbers of users every category must end: its floor and its cap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ammrank_dask.storage.errors import BadInput
+
+FLOOR, CAP = 0.25, 4.0
+"""Multiples of the click share: at this floor no category is starved as reports count it."""
+
+
+@dataclass(frozen=True)
+class ExposureBounds:
+    """The fewest (`floor`) and the most users (`cap`) of every category, (L,) int64; `slots` are handed out in all."""
+
+    floor: np.ndarray
+    cap: np.ndarray
+    slots: int
+
+    def n_outside(self, n_users: np.ndarray) -> int:
+        """Return by how many users the categories are above their caps and below their floors, together.
+
+        Examples
+        --------
+        >>> ExposureBounds(np.array([1, 2]), np.array([3, 3]), 6).n_outside(np.array([5, 1]))
+        3
+        """
+        return int((np.maximum(n_users - self.cap, 0) + np.maximum(self.floor - n_users, 0)).sum())
+
+
+def exposure_bounds(
+    categories: Sequence[str],
+    clicks: np.ndarray,
+    eligible: np.ndarray,
+    slots: int,
+    *,
+    floor: float = FLOOR,
+    cap: float = CAP,
+    floors: Mapping[str, float] | None = None,
+    caps: Mapping[str, float] | None = None,
+) -> ExposureBounds:
+    """Return the bounds of every category, or refuse those that no assignment can keep.
+
+    A category nobody may hold has none. Any other has a floor of one user or more.
+
+    Parameters
+    ----------
+    clicks
+        (L,) clicks on each category.
+    eligible
+        (L,) users who may hold it.
+    slots
+        Categories handed out in all.
+    floor, cap
+        Multiples of the click share: `floor` × click share × slots users at least, `cap` × that at most, and nowhere
+        more than may hold the category.
+    floors, caps
+        By name of the category, instead: a whole number of users, or a share of all slots below 1.
+    """
+    clicks = np.asarray(clicks, np.float64)
+    share = clicks / max(1.0, clicks.sum())
+    if floor < 0 or cap < floor:
+        raise BadInput(f"floor must be at least 0 and at most cap, got floor {floor:g} and cap {cap:g}")
+    fewest = _floors_by_share(floor, share, eligible, slots)
+    most = np.clip(np.floor(cap * share * slots).astype(np.int64), fewest, eligible)
+    codes = {name: code for code, name in enumerate(categories)}
+    for what, named, bound in (("floors", floors, fewest), ("caps", caps, most)):
+        for name, number in (named or {}).items():
+            if name not in codes:
+                raise BadInput(f"{what}: there is no ranked category {name!r}")
+            bound[codes[name]] = _count(what, name, number, slots)
+    for name in floors or {}:
+        if name not in (caps or {}):  # a floor by name lifts a cap that was not set by name
+            most[codes[name]] = max(most[codes[name]], fewest[codes[name]])
+    for name in caps or {}:
+        if name not in (floors or {}):
+            fewest[codes[name]] = min(fewest[codes[name]], most[codes[name]])
+    _refuse_impossible(categories, fewest, most, eligible, slots)
+    return ExposureBounds(fewest, np.minimum(most, eligible), slots)
+
+
+def _floors_by_share(floor: float, share: np.ndarray, eligible: np.ndarray, slots: int) -> np.ndarray:
+    """Return the users at which each category has `floor` times its click share, (L,) int64; one at least."""
+    exact = floor * share * slots
+    fewest = np.ceil(exact - 1e-9).astype(np.int64)
+    fewest += fewest / max(1, slots) < floor * share  # as reports compare the shares
+    fewest = np.clip(fewest, np.minimum(1, eligible), eligible)
+    too_many = int(fewest.sum()) - slots
+    # Floors of at most the click shares fit but for rounding up: that is given up where it adds most.
+    while floor <= 1 and too_many > 0 and (fewest > 1).any():
+        order = np.argsort(np.where(fewest > 1, exact - fewest, np.inf), kind="stable")
+        chosen = order[: min(too_many, int((fewest > 1).sum()))]
+        fewest[chosen] -= 1
+        too_many -= len(chosen)
+    return fewest
+
+
+def _count(what: str, name: str, number: float, slots: int) -> int:
+    """Return a bound that is set by name as users."""
+    if not isinstance(number, int | float | np.integer | np.floating) or number < 0 or not np.isfinite(number):
+        raise BadInput(f"{what}: {name!r} must be a number of users or a share of all slots below 1, got {number!r}")
+    if number < 1:
+        return int(np.ceil(number * slots) if what == "floors" else np.floor(number * slots))
+    if number != int(number):
+        raise BadInput(f"{what}: {name!r} must be a whole number of users or a share below 1, got {number!r}")
+    return int(number)
+
+
+def _refuse_impossible(
+    categories: Sequence[str], floor: np.ndarray, cap: np.ndarray, eligible: np.ndarray, slots: int
+) -> None:
+    """Refuse bounds that no assignment can keep, with the numbers."""
+    for code in np.flatnonzero(floor > eligible)[:1]:
+        raise BadInput(
+            f"the floor of {categories[code]!r} is {floor[code]} users and only {eligible[code]} may hold it; lower it"
+        )
+    for code in np.flatnonzero(floor > cap)[:1]:
+        raise BadInput(
+            f"the floor of {categories[code]!r} is {floor[code]} users, above its cap of {cap[code]}; "
+            "lower the floor or raise the cap"
+        )
+    if floor.sum() > slots:
+        raise BadInput(
+            f"the floors sum to {floor.sum()} users and there are {slots} slots for all; lower floor or raise k"
+        )
+    most = np.minimum(cap, eligible).sum()
+    if most < slots:
+        raise BadInput(f"the caps sum to {most} users and there are {slots} slots to fill; raise cap or lower k")

@@ -1,0 +1,160 @@
+"""Find the price of every category at which users, left to choose, share the categories out as is asked for.
+
+With prices π every user holds the k categories of highest chance − π. D(π) = Σ_u (the k best of chance − π) +
+Σ_c (cap_c·max(π_c, 0) − floor_c·max(−π_c, 0)) is at least the sum of chances of any assignment between floors and caps,
+and the lowest D equals that of the best one. D has corners; it is smoothed at a temperature that falls
+(`kernels.balanced.smooth_sums`), and every step goes to the minimum of a quadratic model inside a box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from ammrank_dask.kernels.balanced import smooth_sums, step_prices
+
+TEMPERATURES = (1e-2, 3e-3, 1e-3, 3e-4)
+"""Temperatures one after the other, as shares of the chance of an average slot at the start."""
+
+_MAX_STEPS = 30
+_SWEEPS = 2000
+_RIDGE = 1e-9
+
+
+@dataclass(frozen=True)
+class SmoothSums:
+    """Sums over users at some prices and a temperature; they add over blocks of users.
+
+    `total` is the smoothed dual without what the prices earn, `users` (L,) the shares that are held of each category,
+    `hessian` (L, L) the second derivatives.
+    """
+
+    total: float
+    users: np.ndarray
+    hessian: np.ndarray
+
+    def __add__(self, other: SmoothSums) -> SmoothSums:
+        """Return the sums of both sets of users."""
+        return SmoothSums(self.total + other.total, self.users + other.users, self.hessian + other.hessian)
+
+
+Evaluate = Callable[[np.ndarray, float], SmoothSums]
+"""Takes prices and a temperature, and returns the sums over all users."""
+
+
+def sum_block(chances: np.ndarray, prices: np.ndarray, k: int, temperature: float) -> SmoothSums:
+    """Return the sums of one block of users; `chances` (n, L) is below 0 where a user may not hold a category."""
+    n_categories = chances.shape[1]
+    users, hessian = np.zeros(n_categories), np.zeros((n_categories, n_categories))
+    total = smooth_sums(chances, prices, k, temperature, users, hessian)
+    return SmoothSums(total, users, hessian)
+
+
+@dataclass(frozen=True)
+class PriceSearch:
+    """Where a search for prices is: `reach` is how far the next step may go, `n_evaluations` what it took."""
+
+    prices: np.ndarray
+    reach: float
+    n_evaluations: int = 0
+
+
+def find_prices(
+    chances: np.ndarray,
+    floor: np.ndarray,
+    cap: np.ndarray,
+    k: int,
+    *,
+    temperatures: Sequence[float],
+    start: np.ndarray | None = None,
+) -> PriceSearch:
+    """Return prices for users whose chances are in memory.
+
+    Parameters
+    ----------
+    chances
+        (n, L) float32, below 0 where a user may not hold the category.
+    floor, cap
+        (L,) the fewest and the most users of each category; may be fractions where the users are a sample.
+    temperatures
+        Falling ones; with good prices to start from, the last alone will do.
+    start
+        (L,) prices to start from, by default 0.
+
+    Examples
+    --------
+    >>> chances = np.array([[0.5, 0.4], [0.5, 0.1]], np.float32)
+    >>> search = find_prices(chances, np.array([1, 1]), np.array([2, 2]), 1, temperatures=[1e-2, 1e-3])
+    >>> bool(0.1 < search.prices[0] - search.prices[1] < 0.4)
+    True
+    """
+
+    def evaluate(prices: np.ndarray, temperature: float) -> SmoothSums:
+        return sum_block(chances, prices, k, temperature)
+
+    search = PriceSearch(np.zeros(chances.shape[1]) if start is None else start.astype(np.float64), 5 * temperatures[0])
+    for temperature in temperatures:
+        search = descend(evaluate, floor, cap, search, temperature)
+    return search
+
+
+def descend(
+    evaluate: Evaluate,
+    floor: np.ndarray,
+    cap: np.ndarray,
+    search: PriceSearch,
+    temperature: float,
+    *,
+    max_steps: int = _MAX_STEPS,
+    tolerance: float = 1e-7,
+) -> PriceSearch:
+    """Lower the smoothed dual until a step promises less than `tolerance` of it, or after `max_steps`.
+
+    Every step costs one evaluation, and the start costs one. The last promise is taken without asking.
+    """
+    prices, reach = search.prices, search.reach
+    sums = evaluate(prices, temperature)
+    n_evaluations = 1
+    for number in range(max_steps + 1):
+        value = sums.total + earnings(prices, floor, cap)
+        step, promised = propose(prices, sums, floor, cap, reach)
+        if promised <= tolerance * abs(value) or number == max_steps:
+            prices = prices + step
+            break
+        trial = evaluate(prices + step, temperature)
+        n_evaluations += 1
+        gained = value - trial.total - earnings(prices + step, floor, cap)
+        if gained > 0:
+            prices, sums = prices + step, trial
+        if gained < 0.25 * promised:
+            reach *= 0.3
+        elif gained > 0.75 * promised and np.abs(step).max() > 0.9 * reach:
+            reach *= 2.5
+    return PriceSearch(prices, reach, search.n_evaluations + n_evaluations)
+
+
+def propose(
+    prices: np.ndarray, sums: SmoothSums, floor: np.ndarray, cap: np.ndarray, reach: float
+) -> tuple[np.ndarray, float]:
+    """Return the best step of the quadratic model with no price moving farther than `reach`, and what it promises."""
+    step = np.empty(len(prices))
+    # A category that nobody is near has no curvature; the ridge only keeps its step finite, the box keeps it short.
+    ridge = _RIDGE * max(float(np.trace(sums.hessian)), float(sums.users.sum()), 1e-300)
+    hessian = sums.hessian + ridge * np.eye(len(prices))
+    promised = step_prices(
+        prices, sums.users, hessian, floor.astype(np.float64), cap.astype(np.float64), reach, _SWEEPS, step
+    )
+    return step, float(promised)
+
+
+def earnings(prices: np.ndarray, floor: np.ndarray, cap: np.ndarray) -> float:
+    """Return what the prices add to the dual.
+
+    Examples
+    --------
+    >>> earnings(np.array([0.5, -0.25]), np.array([0, 4]), np.array([10, 10]))
+    4.0
+    """
+    return float((prices * np.where(prices > 0, cap, floor)).sum())
