@@ -123,7 +123,7 @@ def _find_border(value, near, n_near, wanted, start, temperature, out_share):
         total = 0.0
         slope = 0.0
         for i in range(n_near):
-            share = 1.0 / (1.0 + math.exp(-(value[near[i]] - border) / temperature))
+            share = 1.0 / (1.0 + math.exp(min(700.0, (border - value[near[i]]) / temperature)))
             out_share[i] = share
             total += share
             slope += share * (1.0 - share)

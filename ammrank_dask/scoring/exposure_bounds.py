@@ -66,7 +66,7 @@ def exposure_bounds(
     if floor < 0 or cap < floor:
         raise BadInput(f"floor must be at least 0 and at most cap, got floor {floor:g} and cap {cap:g}")
     fewest = _floors_by_share(floor, share, eligible, slots)
-    most = np.clip(np.floor(cap * share * slots).astype(np.int64), fewest, eligible)
+    most = np.clip(np.floor(cap * share * slots + 1e-9).astype(np.int64), fewest, eligible)
     codes = {name: code for code, name in enumerate(categories)}
     for what, named, bound in (("floors", floors, fewest), ("caps", caps, most)):
         for name, number in (named or {}).items():
@@ -104,7 +104,7 @@ def _count(what: str, name: str, number: float, slots: int) -> int:
     if not isinstance(number, int | float | np.integer | np.floating) or number < 0 or not np.isfinite(number):
         raise BadInput(f"{what}: {name!r} must be a number of users or a share of all slots below 1, got {number!r}")
     if number < 1:
-        return int(np.ceil(number * slots) if what == "floors" else np.floor(number * slots))
+        return int(np.ceil(number * slots - 1e-9) if what == "floors" else np.floor(number * slots + 1e-9))
     if number != int(number):
         raise BadInput(f"{what}: {name!r} must be a whole number of users or a share below 1, got {number!r}")
     return int(number)

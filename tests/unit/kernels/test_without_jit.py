@@ -7,7 +7,12 @@ from pathlib import Path
 
 import pytest
 
-KERNEL_TESTS = ["ingest/test_interest.py", "kernels/test_ammrank_kernel.py", "kernels/test_score_kernel.py"]
+KERNEL_TESTS = [
+    "ingest/test_interest.py",
+    "kernels/test_ammrank_kernel.py",
+    "kernels/test_score_kernel.py",
+    "kernels/test_balanced_kernel.py",
+]
 
 
 @pytest.mark.parametrize("name", KERNEL_TESTS)
