@@ -116,7 +116,7 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
         if step >= stop_step or n_total + np.uintp(most_births) > capacity:
             return position, step, loss
         start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
-        _add_products(block.data, block.indices, start, stop, sums, rule.bias, n_total, plane_score)
+        add_products(block.data, block.indices, start, stop, sums, rule.bias, n_total, plane_score)
 
         for category in range(n_categories):
             full = n_planes[category] > 0 and n_planes[category] >= rule.max_planes
@@ -163,7 +163,7 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
             pushed[n_pushed] = np.uintp(winner)
             n_pushed += 1
         if n_pushed > 0:
-            _add_pushes(block.data, block.indices, start, stop, plane_push, pushed[:n_pushed], rule.bias, n_total, sums)
+            add_pushes(block.data, block.indices, start, stop, plane_push, pushed[:n_pushed], rule.bias, n_total, sums)
             for place in range(n_pushed):
                 plane_push[pushed[place]] = nothing
         # Over the pushed pairs Σ ν (1 + g(k) − g(i)) is their weight less the sum of pushes times scores.
@@ -193,7 +193,7 @@ def score_rows(data, indices, indptr, weights, plane_start, bias, out_score):
     plane_score = np.zeros(weights.shape[1], np.float32)
     for row in range(out_score.shape[0]):
         start, stop = np.uintp(indptr[row]), np.uintp(indptr[row + 1])
-        _add_products(data, indices, start, stop, weights, bias, n_total, plane_score)
+        add_products(data, indices, start, stop, weights, bias, n_total, plane_score)
         for category in range(out_score.shape[1]):
             best = np.float32(-np.inf)
             for plane in range(np.uintp(plane_start[category]), np.uintp(plane_start[category + 1])):
@@ -214,7 +214,7 @@ def _push_pairs(ranking, tied, rank_weights, best_score, rival, push):
     # Groups of tied categories leave the rivals from the best on, so that each meets exactly those it is
     # preferred over.
     while first < length and ranking[first] >= 0:
-        end = _end_of_group(ranking, tied, first)
+        end = end_of_group(ranking, tied, first)
         for place in range(first, end):
             rival[np.uintp(ranking[place])] = -np.inf
         weight = rank_weights[first]
@@ -238,7 +238,7 @@ def _push_strongest(ranking, tied, rank_weights, best_score, rival, push):
 
     `rival` and `push` change in place. Of tied top categories the first is the one positive; the others are no rivals.
     """
-    for place in range(0, _end_of_group(ranking, tied, 0)):
+    for place in range(0, end_of_group(ranking, tied, 0)):
         rival[np.uintp(ranking[place])] = -np.inf
     strongest = np.uintp(0)
     for category in range(rival.shape[0]):
@@ -253,7 +253,7 @@ def _push_strongest(ranking, tied, rank_weights, best_score, rival, push):
 
 
 @kernel
-def _end_of_group(ranking, tied, first):
+def end_of_group(ranking, tied, first):
     """Return the place after the last category that ties with the one at place `first`."""
     end = first + 1
     if tied.shape[0] > 0:
@@ -263,7 +263,7 @@ def _end_of_group(ranking, tied, first):
 
 
 @kernel
-def _add_products(data, indices, start, stop, weights, bias, n_total, out_plane_score):
+def add_products(data, indices, start, stop, weights, bias, n_total, out_plane_score):
     """Write the inner product of one row with each of the first `n_total` planes."""
     bias_row = np.uintp(weights.shape[0] - 1)
     constant = np.float32(bias)
@@ -294,7 +294,7 @@ def _add_products(data, indices, start, stop, weights, bias, n_total, out_plane_
 
 
 @kernel
-def _add_pushes(data, indices, start, stop, plane_push, pushed, bias, n_total, sums):
+def add_pushes(data, indices, start, stop, plane_push, pushed, bias, n_total, sums):
     """Add push · x to the planes `pushed`; `plane_push` is 0 elsewhere. `sums` is changed in place."""
     bias_row = np.uintp(sums.shape[0] - 1)
     constant = np.float32(bias)

@@ -70,24 +70,24 @@ def score_top_k(data, indices, indptr, panels, kept, out_category, out_score, ou
     top_place = np.empty((k, LANES), np.int32)
     for first in range(0, n_rows, LANES):
         stop = min(n_rows, first + LANES)
-        _score_planes(data, indices, indptr, first, stop, panels, plane_score)
+        score_planes(data, indices, indptr, first, stop, panels, plane_score)
         for row in range(first, stop):
-            _reduce_planes(plane_score, np.uintp(row - first), panels, best)
+            reduce_planes(plane_score, np.uintp(row - first), panels, best)
             for slot in range(panels.place_of_slot.shape[0]):
                 scores[np.uintp(panels.place_of_slot[slot]), row - first] = best[slot]
-        _mask_scores(panels, kept, first, stop, scores)
+        mask_scores(panels, kept, first, stop, scores)
         if out_all.shape[0] > 0:
             for place in range(n_categories):
                 code = np.uintp(panels.tie_order[place])
                 for row in range(first, stop):
                     out_all[code, row] = scores[place, row - first]
-        _pick_best(scores, top_score, top_place)
+        pick_best(scores, top_score, top_place)
         for row in range(first, stop):
-            _write_row(top_score, top_place, row - first, row, panels, kept, out_category, out_score)
+            write_row(top_score, top_place, row - first, row, panels, kept, out_category, out_score)
 
 
 @kernel
-def _score_planes(data, indices, indptr, first, stop, panels, out_plane_score):
+def score_planes(data, indices, indptr, first, stop, panels, out_plane_score):
     """Write the score of every plane for the rows from `first` to `stop`, one panel after the other."""
     # Slices would be counted as references in the inner loops; offsets cost nothing.
     n_panels, n_weights, width = panels.weights.shape
@@ -139,7 +139,7 @@ def _add_products(data, indices, start, stop, weights, panel, lane, offset, out)
 
 
 @kernel
-def _reduce_planes(plane_score, lane, panels, out_best):
+def reduce_planes(plane_score, lane, panels, out_best):
     """Write the maximum over the planes of each slot."""
     start = np.uintp(0)
     for slot in range(np.uintp(out_best.shape[0])):
@@ -153,7 +153,7 @@ def _reduce_planes(plane_score, lane, panels, out_best):
 
 
 @kernel
-def _mask_scores(panels, kept, first, stop, scores):
+def mask_scores(panels, kept, first, stop, scores):
     """Set scores that are not allowed, or too low, to -inf."""
     nothing = np.float32(-np.inf)
     if kept.allowed.shape[0] > 0:
@@ -170,7 +170,7 @@ def _mask_scores(panels, kept, first, stop, scores):
 
 
 @kernel
-def _pick_best(scores, out_score, out_place):
+def pick_best(scores, out_score, out_place):
     """Write the k best places of each lane and their scores; -inf is no score and is never picked.
 
     Every score sinks through a list of the best so far, in all lanes at once and without a branch. A new score comes
@@ -198,7 +198,7 @@ def _pick_best(scores, out_score, out_place):
 
 
 @kernel
-def _write_row(top_score, top_place, lane, row, panels, kept, out_category, out_score):
+def write_row(top_score, top_place, lane, row, panels, kept, out_category, out_score):
     """Write the codes of one row, and fill it up with categories without planes."""
     k = out_category.shape[1]
     rank = 0

@@ -5,6 +5,11 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
+from ammrank_dask.kernels.ammrank_plus import own_value
+from ammrank_dask.kernels.plus_rows import OwnCells
+from ammrank_dask.model.plus_basis import PlusBasis
+from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
+
 
 @dataclass(frozen=True)
 class CategoryScore:
@@ -69,3 +74,92 @@ def explain_row(
             )
         )
     return found
+
+
+@dataclass(frozen=True)
+class PlusScore(CategoryScore):
+    """The score of one category under AMM-rank-plus, and where it comes from.
+
+    `score` = `prior` + Σ `own_contributions` + `bias` + Σ `contributions` + Σ `membership_contributions`. `plane` is
+    None where the zero plane won: nothing but prior and own term counts then. `own_features` (k,) are the row's columns
+    that are the category's own, `memberships` (k,) the centres the row belongs to; all largest contribution first.
+    """
+
+    prior: float
+    own_features: np.ndarray
+    own_contributions: np.ndarray
+    memberships: np.ndarray
+    membership_contributions: np.ndarray
+
+
+def explain_plus_row(
+    row: sp.csr_matrix | sp.csr_array,
+    basis: PlusBasis,
+    weights: np.ndarray,
+    plane_category: np.ndarray,
+    bias: float,
+    categories: np.ndarray,
+) -> list[PlusScore]:
+    """Return the explanation of each of `categories`, in their order.
+
+    Parameters
+    ----------
+    row
+        (1, d) CSR as stored.
+    basis
+        Prior, clusterings and own term of the model.
+    weights, plane_category, bias
+        As in `explain_row`, over the columns of the row and its memberships; the category of each plane.
+    """
+    cells = basis.own.cells(basis.n_columns)
+    rows = prepare_plus_rows(row, basis.memberships.kernel_form(), cells)
+    own = np.array([_own_value(rows, cell, basis, cells) for cell in range(len(rows.data))])
+    values = rows.data.astype(np.float64)
+    plane_scores = values @ weights[rows.indices] + bias * weights[-1].astype(np.float64)
+    is_member = rows.indices >= basis.n_features
+    n_planes = np.bincount(plane_category, minlength=len(basis.prior))
+    start = np.concatenate([[0], np.cumsum(n_planes)])
+    explained = []
+    for category in categories:
+        first, stop = start[category], start[category + 1]
+        winner = int(first + np.argmax(plane_scores[first:stop])) if stop > first else -1
+        if winner >= 0 and plane_scores[winner] < 0 and n_planes[category] < basis.limit[category]:
+            winner = -1
+        by_cell = values * weights[rows.indices, winner] if winner >= 0 else np.zeros(len(values))
+        constant = float(bias * weights[-1, winner]) if winner >= 0 else 0.0
+        mine = np.flatnonzero(cells.category[rows.indices] == category)
+        features, contributions = _largest_first(rows.indices, by_cell, np.flatnonzero(~is_member & (values != 0)))
+        own_features, own_contributions = _largest_first(rows.indices, own, mine)
+        members, member_contributions = _largest_first(rows.indices, by_cell, np.flatnonzero(is_member))
+        prior = float(basis.prior[category])
+        explained.append(
+            PlusScore(
+                category=int(category),
+                score=prior + constant + float(own_contributions.sum() + by_cell.sum()),
+                plane=winner - int(first) if winner >= 0 else None,
+                bias=constant,
+                features=features,
+                contributions=contributions,
+                prior=prior,
+                own_features=own_features,
+                own_contributions=own_contributions,
+                memberships=members - basis.n_features,
+                membership_contributions=member_contributions,
+            )
+        )
+    return explained
+
+
+def _own_value(rows: PlusRows, cell: int, basis: PlusBasis, cells: OwnCells) -> float:
+    """Return what a cell of a single row adds to the score of the category whose own it is."""
+    kind = int(cells.kind[rows.indices[cell]])
+    if kind < 0:
+        return 0.0
+    linear = rows.data[cell] * rows.own_scale[0, basis.own.group[kind]]
+    return float(own_value(basis.own.weights, kind, linear, rows.knot[cell]))
+
+
+def _largest_first(columns: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the chosen columns and their values, largest value first."""
+    order = chosen[np.argsort(-values[chosen], kind="stable")]
+    return columns[order].astype(np.int64), values[order]

@@ -4,6 +4,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.kernels.scoring import Filter, Panels, score_top_k
+from ammrank_dask.kernels.scoring_plus import PlusPanels, score_plus_top_k
 
 _PANEL_BYTES = 512 * 1024
 _PANEL_WIDTH = (32, 256)
@@ -24,8 +25,7 @@ def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: n
     bias
         The value of the constant last feature.
     """
-    n_weights, n_planes = weights.shape
-    n_categories = len(tie_order)
+    n_planes, n_categories = weights.shape[1], len(tie_order)
     counts = np.bincount(plane_category, minlength=n_categories)
     slots = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     slot_of = np.zeros(n_categories, np.int64)
@@ -33,10 +33,7 @@ def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: n
     first = np.concatenate([[0], np.cumsum(counts)])[plane_category]
     number = np.arange(n_planes) - first
     order = np.lexsort((slot_of[plane_category], number))
-    n_panels, width = _cut_panels(n_weights, n_planes)
-    padded = np.zeros((n_weights, n_panels * width), np.float32)
-    padded[:, :n_planes] = weights[:, order]
-    panels = np.ascontiguousarray(padded.reshape(n_weights, n_panels, width).transpose(1, 0, 2))
+    panels = cut_into_panels(weights[:, order])
     place = np.empty(n_categories, np.int64)
     place[tie_order] = np.arange(n_categories)
     return Panels(
@@ -45,7 +42,12 @@ def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: n
 
 
 def top_categories(
-    X: sp.csr_matrix | sp.csr_array, panels: Panels, k: int, limits: Filter | None = None, *, keep_all: bool = False
+    X: sp.csr_matrix | sp.csr_array,
+    panels: Panels | PlusPanels,
+    k: int,
+    limits: Filter | None = None,
+    *,
+    keep_all: bool = False,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return codes (n, k) int32 and scores (n, k) float32, best first, and if asked for all scores (L, n).
 
@@ -57,8 +59,18 @@ def top_categories(
     codes = np.empty((n_rows, k), np.int32)
     scores = np.empty((n_rows, k), np.float32)
     everything = np.empty((n_categories, n_rows) if keep_all else (0, 0), np.float32)
-    score_top_k(X.data, X.indices, X.indptr, panels, limits, codes, scores, everything)
+    kernel = score_plus_top_k if isinstance(panels, PlusPanels) else score_top_k
+    kernel(X.data, X.indices, X.indptr, panels, limits, codes, scores, everything)
     return codes, scores, everything
+
+
+def cut_into_panels(weights: np.ndarray) -> np.ndarray:
+    """Return (d + 1, n_planes) weights as (n_panels, d + 1, width) float32, zeros behind the last plane."""
+    n_weights, n_planes = weights.shape
+    n_panels, width = _cut_panels(n_weights, n_planes)
+    padded = np.zeros((n_weights, n_panels * width), np.float32)
+    padded[:, :n_planes] = weights
+    return np.ascontiguousarray(padded.reshape(n_weights, n_panels, width).transpose(1, 0, 2))
 
 
 def _cut_panels(n_weights: int, n_planes: int) -> tuple[int, int]:

@@ -1,0 +1,311 @@
+"""Train AMM-rank-plus: a logistic loss over a row's pairs, steps by feature, and own weights all categories share."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from ammrank_dask.kernels.ammrank import add_products, end_of_group
+from ammrank_dask.kernels.jit import kernel
+
+# Above this share of pushed planes one contiguous multiply-add over all planes is cheaper than single writes.
+_DENSE_SHARE = 0.1
+_LOWEST_EXPONENT = np.float32(-80.0)
+# Eight factors of e^-80 on top of it are still above the least float64.
+_SMALL_PRODUCT = 1e-20
+
+
+class PlusBlock(NamedTuple):
+    """Training rows as `plus_rows.write_rows` makes them, and what each row ranks, as in `ammrank.Block`."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    knot: np.ndarray
+    own_scale: np.ndarray
+    rankings: np.ndarray
+    tied: np.ndarray
+
+
+class PlusRule(NamedTuple):
+    """How a step is made: λ and η of w = S / (λt + √H/η), the value of the constant last feature, the prior of each
+    category, its limit of planes, and of the own columns kind and category, and the group of each kind."""
+
+    regularization: float
+    rate: float
+    bias: float
+    prior: np.ndarray
+    limit: np.ndarray
+    own_kind: np.ndarray
+    own_category: np.ndarray
+    own_group: np.ndarray
+
+
+class PlusSums(NamedTuple):
+    """What training adds up.
+
+    `sums`, `category` and `n_planes` are those of `ammrank.Planes`. `squares` (d + 1,) float64 is H, the squared
+    pushes that met each feature. `own_sums` and `own_squares` (n_kinds, 2 + most knots) float64 are those of the own
+    weights, the linear one first, then one a knot, and nothing in the last.
+    """
+
+    sums: np.ndarray
+    category: np.ndarray
+    n_planes: np.ndarray
+    squares: np.ndarray
+    own_sums: np.ndarray
+    own_squares: np.ndarray
+
+
+HAT_SCALE = np.float32(0.1)
+
+
+@kernel
+def train_plus_rows(block, order, rule, step, state):
+    """Make one step for each row in `order`, as far as the planes fit.
+
+    The score of a category is prior + own term + the best of its planes. The push of a pair i ≻ k is
+    e^s_k / (e^s_k + e^s_i) / pairs of the row; S of the winning plane grows by push · z, H by z² · Σ push² over the
+    pushes that reach a plane, and an own weight is η Σ G / √(Σ G²) of its gradients G. The zero plane wins where no
+    plane is above 0; a positive push makes it a plane of its own, any other push on it is lost. Rows without a pair are
+    no steps. `state` is changed in place.
+
+    Returns
+    -------
+    (position, step, loss)
+        How many rows of `order` were visited, the next step's t, and the sum over the rows of the mean of
+        ln(1 + e^(s_k − s_i)) over their pairs, each before its own step. Fewer than all were visited when the planes
+        may have no room for the births of the next row.
+    """
+    sums, plane_category, n_planes = state.sums, state.category, state.n_planes
+    n_categories, capacity = n_planes.shape[0], sums.shape[1]
+    max_length = block.rankings.shape[1]
+    bias_row = np.uintp(sums.shape[0] - 1)
+    n_total = np.uintp(n_planes.sum())
+    nothing = np.float32(0.0)
+    longest = 0
+    for row in range(block.indptr.shape[0] - 1):
+        longest = max(longest, block.indptr[row + 1] - block.indptr[row])
+    scaled = np.zeros(longest, np.float32)
+    features = np.zeros(longest, np.uintp)
+    plane_score = np.zeros(capacity, np.float32)
+    plane_push = np.zeros(capacity, np.float32)
+    score = np.zeros(n_categories, np.float32)
+    best_plane = np.full(n_categories, -1, np.int64)
+    strength = np.zeros(n_categories, np.float32)
+    rival = np.zeros(n_categories, np.float32)
+    push = np.zeros(n_categories, np.float32)
+    right = np.zeros(n_categories, np.float32)
+    wrong = np.zeros(n_categories, np.float32)
+    pushed = np.zeros(n_categories, np.uintp)
+    own = np.zeros(n_categories, np.float32)
+    own_weight = np.zeros(state.own_sums.shape, np.float32)
+    own_gradient = np.zeros(state.own_sums.shape, np.float64)
+    has_own = state.own_sums.shape[0] > 0
+    weigh_own(state.own_sums, state.own_squares, rule.rate, own_weight)
+    loss = 0.0
+
+    for position in range(order.shape[0]):
+        row = order[position]
+        n_pairs = count_pairs(block.rankings[row], block.tied[row], n_categories)
+        if n_pairs == 0:
+            continue
+        if n_total + np.uintp(max_length) > capacity:
+            return position, step, loss
+        start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
+        length = stop - start
+        decay = rule.regularization * step
+        for cell in range(length):
+            feature = np.uintp(block.indices[start + cell])
+            features[cell] = feature
+            scaled[cell] = block.data[start + cell] / np.float32(decay + np.sqrt(state.squares[feature]) / rule.rate)
+        constant = rule.bias / (decay + np.sqrt(state.squares[bias_row]) / rule.rate)
+        add_products(scaled, features, np.uintp(0), length, sums, constant, n_total, plane_score)
+
+        for category in range(n_categories):
+            full = n_planes[category] > 0 and n_planes[category] >= rule.limit[category]
+            score[category] = np.float32(-np.inf) if full else nothing
+            best_plane[category] = -1
+            push[category] = nothing
+            own[category] = rule.prior[category]
+        for plane in range(n_total):
+            owner = np.uintp(plane_category[plane])
+            if plane_score[plane] > score[owner]:
+                score[owner] = plane_score[plane]
+                best_plane[owner] = plane
+        if has_own:
+            _add_own(block, row, rule, own_weight, own)
+        top = np.float32(-np.inf)
+        for category in range(n_categories):
+            score[category] += own[category]
+            top = max(top, score[category])
+        for category in range(n_categories):
+            strength[category] = np.exp(max(score[category] - top, _LOWEST_EXPONENT))
+            rival[category] = strength[category]
+        loss += _push_logistic(block.rankings[row], block.tied[row], strength, rival, right, wrong, push) / n_pairs
+
+        n_pushed = 0
+        reached = 0.0
+        share = np.float32(1.0 / n_pairs)
+        for category in range(n_categories):
+            push[category] *= share
+            if push[category] == nothing:
+                continue
+            winner = best_plane[category]
+            if winner < 0:
+                if push[category] < nothing or n_planes[category] >= rule.limit[category]:
+                    continue
+                winner = np.int64(n_total)
+                plane_category[winner] = category
+                n_planes[category] += 1
+                n_total += np.uintp(1)
+            reached += np.float64(push[category]) * push[category]
+            plane_push[winner] = push[category]
+            pushed[n_pushed] = np.uintp(winner)
+            n_pushed += 1
+        if n_pushed > 0:
+            _add_row(block.data, start, features[:length], rule.bias, plane_push, pushed[:n_pushed], n_total, sums)
+            for place in range(n_pushed):
+                plane_push[pushed[place]] = nothing
+            for cell in range(length):
+                value = np.float64(block.data[start + cell])
+                state.squares[features[cell]] += value * value * reached
+            state.squares[bias_row] += rule.bias * rule.bias * reached
+        if has_own:
+            _push_own(block, row, rule, push, own_gradient, state.own_sums, state.own_squares)
+            weigh_own(state.own_sums, state.own_squares, rule.rate, own_weight)
+        step += 1
+    return order.shape[0], step, loss
+
+
+@kernel
+def count_pairs(ranking, tied, n_categories):
+    """Return the number of pairs i ≻ k of one row; tied categories are no pairs."""
+    n_pairs = 0
+    first = 0
+    while first < ranking.shape[0] and ranking[first] >= 0:
+        end = end_of_group(ranking, tied, first)
+        n_pairs += (end - first) * (n_categories - end)
+        first = end
+    return n_pairs
+
+
+@kernel
+def weigh_own(own_sums, own_squares, rate, out_weight):
+    """Write the own weights η Σ G / √(Σ G²), 0 where there was no gradient."""
+    for kind in range(own_sums.shape[0]):
+        for place in range(own_sums.shape[1]):
+            square = own_squares[kind, place]
+            out_weight[kind, place] = rate * own_sums[kind, place] / np.sqrt(square) if square > 0 else 0.0
+
+
+@kernel
+def _add_own(block, row, rule, own_weight, out_score):
+    """Add the own term of one row to the score of each category."""
+    for cell in range(np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])):
+        column = np.uintp(block.indices[cell])
+        kind = rule.own_kind[column]
+        if kind >= 0:
+            linear = block.data[cell] * block.own_scale[row, rule.own_group[kind]]
+            out_score[rule.own_category[column]] += own_value(own_weight, kind, linear, block.knot[cell])
+
+
+@kernel
+def own_value(own_weight, kind, linear, knot):
+    """Return what one own column adds to the score of its category."""
+    value = own_weight[kind, 0] * linear
+    if knot >= 0:
+        place = np.int64(knot)
+        share = knot - np.float32(place)
+        hats = (np.float32(1.0) - share) * own_weight[kind, place + 1] + share * own_weight[kind, place + 2]
+        value += HAT_SCALE * hats
+    return value
+
+
+@kernel
+def _push_own(block, row, rule, push, gradient, own_sums, own_squares):
+    """Add the gradients of one row to the sums of the own weights; `gradient` is work space, 0 before and after."""
+    for cell in range(np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])):
+        column = np.uintp(block.indices[cell])
+        kind = rule.own_kind[column]
+        if kind >= 0:
+            pushed = push[rule.own_category[column]]
+            gradient[kind, 0] += pushed * (block.data[cell] * block.own_scale[row, rule.own_group[kind]])
+            knot = block.knot[cell]
+            if knot >= 0:
+                place = np.int64(knot)
+                share = knot - np.float32(place)
+                gradient[kind, place + 1] += HAT_SCALE * pushed * (np.float32(1.0) - share)
+                gradient[kind, place + 2] += HAT_SCALE * pushed * share
+    for kind in range(own_sums.shape[0]):
+        for place in range(own_sums.shape[1]):
+            own_sums[kind, place] += gradient[kind, place]
+            own_squares[kind, place] += gradient[kind, place] * gradient[kind, place]
+            gradient[kind, place] = 0.0
+
+
+@kernel
+def _push_logistic(ranking, tied, strength, rival, right, wrong, push):
+    """Add the pushes of all pairs of one row to `push`, and return Σ ln(1 + e^(s_k − s_i)); `rival` changes too.
+
+    `strength` is e^s of each category, and `rival` the same at first: a category leaves the rivals (0) when it is its
+    turn, so that each meets exactly those it is preferred over. `right` and `wrong` are work space.
+    """
+    nothing = np.float32(0.0)
+    n_categories = rival.shape[0]
+    loss = 0.0
+    product = 1.0
+    first = 0
+    while first < ranking.shape[0] and ranking[first] >= 0:
+        end = end_of_group(ranking, tied, first)
+        for place in range(first, end):
+            rival[np.uintp(ranking[place])] = nothing
+        for place in range(first, end):
+            preferred = np.uintp(ranking[place])
+            own = strength[preferred]
+            for category in range(n_categories):
+                inverse = np.float32(1.0) / (rival[category] + own)
+                wrong[category] = rival[category] * inverse
+                push[category] -= wrong[category]
+                right[category] = own * inverse
+            won = nothing
+            category = 0
+            # The chance to be right of a category that is no rival is 1. Four at a time, added in a fixed order.
+            while category + 4 <= n_categories:
+                a, b, c, d = right[category], right[category + 1], right[category + 2], right[category + 3]
+                won += (wrong[category] + wrong[category + 1]) + (wrong[category + 2] + wrong[category + 3])
+                product *= (np.float64(a) * b) * (np.float64(c) * d)
+                if product < _SMALL_PRODUCT:
+                    loss -= np.log(product)
+                    product = 1.0
+                category += 4
+            while category < n_categories:
+                won += wrong[category]
+                product *= np.float64(right[category])
+                category += 1
+            if product < _SMALL_PRODUCT:
+                loss -= np.log(product)
+                product = 1.0
+            push[preferred] += won
+        first = end
+    return loss - np.log(product)
+
+
+@kernel
+def _add_row(data, start, features, bias, plane_push, pushed, n_total, sums):
+    """Add push · z to the planes `pushed`; `plane_push` is 0 elsewhere. `sums` is changed in place."""
+    bias_row = np.uintp(sums.shape[0] - 1)
+    constant = np.float32(bias)
+    if pushed.shape[0] < _DENSE_SHARE * n_total:
+        for place in range(pushed.shape[0]):
+            sums[bias_row, pushed[place]] += plane_push[pushed[place]] * constant
+        for cell in range(features.shape[0]):
+            feature, value = features[cell], data[start + np.uintp(cell)]
+            for place in range(pushed.shape[0]):
+                sums[feature, pushed[place]] += plane_push[pushed[place]] * value
+    else:
+        for plane in range(n_total):
+            sums[bias_row, plane] += plane_push[plane] * constant
+        for cell in range(features.shape[0]):
+            feature, value = features[cell], data[start + np.uintp(cell)]
+            for plane in range(n_total):
+                sums[feature, plane] += plane_push[plane] * value

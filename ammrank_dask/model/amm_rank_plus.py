@@ -1,0 +1,357 @@
+"""Learn to rank categories with AMM-rank-plus: a prior, an own term, memberships and planes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from ammrank_dask.kernels.scoring_plus import PlusPanels
+from ammrank_dask.model.estimator import RankingEstimator
+from ammrank_dask.model.explain import PlusScore, explain_plus_row
+from ammrank_dask.model.memberships import GEOMETRIES, membership_arrays, memberships_from
+from ammrank_dask.model.own_term import OwnTerm, check_own_columns
+from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.plus_basis import PlusBasis, count_rankings, make_basis, sample_rows, sample_size
+from ammrank_dask.model.plus_panels import arrange_plus
+from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
+from ammrank_dask.model.plus_sums import RATE, PlusMean, PlusState, train_plus_block
+from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
+from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.models import load_model, save_model
+
+logger = logging.getLogger(__name__)
+
+_KEPT_BYTES = 512 << 20
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class AMMRankPlus(RankingEstimator):
+    """Rank categories by s_i(x) = b_i + Σ_q h_q(x_qi) + max_j w_ij · z, learned from partial rankings.
+
+    b_i is the log odds of a click on i in the training rows. h_q, shared by all categories, is what the row's own
+    column of kind q for the category counts. z is the row at norm 1, how much it belongs to the nearest centres of some
+    clusterings, and a constant. Rows are given as they are stored: the model normalises them itself.
+
+    Parameters
+    ----------
+    kappa
+        κ, above 0: λ = κ / training rows. Large κ falls back to prior and own term.
+    max_planes, clickers_per_plane
+        A category has one plane for so many training rows that rank it, between 1 and `max_planes`.
+    epochs
+        Passes over the rows.
+    n_clusterings, n_centers
+        Clusterings of the training rows, 0 for none, and centres of each; None for a number that follows from the rows.
+    own_columns, own_groups
+        (kinds, categories) column numbers, -1 where a category has none: which column is a category's own. Kinds with
+        the same number in own_groups share a norm; by default each has its own. None for no own term.
+    geometry
+        `cosine`: rows are brought to norm 1 and clustered by angle; `euclidean`: rows are taken as they are. None:
+        euclidean where every training row ranks all categories.
+    bias
+        The value of a constant feature added to every row; 0 for none.
+    average
+        Keep the mean of the models at the ends of the last half of the epochs instead of the last model.
+    n_categories
+        L; by default one more than the highest code in the rankings, or the columns of the ranks.
+    seed
+        Decides the order of the rows and the clusterings.
+
+    Attributes
+    ----------
+    basis_
+        Prior, limits of planes, clusterings and own term.
+    weights_
+        (columns of z, n_planes) float32, the constant as last row, planes sorted by category.
+    plane_category_, n_planes_, popularity_, n_features_in_, n_categories_, n_steps_
+        As in `AMMRank`.
+    squares_
+        (columns of z,) float64, the squared pushes that met each column: a warm start needs them.
+    categories_, columns_, variant_, training_
+        As in `AMMRank`.
+
+    Examples
+    --------
+    >>> X = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
+    >>> rankings = np.array([[0, 1], [1, 2]] * 20)
+    >>> AMMRankPlus(n_categories=3).fit(X, rankings).predict(X[:2])
+    array([[0, 1, 2],
+           [1, 2, 0]], dtype=int32)
+    """
+
+    method: ClassVar[str] = "amm-rank-plus"
+    reads_stored_rows: ClassVar[bool] = True
+
+    kappa: float = 0.005
+    max_planes: int = 5
+    clickers_per_plane: int = 300
+    epochs: int = 5
+    n_clusterings: int = 3
+    n_centers: int | None = None
+    own_columns: np.ndarray | Sequence[Sequence[int]] | None = None
+    own_groups: Sequence[int] | None = None
+    geometry: str | None = None
+    bias: float = 1.0
+    average: bool = True
+    n_categories: int | None = None
+    seed: int = 0
+
+    basis_: PlusBasis = field(init=False)
+    weights_: np.ndarray = field(init=False)
+    plane_category_: np.ndarray = field(init=False)
+    squares_: np.ndarray = field(init=False)
+    n_steps_: int = field(init=False)
+    categories_: list[str] | None = field(init=False)
+    columns_: list[str] | None = field(init=False)
+    variant_: str | None = field(init=False)
+    training_: dict[str, Any] | None = field(init=False)
+
+    def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
+        """Learn from blocks of rows, in the order in which `AMMRank` visits them."""
+        self.check_parameters()
+        if n_categories is None:
+            n_categories = count_categories(blocks)
+        basis = self._basis_of_blocks(blocks, n_categories)
+        prepared = _PreparedBlocks(blocks, basis)
+        state, mean = PlusState.empty(basis), PlusMean()
+        options = self.block_options(basis)
+        for epoch in range(self.epochs):
+            started = time.perf_counter()
+            loss = 0.0
+            for block in np.random.default_rng([self.seed, epoch]).permutation(len(blocks)):
+                rows, rankings, tied = prepared[int(block)]
+                order = np.random.default_rng([self.seed, epoch, int(block)]).permutation(len(rows))
+                loss += train_plus_block(state, rows, rankings, order, tied=tied, **options)
+            if self.average and epoch >= self.epochs // 2:
+                self.add_to_mean(mean, state, options)
+            logger.info(
+                "epoch %d of %d: %d rows, loss %.4f, %d planes, %.1f s", epoch + 1, self.epochs, basis.n_rows,
+                loss / basis.n_rows, state.planes.n_planes.sum(), time.perf_counter() - started,
+            )  # fmt: skip
+        self.set_state(basis, state, mean if self.average else None, rate=RATE)
+        return self
+
+    def _basis_of_blocks(self, blocks: Blocks, n_categories: int) -> PlusBasis:
+        """Check and count all blocks, and make what is fixed before the first step."""
+        counts, labelled, n_features = None, [], None
+        for number in range(len(blocks)):
+            X, rankings, *tied = blocks[number]
+            X, rankings = as_csr(X), np.asarray(rankings)
+            check_rankings(rankings, n_rows=X.shape[0], n_categories=n_categories)
+            n_features = X.shape[1] if n_features is None else n_features
+            check_n_features(X, n_features)
+            found = count_rankings(rankings, n_categories, tied[0] if tied else None)
+            counts = found if counts is None else counts + found
+            labelled.append((rankings >= 0).any(axis=1))
+        if counts is None or n_features is None or not counts.n_rows:
+            raise ValueError(NO_CATEGORY)
+        sample = sample_rows(
+            labelled, lambda block: as_csr(blocks[block][0]), sample_size(counts.n_rows, self.n_centers), seed=self.seed
+        )
+        return make_basis(counts, sample, self.own_term(n_features, n_categories), **self.basis_options())
+
+    def own_term(self, n_features: int, n_categories: int) -> OwnTerm:
+        """Return the own term of the parameters, nothing learned."""
+        if self.own_columns is None:
+            return OwnTerm.nothing(n_categories)
+        return check_own_columns(
+            self.own_columns, self.own_groups, n_features=n_features, n_categories=n_categories
+        )
+
+    def basis_options(self) -> dict[str, Any]:
+        """Return the keywords of `make_basis` that follow from the parameters."""
+        names = ("max_planes", "clickers_per_plane", "n_clusterings", "n_centers", "geometry", "seed")
+        return {name: getattr(self, name) for name in names}
+
+    def block_options(self, basis: PlusBasis, rate: float = RATE) -> dict[str, Any]:
+        """Return the keywords of `train_plus_block` that follow from the parameters."""
+        return {"basis": basis, "regularization": self.kappa / basis.n_rows, "rate": rate, "bias": self.bias}
+
+    def add_to_mean(self, mean: PlusMean, state: PlusState, options: dict[str, Any]) -> None:
+        """Count the model as it is now into a mean of models."""
+        weights = state.weights(options["regularization"], options["rate"])
+        mean.add(weights, state.planes.plane_id, state.own_weights(options["rate"]))
+
+    def set_state(self, basis: PlusBasis, state: PlusState, mean: PlusMean | None, *, rate: float) -> None:
+        """Become fitted with the last model of a training, or with the mean."""
+        if mean is None:
+            weights, own = state.weights(self.kappa / basis.n_rows, rate), state.own_weights(rate)
+        else:
+            weights, own = mean.weights(), mean.own_weights()
+        category = state.planes.plane_category[: weights.shape[1]]
+        self.set_planes(basis, weights, category, own, n_steps=state.planes.step - 1, squares=state.squares)
+
+    def set_planes(
+        self,
+        basis: PlusBasis,
+        weights: np.ndarray,
+        plane_category: np.ndarray,
+        own_weights: np.ndarray,
+        *,
+        n_steps: int,
+        squares: np.ndarray,
+    ) -> None:
+        """Become fitted with planes in any order, as `AMMRank.set_planes` does."""
+        by_category = np.argsort(plane_category, kind="stable")
+        self.basis_ = basis.with_own_weights(own_weights)
+        self.weights_ = np.ascontiguousarray(weights[:, by_category])
+        self.plane_category_ = plane_category[by_category]
+        self.popularity_ = basis.clicks
+        self.n_features_in_ = basis.n_features
+        self.squares_, self.n_steps_ = squares, n_steps
+        self.categories_, self.columns_, self.variant_, self.training_ = None, None, None, None
+
+    def decision_function(self, X: Rows) -> np.ndarray:
+        """Return the scores, (n, n_categories) float32, all finite."""
+        rows = self.check_rows(X)
+        return np.ascontiguousarray(top_categories(rows, self.panels(), 1, keep_all=True)[2].T)
+
+    def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best codes and their scores from the fused scoring kernel."""
+        codes, scores, _ = top_categories(rows, self.panels(), k)
+        return codes, scores
+
+    def panels(self) -> PlusPanels:
+        """Return the model as the fused scoring kernel reads it."""
+        self.check_fitted()
+        return arrange_plus(self.basis_, self.weights_, self.plane_category_, self.tie_order_, self.bias)
+
+    def explain(self, x: Rows) -> list[PlusScore]:
+        """Return for each category, best first, its score and the prior, own term, plane and memberships it is made of.
+
+        Parameters
+        ----------
+        x
+            One row: (d,) or (1, d), dense or CSR.
+        """
+        row = self.check_rows(np.atleast_2d(x) if isinstance(x, np.ndarray) else x)
+        if row.shape[0] != 1:
+            raise ValueError(f"x must be one row, got {row.shape[0]}")
+        return explain_plus_row(row, self.basis_, self.weights_, self.plane_category_, self.bias, self.predict(row)[0])
+
+    @property
+    def n_planes_(self) -> np.ndarray:
+        """Planes of each category."""
+        self.check_fitted()
+        return np.bincount(self.plane_category_, minlength=self.n_categories_)
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to a folder."""
+        self.check_fitted()
+        arrays, geometry = self._arrays()
+        attributes = {
+            "method": self.method,
+            "parameters": {name: _plain(value) for name, value in self.get_params().items()},
+            "n_steps": self.n_steps_,
+            "n_rows": self.basis_.n_rows,
+            **geometry,
+            "categories": self.categories_,
+            "variant": self.variant_,
+            "training": self.training_,
+        }
+        if self.columns_ is not None:
+            arrays["columns"] = np.frombuffer(json.dumps(self.columns_).encode(), np.uint8)
+        save_model(path, arrays, attributes)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model that `save` wrote."""
+        arrays, attributes = load_model(path)
+        if attributes.get("method") != cls.method:
+            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('method')}")
+        model = cls(**attributes["parameters"])
+        own = OwnTerm(*(arrays[f"own_{name}"] for name in ("columns", "group", "knots", "n_knots", "weights")))
+        basis = PlusBasis(
+            arrays["centers"].shape[1], attributes["n_rows"], arrays["popularity"], arrays["prior"], arrays["limit"],
+            memberships_from(arrays, attributes), own,
+        )  # fmt: skip
+        model.set_planes(
+            basis, arrays["weights"], arrays["plane_category"], own.weights, n_steps=attributes["n_steps"],
+            squares=arrays["squares"],
+        )  # fmt: skip
+        model.categories_ = attributes["categories"]
+        model.columns_ = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
+        model.variant_ = attributes["variant"]
+        model.training_ = attributes["training"]
+        return model
+
+    def _arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return everything learned as named arrays, and what JSON keeps of it."""
+        basis = self.basis_
+        members, geometry = membership_arrays(basis.memberships)
+        arrays = {
+            "weights": self.weights_,
+            "plane_category": self.plane_category_,
+            "popularity": basis.clicks,
+            "prior": basis.prior,
+            "limit": basis.limit,
+            "squares": self.squares_,
+            **members,
+            **{f"own_{name}": value for name, value in vars(basis.own).items()},
+        }
+        return arrays, geometry
+
+    def digest(self) -> str:
+        """Return a hash of everything learned and of what it is of."""
+        self.check_fitted()
+        arrays, geometry = self._arrays()
+        parameters = {name: _plain(value) for name, value in self.get_params().items()}
+        names = [self.method, parameters, geometry, self.categories_, self.columns_, self.variant_]
+        return digest_of([*names, {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}])
+
+    def check_parameters(self) -> None:
+        """Refuse parameters that no training can have."""
+        if not (np.isfinite(self.kappa) and self.kappa > 0):
+            raise ValueError(f"kappa must be above 0, got {self.kappa}")
+        for name in ("epochs", "max_planes", "clickers_per_plane", "n_categories", "n_centers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
+        if self.n_clusterings < 0:
+            raise ValueError(f"n_clusterings must be 0 or above, got {self.n_clusterings}")
+        if self.geometry not in (None, *GEOMETRIES):
+            raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}, or None, got {self.geometry}")
+        if self.own_groups is not None and self.own_columns is None:
+            raise ValueError("own_groups must come with own_columns, got no columns")
+        if not np.isfinite(self.bias):
+            raise ValueError(f"bias must be finite, got {self.bias}")
+        if self.seed < 0:
+            raise ValueError(f"seed must be 0 or above, got {self.seed}")
+
+
+class _PreparedBlocks:
+    """Blocks in the form of training; each is made when it is asked for, and kept while there are not too many."""
+
+    def __init__(self, blocks: Blocks, basis: PlusBasis) -> None:
+        self._blocks = blocks
+        self._centers, self._own = basis.memberships.kernel_form(), basis.own.cells(basis.n_columns)
+        self._kept: dict[int, tuple[PlusRows, np.ndarray, np.ndarray | None]] = {}
+        self._kept_bytes = 0
+
+    def __getitem__(self, block: int) -> tuple[PlusRows, np.ndarray, np.ndarray | None]:
+        if block not in self._kept:
+            X, rankings, *tied = self._blocks[block]
+            rows = prepare_plus_rows(as_csr(X), self._centers, self._own)
+            prepared = (rows, np.asarray(rankings), tied[0] if tied else None)
+            if self._kept_bytes + rows.n_bytes > _KEPT_BYTES:
+                return prepared
+            self._kept[block] = prepared
+            self._kept_bytes += rows.n_bytes
+        return self._kept[block]
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as JSON can hold it."""
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray | np.generic):
+        return value
+    return np.asarray(value).tolist()

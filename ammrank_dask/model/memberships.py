@@ -1,0 +1,190 @@
+"""Cluster the training rows; how much a row belongs to its nearest centres becomes columns of AMM-rank-plus."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ammrank_dask.kernels.memberships import Centers, add_members, nearest_centers
+from ammrank_dask.model.plane_panels import cut_into_panels
+
+COSINE, EUCLIDEAN = "cosine", "euclidean"
+GEOMETRIES = (COSINE, EUCLIDEAN)
+TEMPERATURE, N_NEAREST = 0.05, 16
+TABLE_CENTERS, TABLE_NEAREST = (10, 30, 100, 300), 8
+SAMPLE_ROWS = 10_000
+_ROWS_A_CENTER, _FEWEST_CENTERS, _MOST_CENTERS = 60, 200, 800
+_PASSES = 4
+
+
+@dataclass(frozen=True)
+class Memberships:
+    """The centres of some clusterings, and how rows belong to them.
+
+    `centers` is (Σ k, d) float32, those of clustering j from `start[j]` to `start[j + 1]`. A row belongs to its
+    `n_nearest` centres of each by exp(affinity / `temperature`): by cosine, divided by the sum, or in the Euclidean
+    geometry with −½ distance² for affinity, divided by the norm.
+    """
+
+    centers: np.ndarray
+    start: np.ndarray
+    n_nearest: np.ndarray
+    temperature: np.ndarray
+    geometry: str
+
+    @classmethod
+    def nothing(cls, n_features: int, geometry: str) -> Memberships:
+        """Return no clusterings at all."""
+        whole, real = np.zeros(0, np.int64), np.zeros(0, np.float32)
+        return cls(np.zeros((0, n_features), np.float32), np.zeros(1, np.int64), whole, real, geometry)
+
+    @property
+    def n_centers(self) -> int:
+        """Columns that memberships add."""
+        return len(self.centers)
+
+    def kernel_form(self) -> Centers:
+        """Return the centres as kernels read them."""
+        return _centers_of(self.centers, self.start, self.n_nearest, self.temperature, self.geometry)
+
+
+def fit_memberships(
+    X: sp.csr_matrix, *, n_rows: int, n_clusterings: int, n_centers: int | None, geometry: str, seed: int
+) -> Memberships:
+    """Cluster sampled rows; one thread and one order of addition, so that the same rows give the same bits.
+
+    Parameters
+    ----------
+    X
+        The sample, as stored.
+    n_rows
+        Training rows behind the sample, from which the number of centres follows.
+    n_clusterings, n_centers
+        Clusterings, and centres of each; None for as many as `count_centers` says.
+    geometry
+        `cosine` for users, `euclidean` for tables: there clusterings are of 10, 30, 100 and 300 centres.
+    seed
+        Decides the rows to start from.
+    """
+    norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1), np.float64)).ravel().astype(np.float32)
+    if geometry == COSINE:
+        X, norms = X[norms > 0], norms[norms > 0]
+    else:
+        norms = np.ones(X.shape[0], np.float32)
+    if n_clusterings == 0:
+        counts = []
+    elif geometry == COSINE:
+        wanted = count_centers(n_rows) if n_centers is None else n_centers
+        counts = [min(wanted, X.shape[0])] * n_clusterings
+    else:
+        counts = [k for k in TABLE_CENTERS if k <= X.shape[0] // 4]
+    counts = [k for k in counts if k >= 2]
+    if not counts:
+        return Memberships.nothing(X.shape[1], geometry)
+    found = [cluster_rows(X, norms, k, geometry, [seed, number]) for number, k in enumerate(counts)]
+    nearest = [min(N_NEAREST if geometry == COSINE else TABLE_NEAREST, k) for k in counts]
+    widths = [TEMPERATURE if geometry == COSINE else _squared_width(X, centers) for centers in found]
+    return Memberships(
+        np.concatenate(found),
+        np.concatenate([[0], np.cumsum(counts)]),
+        np.array(nearest, np.int64),
+        np.array(widths, np.float32),
+        geometry,
+    )
+
+
+def count_centers(n_rows: int) -> int:
+    """Return the centres of a clustering for so many training rows: more rows can tell more of them apart.
+
+    Examples
+    --------
+    >>> [count_centers(n) for n in (30, 1_000, 14_000, 30_000, 200_000)]
+    [1, 50, 233, 500, 800]
+    """
+    return max(min(_FEWEST_CENTERS, n_rows // 20), min(_MOST_CENTERS, n_rows // _ROWS_A_CENTER))
+
+
+def cluster_rows(X: sp.csr_matrix, norms: np.ndarray, k: int, geometry: str, seed: list[int]) -> np.ndarray:
+    """Return k centres (k, d) float32 after some passes of Lloyd's, spherical with the cosine."""
+    drawn = np.random.default_rng([*seed, 2**29]).permutation(X.shape[0])
+    rows = sp.diags_array(1 / norms.astype(np.float64)) @ X.astype(np.float64)
+    centers = rows[drawn[:k]].toarray()
+    spare = k
+    data = X.data.astype(np.float32, copy=False)
+    for _ in range(_PASSES):
+        kernel_form = _one_clustering(centers.astype(np.float32), geometry)
+        nearest = np.empty((X.shape[0], 1), np.int64)
+        nearest_centers(data, X.indices, X.indptr, norms, kernel_form, nearest, np.empty(nearest.shape, np.float32))
+        sums, count = np.zeros((k, X.shape[1])), np.zeros(k, np.int64)
+        add_members(data, X.indices, X.indptr, norms, nearest[:, 0], sums, count)
+        for empty in np.flatnonzero(count == 0):
+            sums[empty], count[empty] = rows[[drawn[spare % len(drawn)]]].toarray()[0], 1
+            spare += 1
+        centers = sums / count[:, None]
+        if geometry == COSINE:
+            lengths = np.sqrt((centers * centers).sum(axis=1))
+            # Rows that cancel out have a mean without a direction: their centre stays where it was, at 0.
+            centers /= np.where(lengths > 0, lengths, 1.0)[:, None]
+    return centers.astype(np.float32)
+
+
+def _squared_width(X: sp.csr_matrix, centers: np.ndarray) -> float:
+    """Return the square of the median distance of the rows to their nearest centre."""
+    kernel_form = _one_clustering(centers, EUCLIDEAN)
+    nearest = np.empty((X.shape[0], 1), np.int64)
+    affinity = np.empty(nearest.shape, np.float32)
+    norms = np.ones(X.shape[0], np.float32)
+    data = X.data.astype(np.float32, copy=False)
+    nearest_centers(data, X.indices, X.indptr, norms, kernel_form, nearest, affinity)
+    squares = np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel()
+    distances = np.maximum(0.0, squares - 2.0 * affinity[:, 0])
+    return float(max(np.median(distances), 1e-12))
+
+
+def _one_clustering(centers: np.ndarray, geometry: str) -> Centers:
+    one = np.ones(1, np.float32)
+    return _centers_of(centers, np.array([0, len(centers)]), np.ones(1, np.int64), one, geometry)
+
+
+def _centers_of(
+    centers: np.ndarray, start: np.ndarray, n_nearest: np.ndarray, temperature: np.ndarray, geometry: str
+) -> Centers:
+    weights = np.zeros((centers.shape[1] + 1, len(centers)), np.float32)
+    weights[:-1] = centers.T
+    if geometry == EUCLIDEAN:
+        weights[-1] = -0.5 * np.einsum("ij,ij->i", centers, centers, dtype=np.float64)
+    cosine = geometry == COSINE
+    return Centers(
+        cut_into_panels(weights),
+        start.astype(np.int64),
+        n_nearest.astype(np.int64),
+        temperature.astype(np.float32),
+        unit_rows=cosine,
+        unit_sum=cosine,
+        bias=1.0,
+    )
+
+
+def membership_arrays(memberships: Memberships) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and attributes from which `memberships_from` makes the same again."""
+    arrays = {
+        "centers": memberships.centers,
+        "center_start": memberships.start,
+        "center_nearest": memberships.n_nearest,
+        "center_temperature": memberships.temperature,
+    }
+    return arrays, {"geometry": memberships.geometry}
+
+
+def memberships_from(arrays: dict[str, np.ndarray], attributes: dict[str, Any]) -> Memberships:
+    """Return the memberships of which `membership_arrays` gave the parts."""
+    return Memberships(
+        arrays["centers"],
+        arrays["center_start"],
+        arrays["center_nearest"],
+        arrays["center_temperature"],
+        attributes["geometry"],
+    )

@@ -1,0 +1,155 @@
+"""The own term of AMM-rank-plus: what a user did in a category itself counts by weights all categories share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from ammrank_dask.kernels.plus_rows import OwnCells
+from ammrank_dask.storage.vocabulary import INTENSITY, RECENCY
+
+N_KNOTS = 6
+"""Hats of a kind stand at the quantiles 0, .2, …, 1 of its stored values."""
+
+
+@dataclass(frozen=True)
+class OwnTerm:
+    """h_q(v) = β_q v/‖x_group‖/√groups + 0.1 Σ_m γ_qm hat_m(v) of a category's own column of each kind q.
+
+    `columns` is (n_kinds, L), -1 where a category has none; `group` (n_kinds,) the event group of a kind, from 0; kinds
+    of a group share a norm. `knots` (n_kinds, 6) float32 rise; the first `n_knots` (n_kinds,) count. `weights`
+    (n_kinds, 8) float32 are β, one γ a knot, and a last 0.
+    """
+
+    columns: np.ndarray
+    group: np.ndarray
+    knots: np.ndarray
+    n_knots: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def of_columns(cls, columns: np.ndarray, group: np.ndarray) -> OwnTerm:
+        """Return the term before anything was learned: no knots, weights 0."""
+        n_kinds = len(columns)
+        return cls(
+            np.ascontiguousarray(columns, np.int64),
+            np.ascontiguousarray(group, np.int64),
+            np.zeros((n_kinds, N_KNOTS), np.float32),
+            np.zeros(n_kinds, np.int64),
+            np.zeros((n_kinds, N_KNOTS + 2), np.float32),
+        )
+
+    @classmethod
+    def nothing(cls, n_categories: int) -> OwnTerm:
+        """Return the term of rows in which no column is a category's own."""
+        return cls.of_columns(np.zeros((0, n_categories), np.int64), np.zeros(0, np.int64))
+
+    @property
+    def n_kinds(self) -> int:
+        """Kinds of own columns."""
+        return len(self.columns)
+
+    @property
+    def n_groups(self) -> int:
+        """Event groups of the kinds."""
+        return int(self.group.max(initial=-1)) + 1
+
+    def with_knots(self, X: sp.csr_matrix) -> OwnTerm:
+        """Return the term with knots at the quantiles of the stored non-zeros of some rows."""
+        knots, n_knots = np.zeros_like(self.knots), np.zeros_like(self.n_knots)
+        by_column = X.tocsc()
+        for kind, columns in enumerate(self.columns):
+            values = by_column[:, columns[columns >= 0]].data
+            found = quantile_knots(values[values != 0])
+            knots[kind, : len(found)], n_knots[kind] = found, len(found)
+        return replace(self, knots=knots, n_knots=n_knots)
+
+    def with_weights(self, weights: np.ndarray) -> OwnTerm:
+        """Return the term with other weights."""
+        return replace(self, weights=np.ascontiguousarray(weights, np.float32))
+
+    def cells(self, n_columns: int) -> OwnCells:
+        """Return the term as kernels read it, for rows of so many columns."""
+        kind, category = np.full(n_columns, -1, np.int64), np.full(n_columns, -1, np.int64)
+        for number, columns in enumerate(self.columns):
+            codes = np.flatnonzero(columns >= 0)
+            kind[columns[codes]], category[columns[codes]] = number, codes
+        return OwnCells(kind, category, self.group, self.knots, self.n_knots)
+
+
+def quantile_knots(values: np.ndarray) -> np.ndarray:
+    """Return the distinct ones of six quantiles, float32, rising; none without values.
+
+    Examples
+    --------
+    >>> quantile_knots(np.arange(11, dtype=np.float32))
+    array([ 0.,  2.,  4.,  6.,  8., 10.], dtype=float32)
+    """
+    if not len(values):
+        return np.zeros(0, np.float32)
+    return np.unique(np.quantile(values.astype(np.float64), np.linspace(0, 1, N_KNOTS)).astype(np.float32))
+
+
+def check_own_columns(
+    columns: np.ndarray | Sequence[Sequence[int]],
+    groups: Sequence[int] | None,
+    *,
+    n_features: int,
+    n_categories: int,
+) -> OwnTerm:
+    """Return the term of the columns a caller names, refusing what cannot be meant.
+
+    Parameters
+    ----------
+    columns
+        (n_kinds, n_categories) column numbers, -1 where a category has none.
+    groups
+        (n_kinds,) kinds with the same number share a norm; None: each has its own.
+    """
+    table = np.asarray(columns)
+    if table.ndim != 2 or table.shape[1] != n_categories or not np.issubdtype(table.dtype, np.integer):
+        raise ValueError(
+            f"own_columns must be whole numbers of shape (kinds, {n_categories}), got {table.dtype} of {table.shape}"
+        )
+    named = table[table >= 0]
+    if not len(named):
+        raise ValueError("own_columns must name a column of at least one category, found only -1; leave it out")
+    if table.min() < -1 or named.max() >= n_features:
+        wrong = table.min() if table.min() < -1 else named.max()
+        raise ValueError(f"own_columns must hold columns from 0 to {n_features - 1}, or -1, got {wrong}")
+    if len(np.unique(named)) != len(named):
+        raise ValueError("own_columns must name a column once, found one that is named twice")
+    if groups is None:
+        return OwnTerm.of_columns(table, np.arange(len(table)))
+    if len(groups) != len(table):
+        raise ValueError(f"own_groups must have a number for each of the {len(table)} kinds, got {len(groups)}")
+    return OwnTerm.of_columns(table, np.unique(np.asarray(groups), return_inverse=True)[1])
+
+
+def own_columns_of_names(columns: Sequence[str], categories: Sequence[str]) -> tuple[np.ndarray, list[int]] | None:
+    """Return own columns and their groups as the names of a site's columns tell them, None where none is a category's.
+
+    Examples
+    --------
+    >>> own_columns_of_names(["pv:intensity:a", "pv:recency:a", "sq:intensity:b", "age:13-17"], ["a", "b"])
+    (array([[ 0, -1],
+           [ 1, -1],
+           [-1,  2]]), [0, 0, 1])
+    """
+    code_of = {name: code for code, name in enumerate(categories)}
+    kinds: dict[tuple[str, str], dict[int, int]] = {}
+    for number, name in enumerate(columns):
+        group, _, rest = name.partition(":")
+        what, _, category = rest.partition(":")
+        if what in (INTENSITY, RECENCY) and category in code_of:
+            kinds.setdefault((group, what), {})[code_of[category]] = number
+    if not kinds:
+        return None
+    table = np.full((len(kinds), len(categories)), -1, np.int64)
+    groups = list(dict.fromkeys(group for group, _ in kinds))
+    for kind, numbers in enumerate(kinds.values()):
+        table[kind, list(numbers)] = list(numbers.values())
+    return table, [groups.index(group) for group, _ in kinds]

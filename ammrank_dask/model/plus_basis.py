@@ -1,0 +1,172 @@
+"""What AMM-rank-plus fixes before its first step: prior, limits of planes, clusterings, knots of the own term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import scipy.sparse as sp
+
+from ammrank_dask.model.memberships import COSINE, EUCLIDEAN, SAMPLE_ROWS, Memberships, count_centers, fit_memberships
+from ammrank_dask.model.own_term import OwnTerm
+
+_SAMPLE = 2**28
+_ROWS_A_CENTER = 25
+
+
+@dataclass(frozen=True)
+class RankingCounts:
+    """What the prior is made of: training rows, rows that rank each category, the sum of what its places are worth.
+
+    The first of L categories is worth 1, the last 0, tied ones their mean. `n_complete` rows rank all categories.
+    """
+
+    n_rows: int
+    clicks: np.ndarray
+    worth: np.ndarray
+    n_complete: int
+
+    def __add__(self, other: RankingCounts) -> RankingCounts:
+        """Return the counts of both sets of rows together."""
+        return RankingCounts(
+            self.n_rows + other.n_rows,
+            self.clicks + other.clicks,
+            self.worth + other.worth,
+            self.n_complete + other.n_complete,
+        )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every row ranks all categories, as tables do."""
+        return self.n_rows > 0 and self.n_complete == self.n_rows
+
+
+def count_rankings(rankings: np.ndarray, n_categories: int, tied: np.ndarray | None = None) -> RankingCounts:
+    """Return the counts of some rows.
+
+    Examples
+    --------
+    >>> counts = count_rankings(np.array([[2, 0, 1], [2, 1, 0]]), 3)
+    >>> counts.clicks.tolist(), counts.worth.tolist(), counts.is_complete
+    ([2, 2, 2], [0.5, 0.5, 2.0], True)
+    """
+    present = rankings >= 0
+    length = present.sum(axis=1)
+    clicks = np.bincount(rankings[present], minlength=n_categories)
+    full = np.flatnonzero(length == n_categories) if n_categories > 1 else np.zeros(0, np.int64)
+    worth = np.zeros(n_categories)
+    if len(full):
+        place = np.tile(np.arange(n_categories, dtype=np.float64), (len(full), 1))
+        if tied is not None and tied.size:
+            group = np.cumsum(~tied[full], axis=1)
+            for row in range(len(full)):
+                sums, sizes = np.bincount(group[row], weights=place[row]), np.bincount(group[row])
+                place[row] = (sums / np.maximum(sizes, 1))[group[row]]
+        np.add.at(worth, rankings[full], 1 - place / (n_categories - 1))
+    return RankingCounts(int((length > 0).sum()), clicks.astype(np.int64), worth, len(full))
+
+
+def prior_of(counts: RankingCounts) -> np.ndarray:
+    """Return the score of each category before its row is looked at, float32.
+
+    For partial rankings ln((c + ½) / (n − c + ½)), where c of n rows rank the category; where every row ranks all
+    categories, twice the log odds of what its places are worth on average, within .02 and .98.
+    """
+    if counts.is_complete:
+        mean = np.clip(counts.worth / counts.n_rows, 0.02, 0.98)
+        return (2 * np.log(mean / (1 - mean))).astype(np.float32)
+    return np.log((counts.clicks + 0.5) / (counts.n_rows - counts.clicks + 0.5)).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class PlusBasis:
+    """Prior (L,) float32 and limit of planes (L,) of the categories, the clusterings, and the own term.
+
+    `clicks` (L,) and `n_rows` are the counts behind the prior, `n_features` the columns of a stored row.
+    """
+
+    n_features: int
+    n_rows: int
+    clicks: np.ndarray
+    prior: np.ndarray
+    limit: np.ndarray
+    memberships: Memberships
+    own: OwnTerm
+
+    @property
+    def n_columns(self) -> int:
+        """Columns of a row with its memberships, without the constant."""
+        return self.n_features + self.memberships.n_centers
+
+    def with_own_weights(self, weights: np.ndarray) -> PlusBasis:
+        """Return the basis with learned weights of the own term."""
+        return replace(self, own=self.own.with_weights(weights))
+
+
+def make_basis(
+    counts: RankingCounts,
+    sample: sp.csr_matrix,
+    own: OwnTerm,
+    *,
+    max_planes: int,
+    clickers_per_plane: int,
+    n_clusterings: int,
+    n_centers: int | None,
+    geometry: str | None,
+    seed: int,
+) -> PlusBasis:
+    """Return the basis of training rows that were counted and sampled.
+
+    Parameters
+    ----------
+    counts
+        Of all training rows.
+    sample
+        Some of them, as stored; knots and centres come from these.
+    own
+        The own columns.
+    max_planes, clickers_per_plane
+        A category has one plane for so many rows that rank it, between 1 and `max_planes`.
+    n_clusterings, n_centers, geometry, seed
+        As in `fit_memberships`; a geometry of None is Euclidean where every row ranks all categories.
+    """
+    if geometry is None:
+        geometry = EUCLIDEAN if counts.is_complete else COSINE
+    limit = np.clip(counts.clicks // clickers_per_plane, 1, max_planes)
+    memberships = fit_memberships(
+        sample, n_rows=counts.n_rows, n_clusterings=n_clusterings, n_centers=n_centers, geometry=geometry, seed=seed
+    )
+    return PlusBasis(
+        sample.shape[1], counts.n_rows, counts.clicks, prior_of(counts), limit, memberships, own.with_knots(sample)
+    )
+
+
+def sample_size(n_rows: int, n_centers: int | None) -> int:
+    """Return how many rows centres and knots are made from."""
+    wanted = count_centers(n_rows) if n_centers is None else n_centers
+    return min(n_rows, max(SAMPLE_ROWS, _ROWS_A_CENTER * wanted))
+
+
+def sample_rows(
+    labelled: Sequence[np.ndarray], read: Callable[[int], sp.csr_matrix], n_wanted: int, *, seed: int
+) -> sp.csr_matrix:
+    """Return rows drawn by (seed, block), in the order of the blocks; rows without a ranking are not drawn.
+
+    Parameters
+    ----------
+    labelled
+        By block, (n_rows,) booleans: the row has a ranking.
+    read
+        Returns the rows of a block.
+    n_wanted
+        Rows to draw, at most those with a ranking.
+    """
+    draws = []
+    for block, marks in enumerate(labelled):
+        draw = np.random.default_rng([seed, _SAMPLE, block]).random(len(marks))
+        draws.append(np.where(marks, draw, np.inf))
+    every = np.concatenate(draws)
+    highest = np.partition(every, n_wanted - 1)[n_wanted - 1]
+    parts = [read(block)[np.flatnonzero(draw <= highest)] for block, draw in enumerate(draws)]
+    return sp.vstack(parts, format="csr")

@@ -1,0 +1,44 @@
+"""Rows as AMM-rank-plus learns from them: made once from stored rows, then read in every epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import scipy.sparse as sp
+
+from ammrank_dask.kernels.memberships import Centers
+from ammrank_dask.kernels.plus_rows import OwnCells, write_rows
+
+
+@dataclass(frozen=True)
+class PlusRows:
+    """CSR rows with memberships (`data`, `indices`, `indptr`), and what the own term needs.
+
+    `knot` stands beside `data`, `own_scale` is (n_rows, n_groups); `kernels.plus_rows.write_rows` says what they are.
+    """
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    knot: np.ndarray
+    own_scale: np.ndarray
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the arrays."""
+        return sum(array.nbytes for array in vars(self).values())
+
+    def __len__(self) -> int:
+        return len(self.indptr) - 1
+
+
+def prepare_plus_rows(X: sp.csr_matrix | sp.csr_array, centers: Centers, own: OwnCells) -> PlusRows:
+    """Return stored rows in the form of training."""
+    n_rows = X.shape[0]
+    room = X.nnz + n_rows * int(centers.n_nearest.sum())
+    indptr, indices = np.empty(n_rows + 1, np.int64), np.empty(room, np.int32)
+    data, knot = np.empty(room, np.float32), np.empty(room, np.float32)
+    own_scale = np.zeros((n_rows, int(own.group.max(initial=-1)) + 1), np.float32)
+    n = write_rows(X.data, X.indices, X.indptr, centers, own, indptr, indices, data, knot, own_scale)
+    return PlusRows(data[:n], indices[:n], indptr, knot[:n], own_scale)

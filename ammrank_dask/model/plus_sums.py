@@ -1,0 +1,150 @@
+"""The state of training AMM-rank-plus, and what one block of rows does to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from ammrank_dask.kernels.ammrank_plus import PlusBlock, PlusRule, PlusSums, train_plus_rows, weigh_own
+from ammrank_dask.model.plane_sums import PlaneSums, WeightMean
+from ammrank_dask.model.plus_basis import PlusBasis
+from ammrank_dask.model.plus_rows import PlusRows
+
+RATE = 3.0
+"""η of one shard: w = S / (λt + √H/η)."""
+
+
+@dataclass
+class PlusState:
+    """Sums of pushed rows by plane, of squared pushes by feature (H), and of the gradients of the own weights."""
+
+    planes: PlaneSums
+    squares: np.ndarray
+    own_sums: np.ndarray
+    own_squares: np.ndarray
+
+    @classmethod
+    def empty(cls, basis: PlusBasis) -> PlusState:
+        """Return the state before the first step: a category whose limit is one plane has it, the others have none."""
+        single = np.flatnonzero(basis.limit == 1)
+        planes = PlaneSums.empty(basis.n_columns, len(basis.limit))
+        planes.reserve(len(single))
+        planes.plane_category[: len(single)] = single
+        planes.n_planes[single] = 1
+        planes.plane_id, planes.next_id = np.arange(len(single)), len(single)
+        own = np.zeros(basis.own.weights.shape)
+        return cls(planes, np.zeros(basis.n_columns + 1), own, own.copy())
+
+    def restart(self) -> PlusState:
+        """Return the state with the planes and nothing learned."""
+        planes = self.planes
+        fresh = PlaneSums(
+            np.zeros_like(planes.sums), planes.plane_category, planes.n_planes, 1, planes.plane_id, planes.next_id
+        )
+        return PlusState(
+            fresh, np.zeros_like(self.squares), np.zeros_like(self.own_sums), np.zeros_like(self.own_squares)
+        )
+
+    def weights(self, regularization: float, rate: float) -> np.ndarray:
+        """Return w, (d + 1, n_planes) float32, planes in the order of their birth."""
+        scale = regularization * self.planes.step + np.sqrt(self.squares) / rate
+        sums = self.planes.sums[:, : self.planes.n_planes.sum()]
+        return (sums / scale[:, None]).astype(np.float32)
+
+    def own_weights(self, rate: float) -> np.ndarray:
+        """Return the weights of the own term, float32."""
+        weights = np.empty(self.own_sums.shape, np.float32)
+        weigh_own(self.own_sums, self.own_squares, rate, weights)
+        return weights
+
+
+class PlusMean:
+    """The mean of models over epochs: planes by their number, own weights beside them."""
+
+    def __init__(self) -> None:
+        self.planes = WeightMean()
+        self._own = np.zeros(0)
+
+    def add(self, weights: np.ndarray, plane_id: np.ndarray, own_weights: np.ndarray) -> None:
+        """Count in a model."""
+        self._own = own_weights.astype(np.float64) + (self._own if self.planes.n_models else 0.0)
+        self.planes.add(weights, plane_id)
+
+    @property
+    def n_models(self) -> int:
+        """Models counted in so far."""
+        return self.planes.n_models
+
+    def weights(self) -> np.ndarray:
+        """Return the mean for the planes of the model added last."""
+        return self.planes.weights()
+
+    def own_weights(self) -> np.ndarray:
+        """Return the mean of the own weights, float32."""
+        return (self._own / self.n_models).astype(np.float32)
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint keeps, beside the number of models."""
+        return {**self.planes.to_arrays(), "mean_own": self._own}
+
+    @classmethod
+    def from_arrays(cls, total: np.ndarray, plane_id: np.ndarray, own: np.ndarray, n_models: int) -> PlusMean:
+        """Return the mean of which `to_arrays` gave the arrays."""
+        mean = cls()
+        mean.planes, mean._own = WeightMean.from_arrays(total, plane_id, n_models), own
+        return mean
+
+
+def train_plus_block(
+    state: PlusState,
+    rows: PlusRows,
+    rankings: np.ndarray,
+    order: np.ndarray,
+    *,
+    basis: PlusBasis,
+    regularization: float,
+    rate: float,
+    bias: float,
+    tied: np.ndarray | None = None,
+    births: bool = True,
+) -> float:
+    """Make one step per row of `order` and return the sum of their losses; `state` is changed in place.
+
+    Parameters
+    ----------
+    rows, rankings, tied
+        Prepared rows, category codes per row (best first, padded with -1), and ties as of `rankings_from_ranks`.
+    order
+        The rows to visit.
+    basis
+        Prior, limits of planes and own columns.
+    regularization, rate, bias
+        λ and η of w = S / (λt + √H/η), and the constant last feature.
+    births
+        Whether planes may be born; if not, categories have no zero plane either.
+    """
+    rankings = np.ascontiguousarray(rankings, np.int32)
+    tied = np.zeros((len(rankings), 0), bool) if tied is None else np.ascontiguousarray(tied)
+    block = PlusBlock(rows.data, rows.indices, rows.indptr, rows.knot, rows.own_scale, rankings, tied)
+    planes = state.planes
+    cells = basis.own.cells(basis.n_columns)
+    total = 0.0
+    while len(order):
+        limit = basis.limit if births else planes.n_planes.copy()
+        # A row can give birth to the planes of the categories it ranks, and there is no use in more than the limits.
+        n_total = int(planes.n_planes.sum())
+        planes.reserve(n_total + rankings.shape[1] + min(2 * len(limit), int((limit - planes.n_planes).sum())))
+        rule = PlusRule(
+            float(regularization), float(rate), float(bias), basis.prior, limit, cells.kind, cells.category, cells.group
+        )
+        kernel_state = PlusSums(
+            planes.sums, planes.plane_category, planes.n_planes, state.squares, state.own_sums, state.own_squares
+        )
+        n_done, planes.step, loss = train_plus_rows(block, order, rule, planes.step, kernel_state)
+        total += loss
+        order = order[n_done:]
+        born = np.arange(planes.next_id, planes.next_id + int(planes.n_planes.sum()) - len(planes.plane_id))
+        planes.plane_id = np.concatenate([planes.plane_id, born])
+        planes.next_id += len(born)
+    return total
