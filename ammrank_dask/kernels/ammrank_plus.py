@@ -236,11 +236,11 @@ def _push_own(block, row, rule, push, gradient, own_sums, own_squares):
                 share = knot - np.float32(place)
                 gradient[kind, place + 1] += HAT_SCALE * pushed * (np.float32(1.0) - share)
                 gradient[kind, place + 2] += HAT_SCALE * pushed * share
-    for kind in range(own_sums.shape[0]):
-        for place in range(own_sums.shape[1]):
-            own_sums[kind, place] += gradient[kind, place]
-            own_squares[kind, place] += gradient[kind, place] * gradient[kind, place]
-            gradient[kind, place] = 0.0
+    for row_kind in range(own_sums.shape[0]):
+        for weight in range(own_sums.shape[1]):
+            own_sums[row_kind, weight] += gradient[row_kind, weight]
+            own_squares[row_kind, weight] += gradient[row_kind, weight] * gradient[row_kind, weight]
+            gradient[row_kind, weight] = 0.0
 
 
 @kernel

@@ -12,9 +12,9 @@ from ammrank_dask.kernels.scoring import score_planes
 class OwnCells(NamedTuple):
     """Which columns are a category's own, and the knots of their values.
 
-    `kind` and `category` (d, or more for columns added to the rows) say of which kind and category a column is, -1 for none. `group` (n_kinds,) is the event
-    group of a kind: kinds of a group share a norm. `knots` is (n_kinds, m) float32 rising, of which the first
-    `n_knots` (n_kinds,) count.
+    `kind` and `category` (d, or more where rows get further columns) say of which kind and category a column is, -1 for
+    none. `group` (n_kinds,) is the event group of a kind: kinds of a group share a norm. `knots` is (n_kinds, m)
+    float32 rising, of which the first `n_knots` (n_kinds,) count.
     """
 
     kind: np.ndarray

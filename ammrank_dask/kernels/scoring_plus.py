@@ -71,9 +71,9 @@ def score_plus_top_k(data, indices, indptr, panels, kept, out_category, out_scor
                 scores[place, lane] = np.float32(0.0)
             reduce_planes(plane_score, np.uintp(lane), planes, best)
             for slot in range(planes.place_of_slot.shape[0]):
-                place = np.uintp(planes.place_of_slot[slot])
-                if not (panels.has_zero[place] and best[slot] < 0):
-                    scores[place, lane] = best[slot]
+                slot_place = np.uintp(planes.place_of_slot[slot])
+                if not (panels.has_zero[slot_place] and best[slot] < 0):
+                    scores[slot_place, lane] = best[slot]
             for place in range(n_categories):
                 scores[place, lane] += panels.prior[place]
             _add_own(panels, z_data, z_indices, z_indptr, knot, own_scale, lane, scores)

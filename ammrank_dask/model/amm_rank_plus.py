@@ -143,7 +143,8 @@ class AMMRankPlus(RankingEstimator):
 
     def _basis_of_blocks(self, blocks: Blocks, n_categories: int) -> PlusBasis:
         """Check and count all blocks, and make what is fixed before the first step."""
-        counts, labelled, n_features = None, [], None
+        counts, n_features = None, None
+        labelled: list[np.ndarray] = []
         for number in range(len(blocks)):
             X, rankings, *tied = blocks[number]
             X, rankings = as_csr(X), np.asarray(rankings)
@@ -152,7 +153,7 @@ class AMMRankPlus(RankingEstimator):
             check_n_features(X, n_features)
             found = count_rankings(rankings, n_categories, tied[0] if tied else None)
             counts = found if counts is None else counts + found
-            labelled.append((rankings >= 0).any(axis=1))
+            labelled.append(np.any(rankings >= 0, axis=1))
         if counts is None or n_features is None or not counts.n_rows:
             raise ValueError(NO_CATEGORY)
         sample = sample_rows(
@@ -164,9 +165,7 @@ class AMMRankPlus(RankingEstimator):
         """Return the own term of the parameters, nothing learned."""
         if self.own_columns is None:
             return OwnTerm.nothing(n_categories)
-        return check_own_columns(
-            self.own_columns, self.own_groups, n_features=n_features, n_categories=n_categories
-        )
+        return check_own_columns(self.own_columns, self.own_groups, n_features=n_features, n_categories=n_categories)
 
     def basis_options(self) -> dict[str, Any]:
         """Return the keywords of `make_basis` that follow from the parameters."""
@@ -307,7 +306,8 @@ class AMMRankPlus(RankingEstimator):
         arrays, geometry = self._arrays()
         parameters = {name: _plain(value) for name, value in self.get_params().items()}
         names = [self.method, parameters, geometry, self.categories_, self.columns_, self.variant_]
-        return digest_of([*names, {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}])
+        hashes = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
+        return digest_of([*names, hashes])
 
     def check_parameters(self) -> None:
         """Refuse parameters that no training can have."""

@@ -33,6 +33,8 @@ class RankingEstimator(BaseEstimator, ABC):
 
     method: ClassVar[str]
     """The name of the method in files and tables."""
+    reads_stored_rows: ClassVar[bool] = False
+    """Whether the model normalises rows itself: it is given them as they are stored, whatever the store says."""
 
     n_categories: int | None = None
 

@@ -56,7 +56,9 @@ def test_train_plus_rows__first_step_by_hand():
 
 
 def test_train_plus_rows__second_step_by_hand():
-    _, _, loss, sums, _, state = train([[2.0], [2.0]], [[1], [1]], prior=[0, 0], limit=[5, 5], regularization=0.5, rate=1.0)
+    _, _, loss, sums, _, state = train(
+        [[2.0], [2.0]], [[1], [1]], prior=[0, 0], limit=[5, 5], regularization=0.5, rate=1.0
+    )
     # Before the second step w = S / (λ·2 + √H/η) = 1 / (1 + 1), so the score of category 1 is 1.
     push = 1 / (1 + np.e)
     assert loss == pytest.approx(np.log(2) + np.log1p(np.exp(-1)))
@@ -175,7 +177,15 @@ def test_train_plus_rows__equals_twin(seed, ties):
     _, step, loss, sums, category, state = train_prepared(Z, rows, rankings, prior, limit, own, tied)
     twin_Z, features = twin_rows(X, members, own)
     expected = reference_plus.train_plus(
-        np.hstack([twin_Z, np.ones((60, 1))]), features, rankings, range(60), prior.astype(float), limit, 0.05, 3.0, tied
+        np.hstack([twin_Z, np.ones((60, 1))]),
+        features,
+        rankings,
+        range(60),
+        prior.astype(float),
+        limit,
+        0.05,
+        3.0,
+        tied,
     )
     planes, squares, own_sums, own_squares, twin_step, twin_loss = expected
     assert step == twin_step

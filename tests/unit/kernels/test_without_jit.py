@@ -12,6 +12,7 @@ KERNEL_TESTS = [
     "kernels/test_ammrank_kernel.py",
     "kernels/test_score_kernel.py",
     "kernels/test_balanced_kernel.py",
+    "kernels/test_plus_kernel.py",
 ]
 
 

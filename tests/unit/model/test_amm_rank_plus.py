@@ -122,7 +122,7 @@ def test_explain__adds_up_to_the_score(fitted):
 def test_explain__of_an_empty_row_is_the_prior_and_the_constant(fitted):
     model, *_ = fitted
     for entry in model.explain(sp.csr_matrix((1, D), dtype=np.float32)):
-        assert not len(entry.own_features) and not len(entry.memberships) and not len(entry.features)
+        assert [len(part) for part in (entry.own_features, entry.memberships, entry.features)] == [0, 0, 0]
         assert entry.score == pytest.approx(entry.prior + entry.bias)
 
 
@@ -146,9 +146,7 @@ def test_prior__is_the_log_odds_of_a_click():
 
 def test_prior__of_complete_rankings_is_twice_the_log_odds_of_the_places():
     counts = count_rankings(np.array([[2, 0, 1], [2, 1, 0]]), 3)
-    np.testing.assert_allclose(
-        prior_of(counts), 2 * np.log([0.25 / 0.75, 0.25 / 0.75, 0.98 / 0.02]), rtol=1e-5
-    )
+    np.testing.assert_allclose(prior_of(counts), 2 * np.log([0.25 / 0.75, 0.25 / 0.75, 0.98 / 0.02]), rtol=1e-5)
 
 
 def test_count_rankings__tied_places_are_worth_their_mean():
@@ -237,7 +235,10 @@ def test_fit__category_without_clicks_is_finite_and_last():
         ({"own_columns": [[-1, -1, -1]]}, "own_columns must name a column of at least one category, found only -1"),
         ({"own_columns": [[0, 2, -1]]}, "own_columns must hold columns from 0 to 1, or -1, got 2"),
         ({"own_columns": [[0, 0, -1]]}, "own_columns must name a column once, found one that is named twice"),
-        ({"own_columns": [[0, 1, -1]], "own_groups": [0, 1]}, "own_groups must have a number for each of the 1 kinds, got 2"),
+        (
+            {"own_columns": [[0, 1, -1]], "own_groups": [0, 1]},
+            "own_groups must have a number for each of the 1 kinds, got 2",
+        ),
     ],
 )  # fmt: skip
 def test_fit__refuses_parameters(parameters, message):
