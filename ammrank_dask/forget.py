@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -18,9 +17,8 @@ from ammrank_dask.features.store import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.site.forgotten import ForgetList, drop_users, load_forgotten
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside, write_atomic
-from ammrank_dask.storage.store.codec import METADATA
 from ammrank_dask.storage.store.ids import ids_from_arrays
-from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_path, write_part
+from ammrank_dask.storage.store.parts import CheckedReader, check_part, write_part
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
@@ -104,8 +102,7 @@ def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
         left = drop_users(schema, arrays, dropped)
         attributes = {}
         if schema is FEATURES:
-            metadata = part_path(run, part.partition) / "X" / METADATA
-            columns = json.loads(metadata.read_bytes())["attributes"]["shape"][1]
+            columns = part.attributes(FEATURES, "X")["shape"][1]
             attributes = csr_attributes(int((~dropped).sum()), columns)
         building.mkdir(parents=True, exist_ok=True)
         write_part(building, part.partition, schema, left, group_attributes=attributes)
@@ -135,7 +132,8 @@ def _pieces(run: Run) -> Iterable[str]:
     """Return what of a run can hold users: its tables by name, or the numbers of its partitions."""
     if run.kind == QUALIFICATIONS:
         return [name for name in run.manifest["files"] if name.endswith(".parquet")]
-    return map(str, range(run.n_parts)) if run.kind in PART_SCHEMAS else []
+    schema = PART_SCHEMAS.get(run.kind)
+    return map(str, range(run.n_parts)) if schema is not None and schema.has_users else []
 
 
 def _read_listed(run: Run, name: str) -> pa.BufferReader:

@@ -182,9 +182,9 @@ class PlaneModel(RankingEstimator):
             Training steps made.
         """
         by_category = np.argsort(plane_category, kind="stable")
-        self.weights_ = np.ascontiguousarray(weights[:, by_category])
-        self.plane_category_ = plane_category[by_category]
-        self.popularity_ = popularity
+        self.weights_ = np.ascontiguousarray(weights[:, by_category], np.float32)
+        self.plane_category_ = plane_category[by_category].astype(np.int32, copy=False)
+        self.popularity_ = popularity.astype(np.int64, copy=False)
         self.n_features_in_ = weights.shape[0] - 1
         self.n_steps_ = n_steps
         self.categories_, self.columns_, self.variant_, self.training_ = None, None, None, None
@@ -234,7 +234,7 @@ class PlaneModel(RankingEstimator):
             "popularity": self.popularity_,
         }
         attributes = {
-            "method": self.method,
+            "model": self.method,
             "parameters": {name: _plain(value) for name, value in self.get_params().items()},
             "n_steps": self.n_steps_,
             "categories": self.categories_,
@@ -249,8 +249,8 @@ class PlaneModel(RankingEstimator):
     def load(cls, path: str | Path) -> Self:
         """Read a model that `save` wrote."""
         arrays, attributes = load_model(path)
-        if attributes.get("method") != cls.method:
-            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('method')}")
+        if attributes.get("model") != cls.method:
+            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
         model = cls(**attributes["parameters"])
         model.set_planes(
             arrays["weights"], arrays["plane_category"], arrays["popularity"], n_steps=attributes["n_steps"]

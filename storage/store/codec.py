@@ -1,8 +1,9 @@
-"""Encode and decode the Zarr v3 arrays of a part: one dimension chunked, blosc-lz4 with byte shuffle.
+"""Encode and decode the Zarr v3 arrays of a part.
 
-What is written is plain Zarr v3 that any implementation opens (tests read it back with zarr-python). Only this one
-layout is needed on the nightly path, and writing it directly costs a third of the general machinery of zarr-python,
-which takes several hops between threads for every array: a day has thousands of small ones.
+There are two layouts: one dimension chunked, blosc-lz4 with byte shuffle; or one chunk of plain little-endian values,
+which numpy reads alone (`np.fromfile`). Both are plain Zarr v3 that any implementation opens (tests read it back with
+zarr-python). Writing them directly costs a third of the general machinery of zarr-python, which takes several hops
+between threads for every array: a day has thousands of small ones.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ def encode_group(attributes: Mapping[str, Any]) -> bytes:
     return _document({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
-def encode_array(array: np.ndarray) -> dict[str, bytes]:
+def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, bytes]:
     """Return the files of an array by name: its metadata and its chunks."""
     array = np.ascontiguousarray(array)
+    if not compressed:
+        return _encode_plain(array)
     size = array.dtype.itemsize
     rows = max(1, min(len(array), CHUNK_BYTES // (size * _row_items(array.shape))))
     files = {METADATA: _document(_array_metadata(array, rows))}
@@ -50,6 +53,8 @@ def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
     metadata = json.loads(read(f"{name}/{METADATA}"))
     shape = tuple(metadata["shape"])
     dtype = np.dtype(metadata["data_type"]).newbyteorder("<")
+    if metadata == _plain_metadata(np.empty((0, *shape[1:]), dtype), shape):
+        return _decode_plain(read, name, shape, dtype)
     rows = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
     if metadata != _array_metadata(np.empty((0, *shape[1:]), dtype), rows, shape):
         raise ValueError(f"{name} is not laid out as this version writes it")
@@ -66,6 +71,31 @@ def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
             blosc.decompress(chunk, spare)
             target[...] = spare[: len(target)]
     return array
+
+
+def _encode_plain(array: np.ndarray) -> dict[str, bytes]:
+    files = {METADATA: _document(_plain_metadata(array, array.shape))}
+    if array.size:  # an array without values has no chunk
+        files[_plain_chunk(array.ndim)] = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+    return files
+
+
+def _decode_plain(read: Callable[[str], bytes], name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    # A copy, because what lies over bytes cannot be changed.
+    return np.frombuffer(read(f"{name}/{_plain_chunk(len(shape))}"), dtype).reshape(shape).copy()
+
+
+def _plain_chunk(ndim: int) -> str:
+    return "/".join(["c", *"0" * ndim])
+
+
+def _plain_metadata(array: np.ndarray, shape: tuple[int, ...]) -> dict[str, Any]:
+    metadata = _array_metadata(array, 1, shape)
+    metadata["chunk_grid"]["configuration"]["chunk_shape"] = [max(1, n) for n in shape]
+    metadata["codecs"] = metadata["codecs"][:1]
+    return metadata
 
 
 def _row_items(shape: tuple[int, ...]) -> int:

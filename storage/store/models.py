@@ -1,4 +1,7 @@
-"""Keep fitted models: named arrays and JSON attributes in one zarr folder."""
+"""Keep fitted models: one part of the kind `model`, alone in a folder or the one part of a run.
+
+Models that version 0.1.0 wrote, as a group of zarr-python with checksums of its own, are still read.
+"""
 
 import json
 import shutil
@@ -13,14 +16,23 @@ import zarr
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
 from ammrank_dask.storage.store.codec import METADATA
-from ammrank_dask.storage.store.parts import checksum_of
-from ammrank_dask.storage.store.registry import FORMAT
+from ammrank_dask.storage.store.parts import (
+    check_files,
+    checksum_of,
+    is_written,
+    read_attributes,
+    read_part,
+    write_part,
+)
+from ammrank_dask.storage.store.registry import FORMAT, MODEL
+from ammrank_dask.storage.store.runs import is_finished, open_run
 
-_CHUNK_BYTES = 8_000_000
+_EARLIER_NAME = "model.zarr"
+_ABOUT = ("format", "arrays")
 
 
 def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> None:
-    """Write a model as a zarr group; an earlier model at `path` is replaced.
+    """Write a model as a folder with one part; an earlier model at `path` is replaced.
 
     The folder is written under a temporary name and renamed, so that `path` is never half a model.
 
@@ -29,78 +41,72 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
     path
         The folder of the model.
     arrays
-        Numeric arrays by name.
+        The arrays of the registry's `MODEL` by name.
     attributes
-        What JSON can hold, without NaN.
+        What JSON can hold, without NaN; `model` names the kind of model.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() and any(path.iterdir()) and not is_model(path):
+        raise BadInput(f"{path} must be free or hold a model, found other files there; choose another folder")
     temporary = temporary_beside(path)
     try:
-        group = zarr.open_group(temporary, mode="w-", zarr_format=3)
-        checksums = {}
-        for name, array in arrays.items():
-            array = np.ascontiguousarray(array)
-            checksums[name] = _checksum(array)
-            # An all-zero chunk that is not written could not be told from one that was lost.
-            stored = group.create_array(
-                name,
-                shape=array.shape,
-                dtype=array.dtype,
-                chunks=_chunk_shape(array),
-                config={"write_empty_chunks": True},
-            )
-            stored[...] = array
+        temporary.mkdir(parents=True)
         # Through JSON and back, so that what cannot be kept fails here and not at the next load.
-        attributes = json.loads(json.dumps(dict(attributes), allow_nan=False))
-        kept = {"checksums": checksums, "model": attributes}
-        group.attrs.update({"format": FORMAT, **kept, "checksum": checksum_of(kept)})
+        kept = json.loads(json.dumps(dict(attributes), allow_nan=False))
+        write_part(temporary, 0, MODEL, arrays, {"format": FORMAT, "arrays": sorted(arrays), **kept})
         swap_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def load_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and attributes of a model and check all of them against their checksums."""
+    """Read the arrays and attributes of a model, every byte checked; of a run also against its manifest."""
     path = Path(path)
-    if not (path / METADATA).is_file():
+    if not is_model(path):
         raise BadInput(f"there must be a model at {path}, found none; train one with `ammrank train`")
+    if not is_written(path, 0):
+        return _load_earlier(path)
+    expected = open_run(path, MODEL.kind).checksums[0] if is_finished(path) else None
+    attributes = read_attributes(path, 0, MODEL, expected=expected)
+    _check_format(path, attributes["format"])
+    arrays = read_part(path, 0, MODEL, expected=expected)
+    # An optional array that the list of the part has lost would not be missed otherwise.
+    if sorted(arrays) != attributes["arrays"]:
+        names = [", ".join(names) for names in (attributes["arrays"], sorted(arrays))]
+        raise DamagedStore(f"model at {path} must hold the arrays {names[0]}, found {names[1]}; {MODEL.remedy}")
+    return arrays, {name: value for name, value in attributes.items() if name not in _ABOUT}
+
+
+def is_model(path: Path) -> bool:
+    """Tell whether a model was saved to a folder, by this version or an earlier one."""
+    return is_written(path, 0) or any((path / name / METADATA).is_file() for name in (_EARLIER_NAME, "."))
+
+
+def _check_format(path: Path, stored: Any) -> None:
+    if stored != FORMAT:
+        raise BadInput(f"model at {path} has format {stored}, this version reads {FORMAT}; {MODEL.remedy}")
+
+
+def _load_earlier(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read a model of version 0.1.0: a zarr group, alone or as `model.zarr` in a run that lists its files."""
+    folder = path
+    if (path / _EARLIER_NAME).is_dir():
+        folder = path / _EARLIER_NAME
+        if is_finished(path):
+            check_files(path, open_run(path, MODEL.kind).manifest["files"])
     try:
-        return _read(path)
+        group = zarr.open_group(folder, mode="r", zarr_format=3)
+        _check_format(path, group.attrs.get("format"))
+        kept = {name: cast(dict[str, Any], group.attrs[name]) for name in ("checksums", "model")}
+        arrays = {name: np.asarray(cast(zarr.Array, group[name])[...]) for name in kept["checksums"]}
+        is_same = checksum_of(kept) == group.attrs["checksum"] and all(
+            google_crc32c.value(array.tobytes()) == kept["checksums"][name] for name, array in arrays.items()
+        )
     except BadInput:
         raise
     except Exception as error:  # of zarr, its codecs and JSON: whatever damaged bytes make of them
-        raise DamagedStore(f"model at {path} cannot be read ({type(error).__name__}); train it again") from error
-
-
-def _read(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    group = zarr.open_group(path, mode="r", zarr_format=3)
-    found = group.attrs.get("format")
-    if found != FORMAT:
-        raise BadInput(
-            f"model at {path} has format {found}, this version reads {FORMAT}; train it again with `ammrank train`"
-        )
-    kept = {name: cast(dict[str, Any], group.attrs[name]) for name in ("checksums", "model")}
-    if checksum_of(kept) != group.attrs["checksum"]:
-        raise DamagedStore(f"attributes of the model at {path} are not what was written; train it again")
-    arrays: dict[str, np.ndarray] = {}
-    for name, expected in kept["checksums"].items():
-        stored = group.get(name)
-        if not isinstance(stored, zarr.Array):
-            raise DamagedStore(f"model at {path} must hold the array {name}, found none; train it again")
-        arrays[name] = np.asarray(stored[...])
-        if _checksum(arrays[name]) != expected:
-            raise DamagedStore(f"array {name} of the model at {path} is not what was written; train it again")
-    return arrays, kept["model"]
-
-
-def _chunk_shape(array: np.ndarray) -> tuple[int, ...]:
-    if array.ndim == 0:
-        return ()
-    row_bytes = max(1, array.nbytes // max(1, len(array)))
-    n_rows = min(max(1, len(array)), max(1, _CHUNK_BYTES // row_bytes))
-    return (n_rows, *(max(1, n) for n in array.shape[1:]))
-
-
-def _checksum(array: np.ndarray) -> int:
-    return int(google_crc32c.value(array.tobytes()))
+        raise DamagedStore(f"model at {path} cannot be read ({type(error).__name__}); {MODEL.remedy}") from error
+    if not is_same:
+        raise DamagedStore(f"model at {path} is not what was written (checksum differs); {MODEL.remedy}")
+    attributes = {**kept["model"], "model": kept["model"].get("method")}
+    return arrays, attributes

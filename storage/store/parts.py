@@ -18,7 +18,7 @@ import numpy as np
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
 from ammrank_dask.storage.store.codec import METADATA, decode_array, encode_array, encode_group
-from ammrank_dask.storage.store.registry import PartSchema
+from ammrank_dask.storage.store.registry import REBUILD, PartSchema
 
 _HERE = PurePosixPath(".")
 
@@ -56,6 +56,10 @@ class PartRef:
         """Read the arrays, checked."""
         return read_part(self.run, self.partition, schema, only, self.checksum)
 
+    def attributes(self, schema: PartSchema, group: str = "") -> dict[str, Any]:
+        """Read the attributes of the part or of a group inside it, checked."""
+        return read_attributes(self.run, self.partition, schema, group, self.checksum)
+
 
 def part_path(run: Path, partition: int) -> Path:
     """Return the folder of a partition of a run."""
@@ -86,7 +90,7 @@ def write_part(
     """
     final = part_path(run, partition)
     lengths = schema.validate(arrays, str(final))
-    files = _encode(arrays, attributes or {}, group_attributes or {})
+    files = _encode(arrays, attributes or {}, group_attributes or {}, compressed=schema.compressed)
     listing = {name: [len(data), google_crc32c.value(data)] for name, data in sorted(files.items())}
     sidecar = {
         "rows": lengths.get(schema.rows_dim, 0),
@@ -132,25 +136,32 @@ def read_part(
         The checksum of the part in the manifest; not compared when None.
     """
     final = part_path(run, partition)
-    sidecar = _read_sidecar(final)
-    if expected is not None and _facts(final, sidecar).checksum != expected:
-        raise DamagedStore(
-            f"{final.with_suffix('.json')} is not the list in the manifest; make it again with --rebuild"
-        )
+    sidecar = _read_sidecar(final, expected, schema.remedy)
     stored = {name.removesuffix(f"/{METADATA}") for name in sidecar["files"]}
     wanted = {spec.name for spec in schema.arrays} & stored
     if only is not None:
         wanted &= set(only)
-    read = CheckedReader(final, sidecar["files"])
+    read = CheckedReader(final, sidecar["files"], schema.remedy)
     try:
         arrays = {name: decode_array(read, name) for name in sorted(wanted)}
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
         if isinstance(error, DamagedStore):
             raise
-        raise DamagedStore(f"{final} cannot be decoded: {error}; make it again with --rebuild") from None
+        raise DamagedStore(f"{final} cannot be decoded: {error}; {schema.remedy}") from None
     if only is None:
         schema.validate(arrays, str(final))
     return arrays
+
+
+def read_attributes(
+    run: Path, partition: int, schema: PartSchema, group: str = "", expected: str | None = None
+) -> dict[str, Any]:
+    """Read the attributes of a part, or of a group inside it, after checking them; `expected` as in `read_part`."""
+    final = part_path(run, partition)
+    listing = _read_sidecar(final, expected, schema.remedy)["files"]
+    name = f"{group}/{METADATA}" if group else METADATA
+    attributes: dict[str, Any] = json.loads(CheckedReader(final, listing, schema.remedy)(name))["attributes"]
+    return attributes
 
 
 class CheckedReader:
@@ -159,22 +170,22 @@ class CheckedReader:
     One at a time, so that a chunk is still in the cache of the core when it is decoded.
     """
 
-    def __init__(self, folder: Path, listing: Mapping[str, list[int]]) -> None:
+    def __init__(self, folder: Path, listing: Mapping[str, list[int]], remedy: str = REBUILD) -> None:
         self.folder = folder
         self.listing = listing
+        self.remedy = remedy
 
     def __call__(self, name: str) -> bytes:
         """Return the bytes of a file."""
         path = self.folder / name
         if name not in self.listing:
-            raise DamagedStore(f"{path} is not in the list of its part; make it again with --rebuild")
+            raise DamagedStore(f"{path} is not in the list of its part; {self.remedy}")
         try:
             data = path.read_bytes()
         except FileNotFoundError:
-            raise DamagedStore(f"{path} is missing; make it again with --rebuild") from None
-        size, checksum = self.listing[name]
-        if len(data) != size or google_crc32c.value(data) != checksum:
-            raise DamagedStore(f"{path} is not what was written (checksum differs); make it again with --rebuild")
+            raise DamagedStore(f"{path} is missing; {self.remedy}") from None
+        if self.listing[name] != [len(data), google_crc32c.value(data)]:
+            raise DamagedStore(f"{path} is not what was written (checksum differs); {self.remedy}")
         return data
 
 
@@ -182,16 +193,6 @@ def check_files(folder: Path, listing: Mapping[str, list[int]]) -> int:
     """Compare files with the list of their sizes and checksums; return the bytes read, name the first that differs."""
     read = CheckedReader(folder, listing)
     return sum(len(read(name)) for name in listing)
-
-
-def list_checksums(folder: Path, *, leave_out: Iterable[str] = ()) -> dict[str, list[int]]:
-    """Return size and checksum of every file below a folder, by relative name."""
-    listing = {}
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        name = path.relative_to(folder).as_posix()
-        if name not in set(leave_out):
-            listing[name] = checksum_file(path)
-    return listing
 
 
 def checksum_file(path: Path) -> list[int]:
@@ -203,11 +204,7 @@ def checksum_file(path: Path) -> list[int]:
 def check_part(run: Path, partition: int, expected: str | None = None) -> int:
     """Check every byte of a part without decoding it; return the number of bytes read."""
     final = part_path(run, partition)
-    sidecar = _read_sidecar(final)
-    if expected is not None and _facts(final, sidecar).checksum != expected:
-        raise DamagedStore(
-            f"{final.with_suffix('.json')} is not the list in the manifest; make it again with --rebuild"
-        )
+    sidecar = _read_sidecar(final, expected)
     found = {(Path(root) / name).relative_to(final).as_posix() for root, _, names in os.walk(final) for name in names}
     extra = sorted(found - set(sidecar["files"]))
     if extra:
@@ -220,13 +217,19 @@ def checksum_of(content: Mapping[str, Any]) -> str:
     return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
-def _read_sidecar(final: Path) -> dict[str, Any]:
+def _read_sidecar(final: Path, expected: str | None = None, remedy: str = REBUILD) -> dict[str, Any]:
+    """Read the list of a part, and compare it with its checksum in the manifest, if that is given."""
     path = final.with_suffix(".json")
     if not path.is_file():
-        raise DamagedStore(f"{path} is missing; make it again with --rebuild")
-    sidecar = read_json(path)
+        raise DamagedStore(f"{path} is missing; {remedy}")
+    try:
+        sidecar = read_json(path)
+    except DamagedStore:
+        sidecar = None
     if not isinstance(sidecar, dict) or not {"rows", "nnz", "files"} <= set(sidecar):
-        raise DamagedStore(f"{path} is not the JSON that was written; make it again with --rebuild")
+        raise DamagedStore(f"{path} is not the JSON that was written; {remedy}")
+    if expected is not None and checksum_of(sidecar) != expected:
+        raise DamagedStore(f"{path} is not the list in the manifest; {remedy}")
     return sidecar
 
 
@@ -239,11 +242,13 @@ def _encode(
     arrays: Mapping[str, np.ndarray],
     attributes: Mapping[str, Any],
     group_attributes: Mapping[str, Mapping[str, Any]],
+    *,
+    compressed: bool,
 ) -> dict[str, bytes]:
     files = {METADATA: encode_group(attributes)}
     groups = {name.rpartition("/")[0] for name in arrays} - {""}
     for name in sorted(groups):
         files[f"{name}/{METADATA}"] = encode_group(group_attributes.get(name, {}))
     for name, array in arrays.items():
-        files |= {f"{name}/{file}": data for file, data in encode_array(array).items()}
+        files |= {f"{name}/{file}": data for file, data in encode_array(array, compressed=compressed).items()}
     return files

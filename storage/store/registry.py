@@ -27,6 +27,9 @@ from ammrank_dask.storage.vocabulary import (
 FORMAT = 1
 """Version of everything under a site. A reader refuses any other."""
 
+REBUILD = "make it again with --rebuild"
+"""What to do about most damage."""
+
 UNSIGNED = ("uint16", "uint32")
 
 
@@ -42,7 +45,10 @@ class ArraySpec:
 
 @dataclass(frozen=True)
 class PartSchema:
-    """The arrays of one partition of one kind of run, and where its counts of rows and non-zeros are read."""
+    """The arrays of one partition of one kind of run, and where its counts of rows and non-zeros are read.
+
+    `compressed` is how they are written; `remedy` is what to do when one is damaged.
+    """
 
     kind: str
     meaning: str
@@ -50,6 +56,13 @@ class PartSchema:
     optional: frozenset[str] = frozenset()
     rows_dim: str = "user"
     nnz_dim: str | None = None
+    compressed: bool = True
+    remedy: str = REBUILD
+
+    @property
+    def has_users(self) -> bool:
+        """Whether a part names users."""
+        return any(spec.name == USER_ID for spec in self.arrays)
 
     def validate(self, arrays: Mapping[str, np.ndarray], where: str) -> dict[str, int]:
         """Check names, types and lengths; return the length of every dimension."""
@@ -126,7 +139,21 @@ FEATURES = PartSchema(
     optional=_ID_NAMES | {"ranking/indptr", "ranking/category", "ranking/intensity"},
     nnz_dim="value",
 )
-PART_SCHEMAS = {schema.kind: schema for schema in (DAY, STATE, USERS, FEATURES)}
+MODEL = PartSchema(
+    "model",
+    "a fitted model; attributes of the group: `format`, `model` (which kind of model), its `arrays`, `parameters`, …",
+    (
+        ArraySpec("weights", ("column+1", "plane"), ("float32",), "planes sorted by category, the bias as last row"),
+        ArraySpec("plane_category", ("plane",), ("int32",), "category code of each plane"),
+        ArraySpec("popularity", ("category",), _INT64, "training users who clicked the category"),
+        ArraySpec("columns", ("byte",), ("uint8",), "names of the columns: a JSON list in UTF-8, if they have names"),
+    ),
+    optional=frozenset({"columns"}),
+    rows_dim="plane",
+    compressed=False,
+    remedy="train it again with `ammrank train`",
+)
+PART_SCHEMAS = {schema.kind: schema for schema in (DAY, STATE, USERS, FEATURES, MODEL)}
 
 
 @dataclass(frozen=True)
@@ -230,6 +257,9 @@ def describe() -> str:
         " is unfinished. Each partition of users is one zarr (v3) group `part-NNNNN.zarr`, blosc-lz4 with byte shuffle,"
         " beside `part-NNNNN.json`, which lists its files with size and CRC-32C and its counts. Readers check both"
         " before they decode anything.",
+        "",
+        "A model is one such part, `part-00000.zarr`, without compression and each array in one chunk: numpy alone"
+        " reads it, `np.fromfile('part-00000.zarr/weights/c/0/0', '<f4')` with the shape in `weights/zarr.json`.",
         "",
         "Times are microseconds since 1970 UTC. `X` follows AnnData's `csr_matrix` convention, so that it opens with"
         " plain zarr and scipy.",

@@ -75,7 +75,7 @@ STORES = {
         (path for path in run_of(place, "model").rglob("*") if path.is_file() and path.name != "manifest.json"),
         key=lambda path: path.stat().st_size,
     ),
-    "attributes of the model": lambda place: run_of(place, "model") / "model.zarr" / "zarr.json",
+    "attributes of the model": lambda place: run_of(place, "model") / "part-00000.zarr" / "zarr.json",
     "verdict": lambda place: place.verdict_folder(day(5)) / "manifest.json",
     "qualifications by user": lambda place: run_of(place, "qualifications") / "by_user" / "part-00000.parquet",
     "qualifications by category": lambda place: min((run_of(place, "qualifications") / "by_category").glob("*/*")),

@@ -10,8 +10,14 @@ import sys
 import tarfile
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import zarr
+
+from ammrank_dask import AMMRank
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.store.models import load_model
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "site-0.1.0.tar.xz"
 CLUSTER = """version: 1
@@ -52,3 +58,45 @@ def test_nightly__goes_on_with_a_site_of_version_0_1_0(site):
 def test_verify__accepts_a_site_of_version_0_1_0(site):
     done = run("verify", site, "--json")
     assert done.returncode == 0, done.stderr + done.stdout
+
+
+def model_of(site):
+    return site / json.loads((site / "CURRENT").read_text())["runs"]["model"]
+
+
+def test_load__a_model_of_version_0_1_0_has_what_zarr_reads(site):
+    path = model_of(site)
+    group = zarr.open_group(path / "model.zarr", mode="r")
+    for folder in (path, path / "model.zarr"):  # in its run, and as `save` wrote it alone
+        arrays, attributes = load_model(folder)
+        assert sorted(arrays) == ["columns", "plane_category", "popularity", "weights"]
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(array, group[name][...])
+        assert attributes["model"] == "amm-rank"
+        model = AMMRank.load(folder)
+        assert model.get_params()["epochs"] == attributes["parameters"]["epochs"]
+        assert len(model.columns_) == model.n_features_in_
+        np.testing.assert_array_equal(model.weights_, group["weights"][...])
+
+
+def test_load__a_model_of_version_0_1_0_saved_again_is_equal(site, tmp_path):
+    old = AMMRank.load(model_of(site))
+    old.save(tmp_path / "new")
+    assert [path.name for path in sorted((tmp_path / "new").iterdir())] == ["part-00000.json", "part-00000.zarr"]
+    assert AMMRank.load(tmp_path / "new").digest() == old.digest()
+
+
+@pytest.mark.parametrize("is_alone", [True, False])
+@pytest.mark.parametrize("name", ["weights/c/0/0", "zarr.json", "popularity/c/0"])
+def test_load__a_damaged_model_of_version_0_1_0_is_refused(site, name, is_alone):
+    path = model_of(site)
+    victim = path / "model.zarr" / name
+    data = bytearray(victim.read_bytes())
+    data[len(data) // 2] ^= 0x10
+    victim.write_bytes(data)
+    remedy = "train it again with `ammrank train`" if is_alone else "make it again with --rebuild"
+    with pytest.raises(DamagedStore, match=remedy):
+        load_model(path / "model.zarr" if is_alone else path)
+    victim.unlink()  # zarr would read zeros
+    with pytest.raises(BadInput, match=f"{remedy}|there must be a model at"):
+        load_model(path / "model.zarr" if is_alone else path)

@@ -4,7 +4,6 @@ import datetime as dt
 import json
 import re
 import shutil
-from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -20,15 +19,14 @@ from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.parts import list_checksums
-from ammrank_dask.storage.store.runs import remove_run
+from ammrank_dask.storage.store.runs import finish_run, remove_run
 from ammrank_dask.workflows.explain import command as explain_command
 from ammrank_dask.workflows.score import command as score_command
 from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.stages.explain import describe_feature, explain_user
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.models import MODEL_NAME, find_model
+from ammrank_dask.workflows.stages.models import find_model
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.published import find_previous, models_in_use
 from ammrank_dask.workflows.stages.score import score_users
@@ -257,11 +255,11 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
     model = find_model(place, NIGHT)
     features = score_features(client, place, config_of(), known)
     remove_run(place.qualifications_folder(NIGHT))
-    broken = AMMRank.load(model.path / MODEL_NAME)
+    broken = AMMRank.load(model.path)
     broken.categories_ = [f"other {i}" for i in range(50)]
-    broken.save(model.path / MODEL_NAME)
-    files = list_checksums(model.path, leave_out=["manifest.json"])
-    model = replace(model, manifest={**model.manifest, "files": files})
+    broken.save(model.path)
+    written = model.manifest
+    model = finish_run(model.path, "model", model.digest, 1, config=written["config"], inputs=written["inputs"])
     with pytest.raises(BadInput, match=r"the model must rank the categories of the features .*; train again"):
         score_users(client, place, config_of(), known, features, model)
     assert not place.qualifications_folder(NIGHT).exists()

@@ -14,7 +14,7 @@ from ammrank_dask.training.gate import Measures, compare_models, is_no_worse
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.models import checked_model, fits, model_date
+from ammrank_dask.workflows.stages.models import fits, model_date
 
 
 def choose_model(
@@ -46,8 +46,8 @@ def choose_model(
         old, new = compare_models(
             client,
             open_features(features.path),
-            champion=checked_model(champion),
-            challenger=checked_model(challenger),
+            champion=champion.path,
+            challenger=challenger.path,
             k=config.score.k,
             progress=progress,
         )

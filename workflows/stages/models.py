@@ -3,30 +3,23 @@
 from __future__ import annotations
 
 import datetime as dt
-from pathlib import Path
 
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.parts import check_files
+from ammrank_dask.storage.store.registry import MODEL
 from ammrank_dask.storage.store.runs import Run, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import feature_settings
 
-MODEL_KIND, MODEL_NAME = "model", "model.zarr"
-
-
-def checked_model(run: Run) -> Path:
-    """Return the folder of the saved model of a run after checking its bytes."""
-    check_files(run.path, run.manifest["files"])
-    return run.path / MODEL_NAME
+MODEL_KIND = MODEL.kind
 
 
 def load_site_model(run: Run) -> AMMRank:
-    """Load the model of a run after checking its bytes."""
-    return AMMRank.load(checked_model(run))
+    """Load the model of a run, checked."""
+    return AMMRank.load(run.path)
 
 
 def find_model(site: Site, date: dt.date) -> Run | None:

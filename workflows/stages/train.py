@@ -12,7 +12,6 @@ from ammrank_dask.model.halving import Tuning
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.parts import list_checksums
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.session.config import Config
@@ -20,7 +19,6 @@ from ammrank_dask.workflows.stages.features import plan_training_features, train
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import (
     MODEL_KIND,
-    MODEL_NAME,
     has_same_values,
     load_site_model,
     model_date,
@@ -94,12 +92,12 @@ def train_model(
         progress=progress,
         **parameters,
     )
-    model.save(path / MODEL_NAME)
+    model.save(path)
     return finish_run(
         path,
         MODEL_KIND,
         digest,
-        0,
+        1,
         config={
             "date": str(known.date),
             **model_identity(config, known.taxonomy),
@@ -112,7 +110,6 @@ def train_model(
             "training": model.training_,
             "tuning": None if tuning is None else {"best": tuning.best, "trials": tuning.to_json()},
         },
-        files=list_checksums(path),
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import reference_ranking
 import scipy.sparse as sp
+import zarr
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -16,6 +17,8 @@ from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.models import load_model, save_model
+from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.registry import MODEL
 
 
 def draw_rows(seed, n=300, n_categories=5, m=3):
@@ -440,12 +443,18 @@ def test_save__keeps_everything(tmp_path):
     np.testing.assert_array_equal(loaded.predict(X), model.predict(X))
 
 
-def test_save_model__same_model_same_bytes_and_no_pickle(tmp_path):
-    arrays = {
-        "zeros": np.zeros((3, 2), np.float32),
-        "empty": np.zeros((2, 0), np.float32),
-        "code": np.arange(4),
+def model_arrays(**more):
+    """The arrays of a model with 2 columns, 3 planes and 4 categories."""
+    return {
+        "weights": np.arange(9, dtype=np.float32).reshape(3, 3),
+        "plane_category": np.array([0, 0, 3], np.int32),
+        "popularity": np.array([5, 0, 0, 2]),
+        **more,
     }
+
+
+def test_save_model__same_model_same_bytes_and_no_pickle(tmp_path):
+    arrays = model_arrays(weights=np.zeros((3, 0), np.float32), plane_category=np.zeros(0, np.int32))
     for name in "ab":
         save_model(tmp_path / name, arrays, {"n": 1, "names": ["x"]})
     files = {name: sorted(p.relative_to(tmp_path / name) for p in (tmp_path / name).rglob("*")) for name in "ab"}
@@ -460,41 +469,77 @@ def test_save_model__same_model_same_bytes_and_no_pickle(tmp_path):
         assert loaded[name].dtype == array.dtype
 
 
+def test_save_model__numpy_and_zarr_read_it_alone(tmp_path):
+    arrays = model_arrays(columns=np.frombuffer(b'["x", "y"]', np.uint8))
+    save_model(tmp_path / "m", arrays, {"model": "amm-rank"})
+    part = tmp_path / "m" / "part-00000.zarr"
+    shape = json.loads((part / "weights" / "zarr.json").read_text())["shape"]
+    weights = np.fromfile(part / "weights" / "c" / "0" / "0", "<f4").reshape(shape)
+    np.testing.assert_array_equal(weights, arrays["weights"])
+    group = zarr.open_group(part, mode="r")
+    assert group.attrs["model"] == "amm-rank"
+    assert sorted(group.array_keys()) == sorted(arrays)
+    for name, array in arrays.items():
+        np.testing.assert_array_equal(group[name][...], array)
+
+
 def test_save_model__failure_leaves_the_old_model(tmp_path):
-    save_model(tmp_path / "m", {"a": np.ones(2)}, {})
+    save_model(tmp_path / "m", model_arrays(), {})
     with pytest.raises(ValueError, match="not JSON compliant"):
-        save_model(tmp_path / "m", {"a": np.zeros(2)}, {"bad": float("nan")})
-    np.testing.assert_array_equal(load_model(tmp_path / "m")[0]["a"], [1, 1])
+        save_model(tmp_path / "m", model_arrays(popularity=np.zeros(4, int)), {"bad": float("nan")})
+    with pytest.raises(DamagedStore, match=r"a model part has unknown arrays \['a'\], lacks \[\]"):
+        save_model(tmp_path / "m", model_arrays(a=np.ones(2)), {})
+    np.testing.assert_array_equal(load_model(tmp_path / "m")[0]["popularity"], [5, 0, 0, 2])
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
+
+
+def test_save_model__leaves_other_files_alone(tmp_path):
+    (tmp_path / "letters").mkdir()
+    (tmp_path / "letters" / "to-mother.txt").write_text("dear")
+    with pytest.raises(BadInput, match=r"letters must be free or hold a model, found other files there; choose"):
+        save_model(tmp_path / "letters", model_arrays(), {})
+    assert [p.name for p in (tmp_path / "letters").iterdir()] == ["to-mother.txt"]
 
 
 def test_load_model__refuses_what_was_not_written(tmp_path):
     with pytest.raises(BadInput, match="there must be a model at"):
         load_model(tmp_path / "none")
-    save_model(tmp_path / "m", {"a": np.ones(2)}, {"method": "other"})
+    save_model(tmp_path / "m", model_arrays(), {"model": "other"})
     with pytest.raises(BadInput, match="must be of amm-rank, got other"):
         AMMRank.load(tmp_path / "m")
-    chunk = next(p for p in (tmp_path / "m" / "a" / "c").rglob("*") if p.is_file())
-    chunk.unlink()  # zarr reads a missing chunk as zeros
-    with pytest.raises(DamagedStore, match=r"array a of the model at .* is not what was written"):
+    (tmp_path / "m" / "part-00000.zarr" / "weights" / "c" / "0" / "0").unlink()  # zarr reads a missing chunk as zeros
+    with pytest.raises(DamagedStore, match=r"weights/c/0/0 is missing; train it again with `ammrank train`"):
         load_model(tmp_path / "m")
-    (tmp_path / "m" / "a" / "zarr.json").unlink()
-    with pytest.raises(DamagedStore, match="must hold the array a, found none"):
+    (tmp_path / "m" / "part-00000.json").unlink()
+    with pytest.raises(DamagedStore, match=r"part-00000.json is missing; train it again with `ammrank train`"):
         load_model(tmp_path / "m")
-    root = tmp_path / "m" / "zarr.json"
-    content = json.loads(root.read_text())
-    content["attributes"]["format"] = 99
-    root.write_text(json.dumps(content))
-    with pytest.raises(BadInput, match="has format 99, this version reads 1; train it again"):
+
+
+def test_load_model__refuses_another_format(tmp_path):
+    attributes = {"format": 99, "arrays": sorted(model_arrays()), "model": "amm-rank"}
+    write_part(tmp_path, 0, MODEL, model_arrays(), attributes)
+    with pytest.raises(BadInput, match="has format 99, this version reads 1; train it again with `ammrank train`"):
+        load_model(tmp_path)
+
+
+def test_load_model__an_array_that_the_list_of_the_part_lost_is_missed(tmp_path):
+    save_model(tmp_path / "m", model_arrays(columns=np.frombuffer(b"[]", np.uint8)), {})
+    listing = json.loads((tmp_path / "m" / "part-00000.json").read_text())
+    listing["files"] = {name: entry for name, entry in listing["files"].items() if not name.startswith("columns")}
+    (tmp_path / "m" / "part-00000.json").write_text(json.dumps(listing))
+    wanted = (
+        "must hold the arrays columns, plane_category, popularity, weights, found plane_category, popularity, weights;"
+    )
+    with pytest.raises(DamagedStore, match=wanted):
         load_model(tmp_path / "m")
 
 
 def test_load_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp_path):
-    arrays = {"a": np.arange(2000.0), "b": np.eye(3, dtype=np.int32), "c": np.array(5)}
+    arrays = model_arrays(columns=np.frombuffer('["ü", "x"]'.encode(), np.uint8))
     attributes = {"name": "ä", "numbers": [1, 2.5], "nothing": None}
     save_model(tmp_path / "m", arrays, attributes)
     files = sorted(path for path in (tmp_path / "m").rglob("*") if path.is_file())
-    assert len(files) == 7
+    assert len(files) == 10
     refused = []
     for path in files:
         written = path.read_bytes()
@@ -510,4 +555,5 @@ def test_load_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp
                     np.testing.assert_array_equal(loaded[name], array)
         path.write_bytes(written)
     assert len(refused) > 100
-    assert all(re.fullmatch(r"(array|attributes|model) .*; train it again.*", message) for message in refused)
+    wanted = r".*; train it again with `ammrank train`|.*: a model part has unknown arrays .*"
+    assert all(re.fullmatch(wanted, message) for message in refused)
