@@ -3,7 +3,7 @@
 import numpy as np
 
 from ammrank_dask.kernels.measures import count_wrong_pairs
-from ammrank_dask.kernels.topk import top_k_rows
+from ammrank_dask.model.ranking_sums import RankingSums, measure_rows
 from ammrank_dask.model.rankings import check_rankings
 
 _CHUNK_ROWS = 16_384
@@ -69,32 +69,17 @@ def top_k_metrics(scores: np.ndarray, rankings: np.ndarray, k: int = 10) -> dict
     n_categories = scores.shape[1]
     if not 1 <= k <= n_categories:
         raise ValueError(f"k must be between 1 and n_categories ({n_categories}), got {k}")
-    places = np.arange(1, k + 1)
-    discount = 1 / np.log2(places + 1)
-    ideal = np.cumsum(discount)
-    hits, recall, ndcg = np.zeros(k), np.zeros(k), np.zeros(k)
-    n_counted = 0
-    for start in range(0, len(scores), _CHUNK_ROWS):
-        chunk = rankings[start : start + _CHUNK_ROWS]
-        length = (chunk >= 0).sum(axis=1)
-        counted = length > 0
-        chunk, length = chunk[counted], length[counted]
-        chunk_scores = np.ascontiguousarray(scores[start : start + _CHUNK_ROWS][counted])
-        codes = np.empty((len(chunk), k), np.int32)
-        top_k_rows(chunk_scores, np.arange(n_categories, dtype=np.int32), codes, np.empty_like(codes, scores.dtype))
-        relevant = np.take_along_axis(_membership(chunk, n_categories), codes, axis=1)
-        found = np.cumsum(relevant, axis=1)
-        hits += found.sum(axis=0)
-        recall += (found / length[:, None]).sum(axis=0)
-        best = ideal[np.minimum(places[None, :], length[:, None]) - 1]
-        ndcg += (np.cumsum(relevant * discount, axis=1) / best).sum(axis=0)
-        n_counted += len(chunk)
-    if n_counted == 0:
+    counted = np.flatnonzero((rankings >= 0).any(axis=1))
+    if not len(counted):
         raise ValueError("rankings must hold at least one category, found only -1")
-    precision, recall = hits / n_counted / places, recall / n_counted
-    both = precision + recall
-    f1 = np.divide(2 * precision * recall, both, out=np.zeros(k), where=both > 0)
-    return {"precision": precision, "recall": recall, "f1": f1, "ndcg": ndcg / n_counted}
+    sums: RankingSums | None = None
+    for start in range(0, len(counted), _CHUNK_ROWS):
+        rows = counted[start : start + _CHUNK_ROWS]
+        tied = np.zeros((len(rows), rankings.shape[1]), bool)
+        chunk = measure_rows(scores[rows], rankings[rows], tied, k).sum()
+        sums = chunk if sums is None else sums + chunk
+    assert sums is not None
+    return {name: getattr(sums, name) for name in ("precision", "recall", "f1", "ndcg")}
 
 
 def _check(scores: np.ndarray, rankings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -115,11 +100,3 @@ def _check_tied(tied: np.ndarray | None, rankings: np.ndarray) -> np.ndarray:
     if tied.shape != rankings.shape:
         raise ValueError(f"tied must have the shape of rankings, {rankings.shape}, got {tied.shape}")
     return tied
-
-
-def _membership(rankings: np.ndarray, n_categories: int) -> np.ndarray:
-    """Return (n, L) booleans: the category is in the ranking."""
-    inside = np.zeros((len(rankings), n_categories + 1), bool)
-    # The code -1 falls into a last column, which is cut off.
-    np.put_along_axis(inside, rankings.astype(np.int64) % (n_categories + 1), True, axis=1)
-    return inside[:, :n_categories]

@@ -13,7 +13,7 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.model.ranking_sums import measure_rows
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, split_of
 
@@ -22,20 +22,23 @@ CHAMPION, CHALLENGER = "champion", "challenger"
 
 
 @dataclass(frozen=True)
-class Measures:
-    """How well a model ranks some users: means over `n_users` of ε_dis and of precision at K."""
+class GateResult:
+    """How well a model ranks some users: means over `n_users` of ε_dis and of precision at K.
+
+    Partitions add up as means, not as sums: verdicts keep every bit of what earlier versions wrote.
+    """
 
     n_users: int
     error: float
     precision: float
 
-    def __add__(self, other: Measures) -> Measures:
+    def __add__(self, other: GateResult) -> GateResult:
         """Return the measures of both sets of users together."""
         n_users = self.n_users + other.n_users
         if not n_users:
             return self
         share = other.n_users / n_users
-        return Measures(
+        return GateResult(
             n_users,
             self.error + (other.error - self.error) * share,
             self.precision + (other.precision - self.precision) * share,
@@ -46,31 +49,31 @@ class Measures:
         return {"users": self.n_users, "disagreement_error": self.error, "precision": self.precision}
 
 
-NOBODY = Measures(0, 0.0, 0.0)
+NOBODY = GateResult(0, 0.0, 0.0)
 
 
-def measure_block(model: AMMRank, X: sp.csr_matrix, rankings: np.ndarray, k: int) -> Measures:
+def measure_model(model: AMMRank, X: sp.csr_matrix, rankings: np.ndarray, k: int) -> GateResult:
     """Return how well a model ranks the rows that have a ranking."""
     ranked = np.flatnonzero((rankings >= 0).any(axis=1)) if rankings.shape[1] else np.empty(0, np.int64)
     # With one category there is no pair that could be in the wrong order.
     if not len(ranked) or model.n_categories_ < 2:
         return NOBODY
-    scores = model.decision_function(X[ranked])
-    precision = top_k_metrics(scores, rankings[ranked], k=k)["precision"][k - 1]
-    return Measures(len(ranked), disagreement_error(scores, rankings[ranked]), float(precision))
+    rankings = rankings[ranked]
+    sums = measure_rows(model.decision_function(X[ranked]), rankings, np.zeros(rankings.shape, bool), k).sum()
+    return GateResult(sums.n_rows, float(sums.disagreement), float(sums.precision[k - 1]))
 
 
-def measure_partition(features_path: Path, partition: int, models: Mapping[str, Path], k: int) -> dict[str, Measures]:
+def measure_partition(features_path: Path, partition: int, models: Mapping[str, Path], k: int) -> dict[str, GateResult]:
     """Return how well each model ranks the gate users of one partition."""
     features = open_features(features_path)
-    found = {}
+    results = {}
     for name, path in models.items():
         model = AMMRank.load(path)
         part = features.partition(partition, variant=model.variant_)
         rows = np.flatnonzero(split_of(part.user_ids) == GATE)
         rankings = np.empty((0, 0), np.int32) if part.rankings is None else part.rankings[rows]
-        found[name] = measure_block(model, part.X[rows], rankings, k)
-    return found
+        results[name] = measure_model(model, part.X[rows], rankings, k)
+    return results
 
 
 def compare_models(
@@ -81,7 +84,7 @@ def compare_models(
     challenger: Path,
     k: int,
     progress: Progress = silent,
-) -> tuple[Measures, Measures]:
+) -> tuple[GateResult, GateResult]:
     """Return how well the champion and the challenger rank the gate users of labelled features.
 
     Parameters
@@ -95,19 +98,19 @@ def compare_models(
     """
     models = {CHAMPION: champion, CHALLENGER: challenger}
     tasks = [(features.path, partition, models, k) for partition in range(features.n_partitions)]
-    found = run_tasks(client, "gate", measure_partition, tasks, progress=progress)
-    both = [sum((part[name] for part in found), start=NOBODY) for name in (CHAMPION, CHALLENGER)]
+    parts = run_tasks(client, "gate", measure_partition, tasks, progress=progress)
+    both = [sum((part[name] for part in parts), start=NOBODY) for name in (CHAMPION, CHALLENGER)]
     return both[0], both[1]
 
 
-def is_no_worse(challenger: Measures, champion: Measures, tolerance: float) -> bool:
+def is_no_worse(challenger: GateResult, champion: GateResult, tolerance: float) -> bool:
     """Tell whether the challenger's error is no higher and its precision no lower, up to a share of the champion's.
 
     Examples
     --------
-    >>> is_no_worse(Measures(100, 0.102, 0.30), Measures(100, 0.100, 0.30), tolerance=0.02)
+    >>> is_no_worse(GateResult(100, 0.102, 0.30), GateResult(100, 0.100, 0.30), tolerance=0.02)
     True
-    >>> is_no_worse(Measures(100, 0.090, 0.29), Measures(100, 0.100, 0.30), tolerance=0.02)
+    >>> is_no_worse(GateResult(100, 0.090, 0.29), GateResult(100, 0.100, 0.30), tolerance=0.02)
     False
     """
     slack = 1e-12  # a difference on the bound itself, up to rounding

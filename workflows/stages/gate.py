@@ -10,7 +10,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.training.gate import Measures, compare_models, is_no_worse
+from ammrank_dask.training.gate import GateResult, compare_models, is_no_worse
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import Ingested
@@ -72,7 +72,7 @@ def is_due(site: Site, champion: Run | None, config: Config, known: Ingested) ->
 
 
 def _judge(
-    config: Config, champion: Run, challenger: Run, old: Measures, new: Measures, settings: dict[str, Any]
+    config: Config, champion: Run, challenger: Run, old: GateResult, new: GateResult, settings: dict[str, Any]
 ) -> Verdict:
     if new.n_users < config.gate.min_users:
         accepted = True

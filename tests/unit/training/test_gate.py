@@ -17,7 +17,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, write_verdict
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run, verify_run
-from ammrank_dask.training.gate import NOBODY, Measures, compare_models, is_no_worse, measure_block
+from ammrank_dask.training.gate import NOBODY, GateResult, compare_models, is_no_worse, measure_model
 from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.stages.models import find_model
@@ -89,7 +89,7 @@ def test_measure_block__by_hand():
     rankings = np.array([[0, 2], [0, -1], [-1, -1]])
     # Row 0: pairs 0≻1, 0≻2, 2≻1, of which the last is wrong: 1/3. Row 1: 0≻1, 0≻2, both wrong. Row 2: no ranking.
     # At 2: row 0 has {0, 1}, one of two relevant; row 1 has {2, 1}, none.
-    found = measure_block(model, X, rankings, k=2)
+    found = measure_model(model, X, rankings, k=2)
     assert found.n_users == 2
     assert found.error == pytest.approx((1 / 3 + 1) / 2)
     assert found.precision == pytest.approx((0.5 + 0.0) / 2)
@@ -97,12 +97,12 @@ def test_measure_block__by_hand():
 
 def test_measure_block__nobody_to_measure():
     model = one_plane_model(np.eye(2))
-    assert measure_block(model, sp.csr_matrix((1, 2), dtype=np.float32), np.array([[-1]]), k=1) == NOBODY
-    assert measure_block(model, sp.csr_matrix((0, 2), dtype=np.float32), np.empty((0, 0), np.int32), k=1) == NOBODY
+    assert measure_model(model, sp.csr_matrix((1, 2), dtype=np.float32), np.array([[-1]]), k=1) == NOBODY
+    assert measure_model(model, sp.csr_matrix((0, 2), dtype=np.float32), np.empty((0, 0), np.int32), k=1) == NOBODY
 
 
 def test_measures__add_up_by_users():
-    total = NOBODY + Measures(1, 0.1, 0.4) + Measures(3, 0.5, 0.8) + NOBODY
+    total = NOBODY + GateResult(1, 0.1, 0.4) + GateResult(3, 0.5, 0.8) + NOBODY
     assert total.n_users == 4
     assert total.error == pytest.approx(0.4)
     assert total.precision == pytest.approx(0.7)
@@ -113,8 +113,8 @@ def test_measures__add_up_by_users():
     [(0.2, 0.5, True), (0.22, 0.45, True), (0.221, 0.5, False), (0.2, 0.449, False), (0.1, 0.4, False)],
 )
 def test_is_no_worse__up_to_the_tolerance_in_both_measures(error, precision, expected):
-    champion = Measures(50, 0.2, 0.5)
-    assert is_no_worse(Measures(50, error, precision), champion, tolerance=0.1) is expected
+    champion = GateResult(50, 0.2, 0.5)
+    assert is_no_worse(GateResult(50, error, precision), champion, tolerance=0.1) is expected
 
 
 @pytest.mark.parametrize("n_partitions", [1, 3])
