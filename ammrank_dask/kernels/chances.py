@@ -1,0 +1,116 @@
+"""Turn scores into chances: a logistic curve by category, bent alike for all categories by how active a user is."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from ammrank_dask.kernels.jit import kernel
+
+
+class Curves(NamedTuple):
+    """What a score z = (score − center)/scale of category c is worth to a user of class of activity a.
+
+    logit = intercept[c] + slope[c]·z + Σ_j bend[a, j]·s((z − knot[j])/width) + level[a], where s(t) = t/(1 + |t|) rises
+    smoothly. Slopes are above 0 and bends not below, so the chance rises with the score. A score of -inf, of a category
+    without planes, counts as z = 0.
+    """
+
+    center: float
+    scale: float
+    width: float
+    intercept: np.ndarray
+    slope: np.ndarray
+    knot: np.ndarray
+    bend: np.ndarray
+    level: np.ndarray
+
+
+@kernel
+def chance_of(curves, score, category, activity):
+    """Return the chance of one score."""
+    z = (np.float64(score) - curves.center) / curves.scale if score > -np.inf else 0.0
+    logit = curves.intercept[category] + curves.slope[category] * z + curves.level[activity]
+    for j in range(curves.knot.shape[0]):
+        t = (z - curves.knot[j]) / curves.width
+        logit += curves.bend[activity, j] * t / (1.0 + abs(t))
+    if logit >= 0.0:
+        return 1.0 / (1.0 + math.exp(-min(logit, 700.0)))
+    odds = math.exp(max(logit, -700.0))
+    return odds / (1.0 + odds)
+
+
+@kernel
+def chance_pairs(curves, score, category, activity, out_chance):
+    """Write the chances of pairs; all are (n,)."""
+    for pair in range(score.shape[0]):
+        out_chance[pair] = chance_of(curves, score[pair], category[pair], activity[pair])
+
+
+@kernel
+def chance_rows(curves, scores, activity, bare, allowed, group, out_chance):
+    """Write the chances of users for all categories, -1 for what they may not hold.
+
+    Parameters
+    ----------
+    scores
+        (L, n) float32, -inf for what a user may not hold and for categories without planes.
+    activity
+        (n,) the class of activity of each user.
+    bare
+        (L,) bool: categories without planes that users may hold all the same.
+    allowed, group
+        (n_groups, L) bool by the group of each user (n,), which says who may hold a category without planes; with no
+        rows everybody may.
+    out_chance
+        (n, L) float32.
+    """
+    n_categories, n_users = scores.shape
+    for first in range(0, n_users, 64):
+        stop = min(n_users, first + 64)
+        for category in range(n_categories):
+            for user in range(first, stop):
+                score = scores[category, user]
+                may_hold = score > -np.inf
+                if not may_hold and bare[category]:
+                    may_hold = allowed.shape[0] == 0 or allowed[np.uintp(group[user]), category]
+                chance = chance_of(curves, score, category, activity[user]) if may_hold else -1.0
+                out_chance[user, category] = np.float32(chance)
+
+
+@kernel
+def logistic_sums(curves, scores, clicked, activity, out_intercept, out_slope, out_bend, out_level):
+    """Return the log loss of all cells, and add its derivatives by the parameters of the curves.
+
+    Parameters
+    ----------
+    scores, clicked
+        (n, L) float32 and bool.
+    activity
+        (n,) the class of activity of each user.
+    out_intercept, out_slope, out_bend, out_level
+        As in `Curves`, added to.
+    """
+    n_knots = curves.knot.shape[0]
+    basis = np.empty(n_knots, np.float64)
+    loss = 0.0
+    for user in range(scores.shape[0]):
+        a = activity[user]
+        for category in range(scores.shape[1]):
+            score = scores[user, category]
+            z = (np.float64(score) - curves.center) / curves.scale if score > -np.inf else 0.0
+            logit = curves.intercept[category] + curves.slope[category] * z + curves.level[a]
+            for j in range(n_knots):
+                t = (z - curves.knot[j]) / curves.width
+                basis[j] = t / (1.0 + abs(t))
+                logit += curves.bend[a, j] * basis[j]
+            odds = math.exp(-abs(logit))
+            chance = 1.0 / (1.0 + odds) if logit >= 0.0 else odds / (1.0 + odds)
+            loss += math.log1p(odds) + max(logit, 0.0) - (logit if clicked[user, category] else 0.0)
+            error = chance - (1.0 if clicked[user, category] else 0.0)
+            out_intercept[category] += error
+            out_slope[category] += error * z
+            out_level[a] += error
+            for j in range(n_knots):
+                out_bend[a, j] += error * basis[j]
+    return loss

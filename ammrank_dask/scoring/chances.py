@@ -1,0 +1,237 @@
+"""Learn what a score is worth: the chance that the user clicks the category within the label window.
+
+A score only orders the categories of one user, and changes with every training. A chance compares users, categories and
+nights. It rises strictly with the score for one category and class of activity, without steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import minimize
+
+from ammrank_dask.kernels.chances import Curves, chance_pairs, chance_rows, logistic_sums
+from ammrank_dask.kernels.scoring import Filter
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.atomic import digest_of
+
+_KNOTS = (0.05, 0.35, 0.65, 0.95)
+_WIDTH = 0.7
+_LOWEST_SLOPE = 1e-3
+_CLASSES = 10
+_MAX_ITERATIONS = 300
+_PRIOR = {"intercept": 0.5, "slope": 5.0, "bend": 1.0, "level": 0.1, "common": 1e-2}
+"""How strongly parameters are drawn to the common ones, in units of the log loss of one cell."""
+
+
+@dataclass(frozen=True)
+class Chances:
+    """Curves from scores to chances, and the `edges` at which one class of activity ends and the next begins."""
+
+    curves: Curves
+    edges: np.ndarray
+
+    @property
+    def n_categories(self) -> int:
+        """How many categories there is a curve for."""
+        return len(self.curves.intercept)
+
+    def classes_of(self, activity: np.ndarray) -> np.ndarray:
+        """Return the class of activity of each user (int64)."""
+        return np.searchsorted(self.edges, activity, side="right")
+
+    def apply(self, scores: np.ndarray, categories: np.ndarray, activity: np.ndarray) -> np.ndarray:
+        """Return the chances (float64) of scores for categories by code, of users who are so active; all (n,)."""
+        chances = np.empty(len(scores))
+        chance_pairs(self.curves, scores, categories, self.classes_of(activity), chances)
+        return chances
+
+    def of_users(self, scores: np.ndarray, activity: np.ndarray, bare: np.ndarray, limits: Filter) -> np.ndarray:
+        """Return the chances (n, L) float32 of scores (L, n), -1 for what users may not hold.
+
+        Parameters
+        ----------
+        bare
+            (L,) bool: categories without planes. Users may hold them if `limits` keep them.
+        """
+        chances = np.empty(scores.shape[::-1], np.float32)
+        may_hold = bare if limits.keep_bare else np.zeros_like(bare)
+        chance_rows(
+            self.curves, scores, self.classes_of(activity), may_hold, limits.allowed, limits.group, chances
+        )  # fmt: skip
+        return chances
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the curves as they are stored."""
+        listed = {
+            name: value.tolist() if isinstance(value, np.ndarray) else value
+            for name, value in self.curves._asdict().items()
+        }
+        return {**listed, "edges": self.edges.tolist()}
+
+    @classmethod
+    def from_json(cls, content: Mapping[str, Any]) -> Chances:
+        """Return what `to_json` stored."""
+        arrays = {name: np.array(value, np.float64) for name, value in content.items()}
+        shape = (len(arrays["level"]), len(arrays["knot"]))
+        curves = Curves(
+            center=float(content["center"]),
+            scale=float(content["scale"]),
+            width=float(content["width"]),
+            intercept=arrays["intercept"],
+            slope=arrays["slope"],
+            knot=arrays["knot"],
+            bend=arrays["bend"].reshape(shape),
+            level=arrays["level"],
+        )
+        return cls(curves, arrays["edges"])
+
+    def digest(self) -> str:
+        """Return a hash of the curves."""
+        return digest_of(self.to_json())
+
+
+def fit_chances(
+    scores: np.ndarray,
+    clicked: np.ndarray,
+    activity: np.ndarray,
+    *,
+    n_classes: int = _CLASSES,
+    n_knots: int = len(_KNOTS),
+    prior: Mapping[str, float] | None = None,
+) -> Chances:
+    """Return chances learnt from users whose clicks are known, also those who clicked nothing.
+
+    All parameters are found together by L-BFGS-B on the log loss. Intercepts and slopes of categories are drawn to
+    common ones, so that a rare category follows the others; the bends of classes of activity too.
+
+    Parameters
+    ----------
+    scores
+        (n, L) float32; -inf for a category without planes.
+    clicked
+        (n, L) bool: whether the user clicked the category in the label window.
+    activity
+        (n,) how active each user is, in any unit.
+    n_classes, n_knots
+        Classes of activity of about as many users each, and places where the curve may bend.
+    prior
+        How strongly `intercept`, `slope`, `bend` and `level` are drawn to the common ones, and the `common` ones to 0.
+    """
+    scores, clicked = np.ascontiguousarray(scores, np.float32), np.ascontiguousarray(clicked, bool)
+    if scores.shape != clicked.shape or len(activity) != len(scores):
+        raise BadInput(
+            f"scores and clicks must have the same shape and a row per user, got {scores.shape}, {clicked.shape} and "
+            f"{len(activity)} users"
+        )
+    if not clicked.any():
+        raise BadInput(f"chances need users who clicked something, found none among {len(scores)} users")
+    finite = scores[np.isfinite(scores)].astype(np.float64)
+    center, scale = (float(finite.mean()), float(finite.std())) if len(finite) else (0.0, 1.0)
+    edges = activity_edges(activity, n_classes)
+    none = np.zeros(0)
+    knots = _knots(finite, center, scale or 1.0, n_knots)
+    frame = Curves(center, scale or 1.0, _WIDTH, none, none, knots, none.reshape(0, 0), none)
+    classes = np.searchsorted(edges, activity, side="right")
+    return Chances(_Fit(scores, clicked, classes, len(edges) + 1, frame, {**_PRIOR, **(prior or {})}).run(), edges)
+
+
+def activity_edges(activity: np.ndarray, n_classes: int) -> np.ndarray:
+    """Return where classes of about as many users each begin; equal activity is in one class.
+
+    Examples
+    --------
+    >>> activity_edges(np.array([0, 0, 0, 1, 2, 3, 4, 5]), 4)
+    array([1., 3.])
+    """
+    ordered = np.sort(np.asarray(activity, np.float64))
+    starts = ordered[np.arange(1, n_classes) * len(ordered) // n_classes]
+    edges = np.unique(starts[starts > ordered[0]])
+    return edges
+
+
+def _knots(finite: np.ndarray, center: float, scale: float, n_knots: int) -> np.ndarray:
+    if not len(finite) or not n_knots:
+        return np.zeros(0)
+    shares = np.interp(np.linspace(0, 1, n_knots), np.linspace(0, 1, len(_KNOTS)), _KNOTS)
+    return (np.quantile(finite, shares) - center) / scale
+
+
+class _Fit:
+    """The log loss of all parameters as one vector: those of the curves, then the common ones."""
+
+    def __init__(
+        self,
+        scores: np.ndarray,
+        clicked: np.ndarray,
+        classes: np.ndarray,
+        n_classes: int,
+        frame: Curves,
+        prior: Mapping[str, float],
+    ) -> None:
+        self.scores, self.clicked, self.classes, self.frame, self.prior = scores, clicked, classes, frame, prior
+        n_categories, n_knots = scores.shape[1], len(frame.knot)
+        shapes = {
+            "intercept": (n_categories,), "slope": (n_categories,), "bend": (n_classes, n_knots), "level": (n_classes,),
+            "mean_intercept": (), "mean_slope": (), "mean_bend": (n_knots,),
+        }  # fmt: skip
+        self.shapes: dict[str, tuple[int, ...]] = shapes
+        self.ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
+
+    def split(self, vector: np.ndarray) -> dict[str, np.ndarray]:
+        """Return views of a vector by the names of the parameters."""
+        pieces = np.split(vector, self.ends[:-1])
+        return {name: piece.reshape(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
+
+    def curves(self, parts: Mapping[str, np.ndarray]) -> Curves:
+        """Return the curves of some parameters."""
+        return self.frame._replace(
+            intercept=parts["intercept"], slope=parts["slope"], bend=parts["bend"], level=parts["level"]
+        )
+
+    def loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
+        """Return the penalised loss and its gradient."""
+        parts, gradient = self.split(vector), np.zeros(len(vector))
+        slopes = self.split(gradient)
+        total = logistic_sums(
+            self.curves(parts), self.scores, self.clicked, self.classes, slopes["intercept"], slopes["slope"],
+            slopes["bend"], slopes["level"],
+        )  # fmt: skip
+        for name in ("intercept", "slope", "bend"):
+            away = parts[name] - parts[f"mean_{name}"]
+            total += 0.5 * self.prior[name] * (away**2).sum()
+            slopes[name] += self.prior[name] * away
+            slopes[f"mean_{name}"] -= self.prior[name] * away.sum(axis=0)
+            total += 0.5 * self.prior["common"] * (parts[f"mean_{name}"] ** 2).sum()
+            slopes[f"mean_{name}"] += self.prior["common"] * parts[f"mean_{name}"]
+        total += 0.5 * self.prior["level"] * (parts["level"] ** 2).sum()
+        slopes["level"] += self.prior["level"] * parts["level"]
+        return float(total), gradient
+
+    def run(self) -> Curves:
+        """Return the curves of the lowest loss."""
+        start = np.zeros(self.ends[-1])
+        parts = self.split(start)
+        share = self.clicked.mean(axis=0).clip(1 / (len(self.scores) + 2), 1 - 1 / (len(self.scores) + 2))
+        parts["intercept"][:] = np.log(share / (1 - share))
+        parts["mean_intercept"][...] = parts["intercept"].mean()
+        parts["slope"][:] = parts["mean_slope"][...] = 0.5
+        lowest = np.full(len(start), -np.inf)
+        bounds = self.split(lowest)
+        bounds["slope"][:] = _LOWEST_SLOPE
+        bounds["bend"][:] = 0.0
+        # The loss is scaled to about 1 a cell, so that the stopping rules do not depend on the number of users.
+        scale = 1 / self.scores.size
+
+        def scaled(vector: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self.loss(vector)
+            return value * scale, gradient * scale
+
+        done = minimize(
+            scaled, start, jac=True, method="L-BFGS-B", bounds=[(low, None) for low in lowest],
+            options={"maxiter": _MAX_ITERATIONS, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 30},
+        )  # fmt: skip
+        return self.curves({name: part.copy() for name, part in self.split(done.x).items()})

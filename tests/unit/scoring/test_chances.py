@@ -1,0 +1,158 @@
+"""Chances against known truth and against scikit-learn, and their measures against sums over cells."""
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import brier_score_loss, log_loss
+
+from ammrank_dask.kernels.scoring import Filter
+from ammrank_dask.scoring.chance_sums import measure_chances
+from ammrank_dask.scoring.chances import Chances, activity_edges, fit_chances
+from ammrank_dask.storage.errors import BadInput
+
+RARE = 7
+
+
+def simulate(n, seed, n_categories=8):
+    """Scores, what was clicked, activity and the true chances; the last category is rare, most users click little."""
+    rng = np.random.default_rng(seed)
+    activity = rng.geometric(0.15, n) - 1
+    scores = rng.normal(5, 4, (n, n_categories)) + np.linspace(-2, 2, n_categories)
+    intercept = np.linspace(-2, -4, n_categories)
+    intercept[RARE] = -7
+    slope = np.linspace(0.15, 0.35, n_categories)
+    logit = intercept + slope * scores + 0.5 * np.log1p(activity)[:, None] + 0.8 * np.tanh((scores - 6) / 3)
+    truth = 1 / (1 + np.exp(-logit))
+    return scores.astype(np.float32), rng.random(truth.shape) < truth, activity, truth
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit_chances(*simulate(12_000, 0)[:3])
+
+
+def chance_table(chances, scores, activity):
+    n, n_categories = scores.shape
+    rows, codes = np.indices(scores.shape).reshape(2, -1)
+    return chances.apply(scores.ravel(), codes, np.asarray(activity)[rows]).reshape(n, n_categories)
+
+
+def test_fit_chances__come_true_for_other_users(fitted):
+    scores, clicked, activity, truth = simulate(12_000, 1)
+    table = chance_table(fitted, scores, activity)
+    sums = measure_chances(table, clicked, fitted.classes_of(activity), len(fitted.edges) + 1)
+    assert sums.n_unreliable() == 0
+    assert sums.brier < sums.base_brier
+    assert sums.log_loss < sums.base_log_loss
+    by_activity = sums.by_activity()
+    assert (
+        np.abs(by_activity[:, 1] - by_activity[:, 2]) <= np.maximum(0.1 * by_activity[:, 2], 3 * by_activity[:, 3])
+    ).all()
+    assert np.abs(table - truth).mean() < 0.01
+    assert table[:, RARE].mean() == pytest.approx(truth[:, RARE].mean(), rel=0.3)
+
+
+def test_fit_chances__one_category_without_bends_is_logistic_regression():
+    scores, clicked, _, _ = simulate(3_000, 2)
+    free = dict.fromkeys(("intercept", "slope", "bend", "common"), 1e-9) | {"level": 1e9}
+    chances = fit_chances(scores[:, :1], clicked[:, :1], np.zeros(3_000), n_classes=1, n_knots=0, prior=free)
+    peer = LogisticRegression(C=np.inf, tol=1e-10).fit(scores[:, :1].astype(float), clicked[:, 0])
+    expected = peer.predict_proba(scores[:, :1].astype(float))[:, 1]
+    np.testing.assert_allclose(chance_table(chances, scores[:, :1], np.zeros(3_000))[:, 0], expected, atol=1e-4)
+
+
+def test_fit_chances__a_category_without_clicks_follows_the_others():
+    scores, clicked, activity, _ = simulate(2_000, 3)
+    clicked[:, 2] = False
+    chances = fit_chances(scores, clicked, activity)
+    table = chance_table(chances, scores, activity)
+    assert 0 < table[:, 2].max() < table[:, 1].max()
+    assert chances.curves.slope[2] > 0.3 * np.median(chances.curves.slope)
+
+
+def test_fit_chances__scores_that_mislead_still_rise():
+    scores, clicked, activity, _ = simulate(1_000, 4)
+    chances = fit_chances(-scores, clicked, activity)
+    assert (chances.curves.slope > 0).all()
+
+
+@given(
+    low=st.floats(-60, 60, width=32), rise=st.floats(1e-3, 20), category=st.integers(0, 7), activity=st.integers(0, 50)
+)
+@settings(max_examples=60, deadline=None)
+def test_chances__rise_strictly_with_the_score(fitted, low, rise, category, activity):
+    scores = np.array([low, low + rise], np.float64)
+    found = fitted.apply(scores, np.full(2, category), np.full(2, activity))
+    assert 0 < found[0] < found[1] < 1
+
+
+def test_chances__are_stored_as_json(fitted):
+    again = Chances.from_json(json.loads(json.dumps(fitted.to_json())))
+    assert again.digest() == fitted.digest()
+    scores = np.array([1.5, -2.0], np.float32)
+    assert (again.apply(scores, np.array([1, 7]), np.array([0, 9])) == fitted.apply(
+        scores, np.array([1, 7]), np.array([0, 9]))).all()  # fmt: skip
+
+
+def test_of_users__marks_what_may_not_be_held(fitted):
+    scores = np.full((8, 3), 2.0, np.float32)
+    scores[0, 1] = scores[5] = -np.inf  # user 1 may not hold 0; 5 has no planes
+    bare = np.arange(8) == 5
+    allowed = np.ones((2, 8), bool)
+    allowed[1, 5] = False
+    limits = Filter(allowed, np.array([0, 0, 1], np.uint8), -np.inf, True)
+    activity = np.array([0, 4, 30])
+    table = fitted.of_users(scores, activity, bare, limits)
+    assert (table < 0).tolist() == [[False] * 8, [True] + [False] * 7, [False] * 5 + [True] + [False] * 2]
+    expected = fitted.apply(scores[:, 2], np.arange(8), np.full(8, 30))
+    np.testing.assert_allclose(np.delete(table[2], 5), np.delete(expected, 5).astype(np.float32))
+    kept_out = fitted.of_users(scores, activity, bare, limits._replace(keep_bare=False))
+    assert (kept_out[:, 5] == -1).all()
+
+
+def test_activity_edges__equal_activity_is_one_class():
+    assert activity_edges(np.array([0, 0, 0, 0, 7]), 3).tolist() == []
+    assert activity_edges(np.array([0, 1, 1, 2]), 4).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize("n_blocks", [1, 3])
+def test_measure_chances__equals_scikit_learn_and_adds_up(n_blocks):
+    _, clicked, activity, truth = simulate(900, 5)
+    classes = np.minimum(activity, 3)
+    blocks = [
+        measure_chances(truth[i::n_blocks], clicked[i::n_blocks], classes[i::n_blocks], 4) for i in range(n_blocks)
+    ]
+    sums = sum(blocks[1:], start=blocks[0])
+    assert sums.n_cells == truth.size
+    assert sums.brier == pytest.approx(brier_score_loss(clicked.ravel(), truth.ravel()))
+    assert sums.log_loss == pytest.approx(log_loss(clicked.ravel(), truth.ravel()))
+    rate = np.broadcast_to(clicked.mean(axis=0), truth.shape)
+    assert sums.base_brier == pytest.approx(((rate - clicked) ** 2).mean())
+    table = sums.reliability(20)
+    assert table[:, 0].sum() == truth.size
+    assert table[:, 0].min() > 0.7 * truth.size / 20
+    assert (np.diff(table[:, 1]) > 0).all()
+    assert sums.by_activity()[2, 2] == pytest.approx(clicked[classes == 2].mean())
+    assert sums.n_unreliable() == 0
+
+
+def test_measure_chances__counts_bins_that_are_off():
+    rng = np.random.default_rng(0)
+    chances = rng.uniform(0.1, 0.9, (5000, 2))
+    clicked = rng.random((5000, 2)) < chances * 0.7
+    assert measure_chances(chances, clicked, np.zeros(5000, int), 1).n_unreliable() > 15
+    hidden = np.where(chances > 0.5, -1, chances)
+    assert measure_chances(hidden, clicked, np.zeros(5000, int), 1).n_cells == (chances <= 0.5).sum()
+
+
+def test_fit_chances__refuses_what_does_not_fit():
+    with pytest.raises(
+        BadInput, match=r"scores and clicks must have the same shape .* got \(3, 2\), \(3, 1\) and 3 users"
+    ):
+        fit_chances(np.zeros((3, 2)), np.zeros((3, 1)), np.zeros(3))
+    with pytest.raises(BadInput, match=r"chances need users who clicked something, found none among 3 users"):
+        fit_chances(np.zeros((3, 2)), np.zeros((3, 2)), np.zeros(3))
