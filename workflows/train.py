@@ -45,6 +45,7 @@ def command(site: Path, date: dt.date, tunes: bool, cluster: str | None, as_json
         else:
             click.echo(Tuning.from_json(**facts["tuning"]).to_text())
         shown |= {f"train.{name}": value for name, value in facts["tuning"]["best"].items()}
+        shown["popularity error"] = facts["tuning"]["popularity"]
         shown["next"] = f"set these in {job.site.config_path} so that later nights train with them"
     show({**shown, "model": str(run.path)}, as_json)
 

@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from distributed import Client
@@ -27,8 +27,18 @@ from ammrank_dask.evaluation.folds import (
 from ammrank_dask.evaluation.measures import Measures, measure_block
 from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.features.store import DEMOGRAPHIC_GROUPS, Features
-from ammrank_dask.methods.registry import REFERENCE, Setting, build_method, grid_of, load_method, method_label
+from ammrank_dask.methods.registry import (
+    POPULARITY,
+    REFERENCE,
+    Setting,
+    build_method,
+    grid_of,
+    load_method,
+    method_label,
+    widens_of,
+)
 from ammrank_dask.model.estimator import RankingEstimator
+from ammrank_dask.model.halving import WIDENINGS, count_pairs, value_beyond
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.errors import BadInput
@@ -55,16 +65,22 @@ class FoldResult:
     exposure: Mapping[str, PolicyCounts]
 
 
+Tried: TypeAlias = list[tuple[dict[str, Any], float]]
+"""Parameters and their error on held-out tuning users, NaN where there was nothing to choose."""
+
+
 @dataclass(frozen=True)
 class MethodResult:
     """What a method did on all folds, and how its parameters were chosen.
 
-    `tried` has for each fold (or only the first, when all share the choice) the pairs of parameters and error.
+    `tried` has for each fold (or only the first, when all share the choice) the pairs of parameters and error, and
+    `popularity` the error of ranking the same held-out users by popularity.
     """
 
     folds: list[FoldResult]
     params: dict[str, Any]
-    tried: list[list[tuple[dict[str, Any], float]]]
+    tried: list[Tried]
+    popularity: list[float]
 
     @functools.cached_property
     def measures(self) -> Measures:
@@ -163,39 +179,72 @@ def compare_methods(
     dict
         By the method's label, in the order given.
     """
-    tried = _tune(client, rows, methods, stage, seed, progress)
+    tried, popularity = _tune(client, rows, methods, stage, seed, progress)
     tasks = []
     for name in methods:
         for fold in range(rows.n_folds):
-            params = _best(tried[name][min(fold, len(tried[name]) - 1)])
+            params = _best(tried[name][0 if rows.tuning_fold else fold])
             tasks.append((name, params, rows, fold, seed, count_exposure))
     results = run_tasks(client, f"{stage}-fit", run_fold, tasks, progress=progress, in_flight_per_thread=1)
     found = {}
     for number, name in enumerate(methods):
         folds = results[number * rows.n_folds : (number + 1) * rows.n_folds]
-        found[method_label(name)] = MethodResult(folds, _best(tried[name][0]), tried[name])
+        found[method_label(name)] = MethodResult(folds, _best(tried[name][0]), tried[name], popularity)
     return found
 
 
 def _tune(
     client: Client, rows: Rows, methods: Sequence[str], stage: str, seed: int, progress: Progress
-) -> dict[str, list[list[tuple[dict[str, Any], float]]]]:
-    """Return for each method and fold the parameters tried and their errors; one list where all folds share them."""
-    tasks, places = [], []
-    tried: dict[str, list[list[tuple[dict[str, Any], float]]]] = {}
-    for name in methods:
-        grid = grid_of(name)
-        n_choices = 1 if rows.tuning_fold else rows.n_folds
-        tried[name] = [[(params, math.nan) for params in grid] for _ in range(n_choices)]
-        if len(grid) > 1:
-            for fold in range(n_choices):
-                for place, params in enumerate(grid):
-                    tasks.append((name, params, rows, fold, seed))
-                    places.append((name, fold, place))
-    errors = run_tasks(client, f"{stage}-tune", try_parameters, tasks, progress=progress)
-    for (name, fold, place), error in zip(places, errors, strict=True):
-        tried[name][fold][place] = (tried[name][fold][place][0], error)
-    return tried
+) -> tuple[dict[str, list[Tried]], list[float]]:
+    """Return for each method the parameters tried, and the error of popularity; a list for each fold, or for all.
+
+    A grid whose edge is chosen goes on beyond it, `WIDENINGS` times at most.
+    """
+    choices = range(1 if rows.tuning_fold else rows.n_folds)
+    [mean_pairs] = run_tasks(client, f"{stage}-pairs", measure_pairs, [(rows,)], progress=progress)
+    grids = {name: grid_of(name, mean_pairs) for name in methods}
+    tried: dict[str, list[Tried]] = {
+        name: [[] if len(grid) > 1 else [(grid[0], math.nan)] for _ in choices] for name, grid in grids.items()
+    }
+    waiting = [
+        (name, params, fold) for name, grid in grids.items() if len(grid) > 1 for fold in choices for params in grid
+    ]
+    for number in range(1 + WIDENINGS):
+        asked = waiting if number else [*waiting, *((POPULARITY, {}, fold) for fold in choices)]
+        tasks = [(name, params, rows, fold, seed) for name, params, fold in asked]
+        errors = run_tasks(client, f"{stage}-tune", try_parameters, tasks, progress=progress)
+        for (name, params, fold), error in zip(waiting, errors[: len(waiting)], strict=True):
+            tried[name][fold].append((params, error))
+        if number == 0:
+            popularity = errors[len(waiting) :]
+        waiting = [
+            (name, params, fold)
+            for name in methods
+            for fold in choices
+            for params in settings_beyond(tried[name][fold], widens_of(name))
+        ]
+        if not waiting:
+            break
+    return tried, popularity
+
+
+def settings_beyond(tried: Tried, widens: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the settings that continue a grid beyond the edge it was best at, none where it was best inside."""
+    if all(math.isnan(error) for _, error in tried):
+        return []
+    best, found = _best(tried), []
+    for name in widens:
+        value = value_beyond([params[name] for params, _ in tried], best[name]) if name in best else None
+        if value is not None:
+            found += [{**params, name: value} for params, _ in tried if params[name] == best[name]]
+    return found
+
+
+def measure_pairs(rows: Rows) -> float:
+    """Return the mean number of pairs that a tuning row of the first choice prefers, 0 without rows."""
+    blocks = rows.tuning(0)[0]
+    counts = [count_pairs(blocks[block][1], rows.n_categories) for block in range(len(blocks))]
+    return float(np.concatenate(counts).mean()) if counts else 0.0
 
 
 def _best(tried: Sequence[tuple[dict[str, Any], float]]) -> dict[str, Any]:

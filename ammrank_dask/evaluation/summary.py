@@ -74,6 +74,7 @@ def describe_details(
         "order": _check_order(measures, variant),
         "gain": _gain(measures, variant),
         "tuning": {name: _describe_tuning(result) for name, result in results.items()},
+        "tuning_checks": {name: _check_tuning(result) for name, result in results.items()},
         "fitted": {name: [fold.params for fold in result.folds] for name, result in results.items()},
         "slices": {name: _describe_slices(found.slices, rows, categories) for name, found in measures.items()},
         "exposure": _describe_exposure(results, clicks),
@@ -180,6 +181,45 @@ def _describe_tuning(result: MethodResult) -> list[dict[str, Any]]:
         for params, error in tried
         if not math.isnan(error)
     ]
+
+
+def _check_tuning(result: MethodResult) -> list[dict[str, Any]]:
+    """Say of each choice whether it is better than popularity on the held-out users; nothing where there was none."""
+    checks = []
+    for fold, (tried, popularity) in enumerate(zip(result.tried, result.popularity, strict=True)):
+        errors = [error for _, error in tried if not math.isnan(error)]
+        if errors:
+            checks.append(
+                {
+                    "fold": fold + 1 if len(result.tried) > 1 else None,
+                    "settings": len(errors),
+                    "best": min(errors),
+                    "popularity": popularity,
+                    "beats_popularity": min(errors) < popularity,
+                }
+            )
+    return checks
+
+
+def describe_checks(checks: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a sentence for every method whose parameters were chosen among none that beats popularity.
+
+    Examples
+    --------
+    >>> check = {"fold": None, "settings": 20, "best": 0.18, "popularity": 0.15, "beats_popularity": False}
+    >>> describe_checks({"amm-rank": [check], "lr": [{**check, "beats_popularity": True}]})
+    ['amm-rank: none of 20 settings is better than popularity on the tuning users (0.1800 against 0.1500)']
+    """
+    lines = []
+    for method, found in checks.items():
+        lost = [check for check in found if not check["beats_popularity"]]
+        if lost:
+            where = f" of {len(lost)} of {len(found)} folds" if lost[0]["fold"] else ""
+            lines.append(
+                f"{method}: none of {lost[0]['settings']} settings is better than popularity on the tuning users{where}"
+                f" ({lost[0]['best']:.4f} against {lost[0]['popularity']:.4f})"
+            )
+    return lines
 
 
 def _describe_slices(

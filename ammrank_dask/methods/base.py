@@ -30,6 +30,8 @@ class Method(RankingEstimator):
 
     grid: ClassVar[Sequence[dict[str, Any]]] = ({},)
     """Parameters among which held-out users choose."""
+    widens: ClassVar[Sequence[str]] = ()
+    """Parameters whose grid goes on beyond its edge when the edge is chosen."""
 
     @abstractmethod
     def learn(self, blocks: LabelledBlocks, n_categories: int) -> None:

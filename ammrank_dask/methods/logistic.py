@@ -52,6 +52,7 @@ class Logistic(Method):
 
     method: ClassVar[str] = "lr"
     grid: ClassVar[Sequence[dict[str, Any]]] = ({"C": 0.3}, {"C": 1.0}, {"C": 3.0}, {"C": 10.0}, {"C": 100.0})
+    widens: ClassVar[Sequence[str]] = ("C",)
 
     def __init__(
         self, *, C: float = 1.0, tolerance: float = 1e-4, max_iterations: int = 500, n_categories: int | None = None
@@ -118,6 +119,7 @@ class PairwiseLogistic(Method):
 
     method: ClassVar[str] = "pw-lr"
     grid: ClassVar[Sequence[dict[str, Any]]] = ({"C": 0.3}, {"C": 1.0}, {"C": 3.0}, {"C": 10.0}, {"C": 100.0})
+    widens: ClassVar[Sequence[str]] = ("C",)
 
     def __init__(
         self,

@@ -7,7 +7,6 @@ import functools
 import importlib
 import importlib.util
 import inspect
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,14 +15,18 @@ from typing import Any
 
 from ammrank_dask.methods.base import Method
 from ammrank_dask.model.estimator import RankingEstimator
+from ammrank_dask.model.halving import make_grid, scale_to_pairs
 from ammrank_dask.model.plane_model import PlaneModel
 from ammrank_dask.storage.errors import BadInput
 
 REFERENCE = "amm-rank"
 """The method the others are compared with."""
 
+POPULARITY = "popularity"
+"""The method that every choice of parameters must beat."""
+
 _HOMES = {
-    "popularity": "ammrank_dask.methods.popularity:Popularity",
+    POPULARITY: "ammrank_dask.methods.popularity:Popularity",
     "amm": "ammrank_dask.model.amm:AMM",
     "central-mal": "ammrank_dask.methods.mallows:CentralMallows",
     "ag-mal": "ammrank_dask.methods.mallows:GroupMallows",
@@ -35,10 +38,7 @@ _HOMES = {
 METHODS = tuple(_HOMES)
 """All names: popularity, then the order of the paper's table."""
 
-_PLANE_GRID = [
-    {"regularization": regularization, "max_planes": max_planes}
-    for regularization, max_planes in itertools.product((1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50))
-]
+_REGULARIZATIONS, _PLANE_LIMITS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50)
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100
 
 
@@ -109,10 +109,22 @@ def load_method(name: str) -> Any:
     return defined[0]
 
 
-def grid_of(name: str) -> list[dict[str, Any]]:
-    """Return the parameters among which held-out users choose."""
+def grid_of(name: str, mean_pairs: float = 0.0) -> list[dict[str, Any]]:
+    """Return the parameters among which held-out users choose, for users of so many pairs.
+
+    Where a loss sums the pairs of a user, as that of planes does, λ follows their number.
+    """
     cls = load_method(name)
-    return [dict(params) for params in (_PLANE_GRID if issubclass(cls, PlaneModel) else cls.grid)]
+    if not issubclass(cls, PlaneModel):
+        return [dict(params) for params in cls.grid]
+    values = _REGULARIZATIONS if cls.top_only else scale_to_pairs(_REGULARIZATIONS, mean_pairs)
+    return make_grid(regularization=values, max_planes=_PLANE_LIMITS)
+
+
+def widens_of(name: str) -> Sequence[str]:
+    """Return the parameters whose grid goes on beyond its edge."""
+    cls = load_method(name)
+    return ("regularization",) if issubclass(cls, PlaneModel) else cls.widens
 
 
 def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> RankingEstimator:

@@ -15,7 +15,15 @@ from ammrank_dask.kernels.ammrank import score_rows
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.explain import CategoryScore, explain_row
-from ammrank_dask.model.halving import PLANE_LIMITS, REGULARIZATIONS, Tuning, halve, make_grid
+from ammrank_dask.model.halving import (
+    PLANE_LIMITS,
+    REGULARIZATIONS,
+    Tuning,
+    count_pairs,
+    halve,
+    make_grid,
+    scale_to_pairs,
+)
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_panels import arrange_planes, top_categories
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
@@ -111,7 +119,7 @@ class PlaneModel(RankingEstimator):
         X: Rows,
         rankings: np.ndarray,
         *,
-        regularizations: Sequence[float] = REGULARIZATIONS,
+        regularizations: Sequence[float] | None = None,
         plane_limits: Sequence[int] = PLANE_LIMITS,
         held_out: float = 0.2,
     ) -> Self:
@@ -124,7 +132,8 @@ class PlaneModel(RankingEstimator):
         X, rankings
             As in `fit`.
         regularizations, plane_limits
-            The values to try, each with each.
+            The values to try, each with each. None: values of λ that follow the number of pairs a row has, and go on
+            beyond the edge while that is better.
         held_out
             Share of the rows to measure on.
         """
@@ -147,8 +156,15 @@ class PlaneModel(RankingEstimator):
                 errors.append(disagreement_error(model.decision_function(X[test]), rankings[test]))
             return errors
 
+        widens = ["regularization"] if regularizations is None else []
+        if regularizations is None:
+            # The multi-class loss has one pair a row, whatever the number of categories.
+            pairs = 1.0 if self.top_only else float(count_pairs(rankings[train], n_categories).mean())
+            regularizations = scale_to_pairs(REGULARIZATIONS, pairs)
         settings = make_grid(regularization=list(regularizations), max_planes=list(plane_limits))
-        self.tuning_ = halve(settings, len(train), measure)
+        popularity = np.bincount(rankings[train][rankings[train] >= 0], minlength=n_categories)
+        error = disagreement_error(np.tile(popularity.astype(np.float32), (len(test), 1)), rankings[test])
+        self.tuning_ = halve(settings, len(train), measure, widens=widens, popularity=error)
         return self.set_params(**self.tuning_.best)
 
     def block_options(self) -> dict[str, Any]:

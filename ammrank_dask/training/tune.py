@@ -6,7 +6,7 @@ import logging
 import math
 import shutil
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,15 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.halving import PLANE_LIMITS, REGULARIZATIONS, Tuning, halve, make_grid
+from ammrank_dask.model.halving import (
+    PLANE_LIMITS,
+    REGULARIZATIONS,
+    Tuning,
+    count_pairs,
+    halve,
+    make_grid,
+    scale_to_pairs,
+)
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.scratch_arrays import load_facts
@@ -34,7 +42,7 @@ def tune(
     client: Client,
     features: Features,
     *,
-    regularizations: Sequence[float] = REGULARIZATIONS,
+    regularizations: Sequence[float] | None = None,
     plane_limits: Sequence[int] = PLANE_LIMITS,
     shards: int = 8,
     block_rows: int = 1024,
@@ -55,7 +63,8 @@ def tune(
     Parameters
     ----------
     regularizations, plane_limits
-        The values to try, each with each.
+        The values to try, each with each. None: values of λ that follow the number of pairs a user has, and go on
+        beyond the edge while that is better.
     shards, block_rows, epochs, rank_weight, seed, variant, scratch
         As in `train`, for which the values are chosen.
     sample_rows
@@ -63,8 +72,7 @@ def tune(
     """
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to tune on, found none")
-    settings = make_grid(regularization=list(regularizations), max_planes=list(plane_limits))
-    for setting in settings:
+    for setting in make_grid(regularization=list(regularizations or REGULARIZATIONS), max_planes=list(plane_limits)):
         AMMRank(**setting, rank_weight=rank_weight, epochs=epochs, seed=seed).check_parameters()
     base = Path(scratch) if scratch is not None else features.path.parent
     folder = base / f".tuning-{uuid.uuid4().hex}"
@@ -79,10 +87,17 @@ def tune(
             stage = f"tune-{rows}"
             return run_tasks(client, stage, measure_setting, tasks, progress=progress, units=[rows] * len(tasks))
 
-        tuning = halve(settings, n_rows, measure)
+        task = (sample, n_rows, len(features.categories))
+        [(mean_pairs, popularity)] = run_tasks(client, "tune-popularity", measure_popularity, [task], progress=progress)
+        values = scale_to_pairs(REGULARIZATIONS, mean_pairs) if regularizations is None else list(regularizations)
+        settings = make_grid(regularization=values, max_planes=list(plane_limits))
+        widens = ["regularization"] if regularizations is None else []
+        tuning = halve(settings, n_rows, measure, widens=widens, popularity=popularity)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     logger.info("tuned on %d rows: %s", n_rows, tuning.best)
+    if not tuning.beats_popularity:
+        logger.warning("no setting is better than popularity (%.4f) on the validation users", popularity)
     return tuning
 
 
@@ -127,11 +142,23 @@ def measure_setting(sample: list[Path], n_rows: int, block_rows: int, parameters
     rankings = _stack_rankings([part[1] for part in parts])[:n_rows]
     blocks = [(X[i : i + block_rows], rankings[i : i + block_rows]) for i in range(0, X.shape[0], block_rows)]
     model = AMMRank(**parameters, average=True).fit_blocks(blocks)
+    return _measure_validation(sample, model.decision_function)
+
+
+def measure_popularity(sample: list[Path], n_rows: int, n_categories: int) -> tuple[float, float]:
+    """Return the mean pairs of the first rows of the sample, and the error of their popularity on validation users."""
+    rankings = _stack_rankings([PreparedRows(folder, TRAIN).read()[1] for folder in sample])[:n_rows]
+    popularity = np.bincount(rankings[rankings >= 0], minlength=n_categories).astype(np.float32)
+    error = _measure_validation(sample, lambda X: np.tile(popularity, (X.shape[0], 1)))
+    return float(count_pairs(rankings, n_categories).mean()), error
+
+
+def _measure_validation(sample: list[Path], score: Callable[[Any], np.ndarray]) -> float:
     total, n_users = 0.0, 0
     for folder in sample:
         X, rankings = PreparedRows(folder, VALIDATION).read()
         if len(rankings):
-            total += disagreement_error(model.decision_function(X), rankings) * len(rankings)
+            total += disagreement_error(score(X), rankings) * len(rankings)
             n_users += len(rankings)
     return total / n_users
 

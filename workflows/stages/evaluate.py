@@ -16,7 +16,7 @@ from ammrank_dask.evaluation.compare import (
 )
 from ammrank_dask.evaluation.folds import Rows, count_clicks, tuning_share
 from ammrank_dask.evaluation.oracle import measure_floor, read_simulation
-from ammrank_dask.evaluation.summary import PAPER, describe_details, describe_floor, describe_variant
+from ammrank_dask.evaluation.summary import PAPER, describe_checks, describe_details, describe_floor, describe_variant
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import REFERENCE
 from ammrank_dask.model.rankings import rankings_from_ranks
@@ -180,6 +180,7 @@ def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
                 f"  {method:12} {row['disagreement']['mean']:7.4f} {low:8.4f} –{high:7.4f} {tau:>7}"
                 f" {row['fit_seconds']:8.2f} {row['score_seconds']:8.2f}"
             )
+        lines += [f"  {line}" for line in describe_checks(details["tuning_checks"])]
     for name, found in (evaluation["floor"] or {}).items():
         lines.append(f"floor, the simulator's {name.replace('_', ' ')}: {found['disagreement']:.4f}")
     return lines

@@ -108,7 +108,9 @@ def train_model(
             "users": features.n_rows,
             "planes": int(model.n_planes_.sum()),
             "training": model.training_,
-            "tuning": None if tuning is None else {"best": tuning.best, "trials": tuning.to_json()},
+            "tuning": None
+            if tuning is None
+            else {"best": tuning.best, "trials": tuning.to_json(), "popularity": tuning.popularity},
         },
     )
 

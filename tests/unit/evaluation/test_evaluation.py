@@ -14,7 +14,13 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammrank_dask.evaluation.compare import compare_methods, prepare_features, prepare_table_rows, run_fold
+from ammrank_dask.evaluation.compare import (
+    compare_methods,
+    prepare_features,
+    prepare_table_rows,
+    run_fold,
+    settings_beyond,
+)
 from ammrank_dask.evaluation.folds import (
     RESAMPLING_SALT,
     DenseBlocks,
@@ -23,6 +29,7 @@ from ammrank_dask.evaluation.folds import (
     prepare_table,
 )
 from ammrank_dask.evaluation.policy_counts import COUNTERS
+from ammrank_dask.evaluation.summary import describe_checks, describe_details
 from ammrank_dask.features.store import write_features
 from ammrank_dask.methods.registry import (
     METHODS,
@@ -160,10 +167,15 @@ def test_evaluate_table__writes_csv_and_a_page_without_scratch(table_result):
 def test_evaluate_table__says_what_was_tried(table_result):
     found = evaluate_json(table_result[0])
     details, rows = found["details"]["table"], found["variants"]["table"]
-    assert details["tuning"]["central-mal"] == []
+    assert details["tuning"]["central-mal"] == details["tuning_checks"]["central-mal"] == []
     for method in ("lr", "pw-lr", "amm-rank", "ib-mal"):
         first = [trial for trial in details["tuning"][method] if trial["fold"] == 1]
-        assert [trial["params"] for trial in first] == grid_of(method)
+        grid = grid_of(method)
+        assert [trial["params"] for trial in first[: len(grid)]] == grid
+        check = details["tuning_checks"][method][0]
+        assert (check["fold"], check["settings"]) == (1, len(first))
+        assert check["best"] == min(trial["disagreement"] for trial in first) < check["popularity"]
+        assert check["beats_popularity"]
         assert rows[method]["params"] == min(first, key=lambda trial: trial["disagreement"])["params"]
     assert set(details["differences"]) == set(METHODS) - {"amm-rank"}
     low, high = details["differences"]["central-mal"]["interval"]
@@ -295,6 +307,66 @@ def test_load_method__refuses_files_without_a_method(tmp_path):
         load_method(str(unnamed))
     assert resolve_methods([]) == list(METHODS)
     assert [method_label(name) for name in METHODS] == list(METHODS)
+
+
+def test_grid_of__lambda_follows_the_pairs_where_the_loss_sums_them():
+    def values(method, mean_pairs):
+        return sorted({params["regularization"] for params in grid_of(method, mean_pairs)})
+
+    # 9,700 pairs are 19 times as many as the grid was made for: 30, the nearest of 1, 3, 10, 30, …
+    assert values("amm-rank", 9_700) == [0.003, 0.03, 0.09, 0.3, 0.9]
+    assert values("amm-rank", 10) == values("amm-rank", 500) == values("amm", 9_700) == [1e-4, 1e-3, 3e-3, 1e-2, 3e-2]
+    assert grid_of("lr", 9_700) == grid_of("lr")
+
+
+def test_settings_beyond__continue_the_edge_that_was_best():
+    grid = [{"C": 1.0, "m": 1}, {"C": 1.0, "m": 2}, {"C": 2.0, "m": 1}, {"C": 2.0, "m": 2}, {"C": 8.0, "m": 1}]
+    tried = list(zip(grid, [0.5, 0.4, 0.3, 0.2, 0.1], strict=True))
+    assert settings_beyond(tried, ["C"]) == [{"C": 32.0, "m": 1}]
+    assert settings_beyond([*tried, ({"C": 32.0, "m": 1}, 0.2)], ["C"]) == []
+    lowest = list(zip(grid, [0.5, 0.1, 0.3, 0.2, 0.1], strict=True))
+    assert settings_beyond(lowest, ["C"]) == [{"C": 0.5, "m": 1}, {"C": 0.5, "m": 2}]
+    assert settings_beyond(tried, []) == settings_beyond(tried, ["other"]) == []
+    assert settings_beyond([({"C": 1.0}, math.nan)], ["C"]) == []
+
+
+ROLLED = """
+import numpy as np
+from ammrank_dask.methods.base import Method
+
+class Rolled(Method):
+    method = "rolled"
+    grid = ({"x": 1.0}, {"x": 10.0})
+    widens = ("x",)
+
+    def __init__(self, *, x=1.0):
+        self.x = x
+
+    def learn(self, blocks, n_categories):
+        self.scores_ = np.roll([3.0, 2.0, 1.0, 0.0], round(abs(np.log10(self.x) - 2)))
+
+    def score(self, X):
+        return np.tile(self.scores_, (X.shape[0], 1))
+"""
+
+
+def test_compare_methods__widens_a_grid_and_says_that_nothing_beats_popularity(tmp_path, client):
+    (tmp_path / "rolled.py").write_text(ROLLED)
+    rankings = np.tile(np.array([0, 1], np.int32), (40, 1))
+    rows = prepare_table_rows(np.ones((40, 1)), rankings, np.zeros((40, 2), bool), 4, tmp_path, n_folds=2)
+    methods = resolve_methods([str(tmp_path / "rolled.py")])
+    result = compare_methods(client, rows, methods, count_exposure=False)["rolled"]
+    # Of the 5 pairs of a row one place of the roll turns 3 round, two places 4.
+    expected = [({"x": 1.0}, 0.8), ({"x": 10.0}, 0.6), ({"x": 100.0}, 0.0), ({"x": 1000.0}, 0.6)]
+    assert result.tried == [[(params, pytest.approx(error)) for params, error in expected]] * 2
+    assert [fold.params for fold in result.folds] == [{"x": 100.0}] * 2
+    assert result.popularity == [0.0, 0.0]
+    checks = describe_details({"rolled": result}, rows, list("abcd"), np.ones(4), "table")["tuning_checks"]
+    assert [check["beats_popularity"] for check in checks["rolled"]] == [False, False]
+    assert describe_checks(checks) == [
+        "rolled: none of 4 settings is better than popularity on the tuning users of 2 of 2 folds"
+        " (0.0000 against 0.0000)"
+    ]
 
 
 def test_build_method__scales_the_regularization_of_planes_with_the_rows():

@@ -8,7 +8,7 @@ from distributed import Client, LocalCluster
 
 from ammrank_dask.features.store import write_features
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.halving import Tuning, halve, make_grid
+from ammrank_dask.model.halving import Tuning, count_pairs, halve, make_grid, scale_to_pairs, value_beyond
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.training.tune import tune
 
@@ -56,6 +56,46 @@ def test_halve__of_equal_errors_the_earlier_setting_stays():
     assert halve(make_grid(x=[3, 1, 2]), 10, lambda settings, rows: [0.5] * len(settings)).best == {"x": 3}
 
 
+def test_halve__goes_on_beyond_an_edge_while_that_is_better():
+    def measure(settings, n_rows):
+        return [abs(np.log10(setting["x"]) - 2.2) for setting in settings]
+
+    tuning = halve(make_grid(x=[0.1, 1.0, 10.0]), 90, measure, widens=["x"], popularity=0.1)
+    assert tuning.best == {"x": 100.0}
+    last = [(t.parameters["x"], t.rows, t.kept) for t in tuning.trials if t.rung == 2]
+    assert last == [(10.0, 90, False), (100.0, 90, True), (1000.0, 90, False)]
+    assert tuning.beats_popularity is False
+    assert tuning.to_text().splitlines()[-2:] == [
+        "                  popularity  0.1000",
+        "no setting is better than ranking everybody by popularity",
+    ]
+    downwards = halve(make_grid(x=[1e4, 1e5]), 90, measure, widens=["x"], popularity=0.5)
+    assert downwards.best == {"x": 100.0}
+    assert downwards.beats_popularity
+    assert halve(make_grid(x=[1e4, 1e5]), 90, measure).best == {"x": 1e4}
+    endless = halve(
+        make_grid(x=[1.0, 10.0]), 90, lambda settings, _: [-setting["x"] for setting in settings], widens="x"
+    )
+    assert endless.best == {"x": 1e5}  # four times, and no more
+
+
+@pytest.mark.parametrize(("pairs", "factor"), [(0, 1), (500, 1), (880, 1), (900, 3), (5_000, 10), (9_700, 30)])
+def test_scale_to_pairs__rounds_to_steps_of_1_3_10(pairs, factor):
+    assert scale_to_pairs([1e-3, 0.5], pairs) == [pytest.approx(1e-3 * factor), pytest.approx(0.5 * factor)]
+
+
+def test_value_beyond__continues_by_the_last_ratio():
+    assert value_beyond([3.0, 1.0, 30.0], 30.0) == 300.0
+    assert value_beyond([3.0, 1.0, 30.0], 1.0) == pytest.approx(0.333)
+    assert value_beyond([3.0, 1.0, 30.0], 3.0) is None
+    assert value_beyond([3.0, 3.0], 3.0) is None
+
+
+def test_count_pairs__by_hand():
+    # Of 4 categories: one clicked is above 3 others, two are above 3 and 2, all four have 6 pairs.
+    np.testing.assert_array_equal(count_pairs(np.array([[1, -1, -1, -1], [2, 0, -1, -1], [0, 1, 2, 3]]), 4), [3, 5, 6])
+
+
 def test_make_grid__refuses_nothing_to_try():
     with pytest.raises(ValueError, match="there must be a value of max_planes to try, got none"):
         make_grid(regularization=[1.0], max_planes=[])
@@ -94,6 +134,10 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, row
     tuning = tune(client, features, **options)
     assert tuning.best == {"regularization": 1e-4, "max_planes": 5}
     assert len([trial for trial in tuning.trials if trial.rung == 0]) == 4
+    assert tuning.beats_popularity
+    # Half of the rows like 0 best and 1 next, half 1 and then 2: popularity puts 1 before 0 before 2.
+    ends = (rankings[:, 0] == 0).mean()
+    assert tuning.popularity == pytest.approx(ends / 3 + (1 - ends) / 3, abs=0.03)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
@@ -101,7 +145,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, row
     ):
         assert tune(elsewhere, features, **options) == tuning
     kept = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
-    assert Tuning.from_json(tuning.best, kept) == tuning
+    assert Tuning.from_json(tuning.best, kept, tuning.popularity) == tuning
 
 
 def test_tune__refuses_features_without_rankings(client, tmp_path):
