@@ -160,6 +160,7 @@ def compare_methods(
     *,
     stage: str = "evaluate",
     seed: int = 0,
+    given: Mapping[str, dict[str, Any]] | None = None,
     count_exposure: bool = True,
     progress: Progress = silent,
 ) -> dict[str, MethodResult]:
@@ -171,6 +172,8 @@ def compare_methods(
         Names, as `resolve_methods` returns them.
     stage
         The name under which tasks are shown.
+    given
+        Parameters of a method that are not chosen, by its name; {} for its defaults.
     count_exposure
         Also count what `POLICIES` would hand out to the test users.
 
@@ -179,7 +182,7 @@ def compare_methods(
     dict
         By the method's label, in the order given.
     """
-    tried, popularity = _tune(client, rows, methods, stage, seed, progress)
+    tried, popularity = _tune(client, rows, methods, stage, seed, given or {}, progress)
     tasks = []
     for name in methods:
         for fold in range(rows.n_folds):
@@ -194,7 +197,13 @@ def compare_methods(
 
 
 def _tune(
-    client: Client, rows: Rows, methods: Sequence[str], stage: str, seed: int, progress: Progress
+    client: Client,
+    rows: Rows,
+    methods: Sequence[str],
+    stage: str,
+    seed: int,
+    given: Mapping[str, dict[str, Any]],
+    progress: Progress,
 ) -> tuple[dict[str, list[Tried]], list[float]]:
     """Return for each method the parameters tried, and the error of popularity; a list for each fold, or for all.
 
@@ -202,7 +211,7 @@ def _tune(
     """
     choices = range(1 if rows.tuning_fold else rows.n_folds)
     [mean_pairs] = run_tasks(client, f"{stage}-pairs", measure_pairs, [(rows,)], progress=progress)
-    grids = {name: grid_of(name, mean_pairs) for name in methods}
+    grids = {name: [given[name]] if name in given else grid_of(name, mean_pairs) for name in methods}
     tried: dict[str, list[Tried]] = {
         name: [[] if len(grid) > 1 else [(grid[0], math.nan)] for _ in choices] for name, grid in grids.items()
     }

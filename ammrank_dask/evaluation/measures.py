@@ -93,6 +93,11 @@ class Measures:
         """Return the bootstrap interval of a measure, (2,) or (2, TOP): lower and upper bound."""
         return _bounds(getattr(self.replicates, measure), level)
 
+    def standard_error(self, other: Measures | None = None) -> float:
+        """Return the bootstrap standard error of ε_dis, or of its difference from that of other scores of the users."""
+        errors = self.replicates.disagreement
+        return float(np.nanstd(errors if other is None else errors - other.replicates.disagreement))
+
     def difference(self, other: Measures, measure: str = "disagreement", level: float = 0.95) -> tuple[float, ...]:
         """Return this measure minus that of other scores of the same users, with the bounds of its interval.
 

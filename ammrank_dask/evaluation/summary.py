@@ -71,6 +71,7 @@ def describe_details(
         "intervals": {name: _intervals(found) for name, found in measures.items()},
         "ndcg": {name: found.ndcg.tolist() for name, found in measures.items()},
         "differences": _differences(measures),
+        "standard_errors": {name: found.standard_error() for name, found in measures.items()},
         "order": _check_order(measures, variant),
         "gain": _gain(measures, variant),
         "tuning": {name: _describe_tuning(result) for name, result in results.items()},
