@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,6 +17,8 @@ from benchmarks import (
     nights,
     options,
     peers,
+    real,
+    safety,
     scale,
     scoring,
     store,
@@ -35,6 +39,8 @@ BENCHMARKS = {
     "nights": nights.compare_nights,
     "options": options.compare_options,
     "read": store.compare_read,
+    "real": real.compare_on_real_log,
+    "safety": safety.compare_safety,
     "scale": scale.run_scale,
     "score": scoring.compare_score,
     "score-million": scoring.score_million,
@@ -55,10 +61,14 @@ QUICK = ("day", "night", "read", "epoch", "score")
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of label-ranking tables."
 )
 @click.option("--sets", help="Tables of label-ranking to take, by name, with commas between; by default all.")
-@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds of label-ranking.")
+@click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds over rows or users.")
 @click.option(
     "--fold-seed", type=click.IntRange(min=0), default=0, show_default=True, help="How rows are dealt to folds."
 )
+@click.option("--households", type=click.IntRange(min=1), help="Households of real, chosen by hash; by default all.")
+@click.option("--methods", help="Methods to compare, by name or FILE.py, with commas between.")
+@click.option("--rivals", is_flag=True, help="Also EASE and LightGBM, in real.")
+@click.option("--large", is_flag=True, help="Also 200,000 users, in safety.")
 def main(
     names: tuple[str, ...],
     work: Path | None,
@@ -67,8 +77,19 @@ def main(
     sets: str | None,
     folds: int,
     fold_seed: int,
+    households: int | None,
+    methods: str | None,
+    rivals: bool,
+    large: bool,
 ) -> None:
     """Measure this package on this machine."""
+    given: dict[str, Any] = {
+        "users": users,
+        "households": households,
+        "methods": methods.split(",") if methods else None,
+        "rivals": rivals or None,
+        "large": large or None,
+    }
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as temporary:
         folder = (work or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
@@ -78,7 +99,17 @@ def main(
             elif name == "tables":
                 BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds)
             else:
-                BENCHMARKS[name](folder, **({} if users is None else {"users": users}))
+                BENCHMARKS[name](folder, **_options_of(name, given, folds))
+
+
+def _options_of(name: str, given: dict[str, Any], folds: int) -> dict[str, Any]:
+    """Return the options that a benchmark takes, refusing one that was given and means nothing to it."""
+    takes = inspect.signature(BENCHMARKS[name]).parameters
+    chosen = {option: value for option, value in given.items() if value is not None}
+    unknown = [option for option in chosen if option not in takes]
+    if unknown:
+        raise click.UsageError(f"{name} takes no --{unknown[0]}")
+    return chosen | ({"folds": folds} if "folds" in takes else {})
 
 
 if __name__ == "__main__":

