@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 from ammrank_dask.evaluation.compare import prepare_features, run_fold, try_parameters
+from ammrank_dask.evaluation.page import PAGE, write_evaluation
 from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import METHODS, grid_of
-from ammrank_dask.storage.site.evaluations import PAGE, write_evaluation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.session.config import Config

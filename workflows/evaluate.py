@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
+from ammrank_dask.evaluation.page import PAGE, write_evaluation
 from ammrank_dask.methods.registry import METHODS, resolve_methods
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
-from ammrank_dask.storage.site.evaluations import PAGE, write_evaluation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import load_config

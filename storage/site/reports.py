@@ -1,49 +1,35 @@
-"""Write a night's report: figures for machines, a table, and a page for people."""
+"""Keep a night's report: its files, written one by one, and their checksums last."""
 
-import itertools
-from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
-
-import jinja2
-import pandas as pd
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.site import charts
 from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
 from ammrank_dask.storage.store.parts import check_files, checksum_file, checksum_of
-from ammrank_dask.storage.vocabulary import AGE_BUCKETS
 
 SUMMARY, EXPOSURE, PAGE, CHECKSUMS = "summary.json", "exposure.csv", "report.html", "checksums.json"
-_TEMPLATE = "report.html.j2"
-_SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_COLUMNS, _SHOWN_IN_LIST = 60, 500, 200, 10
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
-def write_report(
-    folder: str | Path, summary: Mapping[str, Any], exposure: pd.DataFrame, about: Mapping[str, Any] | None = None
-) -> None:
-    """Write `exposure.csv`, `report.html`, `summary.json` and, last, `checksums.json`, each whole or not at all.
+def write_report(folder: str | Path, files: Mapping[str, str]) -> None:
+    """Write the text of files by name in their order, and last `checksums.json`, each whole or not at all.
 
     Parameters
     ----------
     folder
         The report folder of a night; made when it is not there.
-    summary
-        The content of `summary.json`; the page is drawn from it.
-    exposure
-        One row per category. A name that a spreadsheet would take for a formula gets a `'` before it.
-    about
-        For the page only: `links` to files by name, and `facts` of the run.
+    files
+        The text of `exposure.csv`, `report.html` and `summary.json`.
     """
     folder = Path(folder)
-    page = render_page(summary, about)
-    write_text(folder / EXPOSURE, harmless(exposure).to_csv(index=False, lineterminator="\n"))
-    write_text(folder / PAGE, page)
-    write_json(folder / SUMMARY, dict(summary))
-    files = {name: checksum_file(folder / name) for name in (EXPOSURE, PAGE, SUMMARY)}
-    write_json(folder / CHECKSUMS, {"files": files, "checksum": checksum_of(files)})
+    write_files(folder, files)
+    listing = {name: checksum_file(folder / name) for name in files}
+    write_json(folder / CHECKSUMS, {"files": listing, "checksum": checksum_of(listing)})
+
+
+def write_files(folder: str | Path, files: Mapping[str, str]) -> None:
+    """Write the text of files by name in their order, each whole or not at all."""
+    for name, text in files.items():
+        write_text(Path(folder) / name, text)
 
 
 def check_report(folder: Path, names: Collection[str] = (EXPOSURE, PAGE, SUMMARY)) -> int:
@@ -60,109 +46,3 @@ def check_report(folder: Path, names: Collection[str] = (EXPOSURE, PAGE, SUMMARY
     if not is_same:
         raise DamagedStore(f"{path} is not what was written (checksum differs); make it again with `ammrank report`")
     return check_files(folder, {name: files[name] for name in names})
-
-
-def harmless(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a table in which no text begins like a formula of a spreadsheet."""
-    safe = table.copy()
-    for name in safe.columns:
-        if not pd.api.types.is_numeric_dtype(safe[name]):
-            safe[name] = [f"'{text}" if str(text).startswith(_FORMULA_STARTS) else text for text in safe[name]]
-    return safe
-
-
-def page_environment() -> jinja2.Environment:
-    """Return what pages are drawn with: every name from the data escaped, and filters for shares and counts."""
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    environment.filters["percent"] = charts.percent
-    environment.filters["count"] = lambda value: f"{value:,}"
-    return environment
-
-
-def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> str:
-    """Return the page: everything inline, every name from the data escaped."""
-    environment = page_environment()
-    environment.filters["breakable"] = charts.breakable
-    return environment.get_template(_TEMPLATE).render(
-        summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary)
-    )
-
-
-def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page shows beside the summary itself: rows in order, names of policies, what is worst."""
-    policies = summary["policies"]
-    rows = sorted(summary["categories"], key=lambda row: (-row["click_share"], -row["exposure"]))
-    slots = policies[summary["policy"]]["slots"]
-    clicked = sorted((row for row in rows if row["ratio"] is not None), key=lambda row: row["ratio"])
-    in_force = summary["policy"]
-    starved = sorted((row for row in rows if row["policies"][in_force]["starved"]), key=lambda row: row["ratio"] or 0.0)
-    least = [*starved, *(row for row in clicked if not row["policies"][in_force]["starved"])]
-    shown = rows[:_SHOWN_IN_CHART]
-    spans = {name: _span(measured["categories_per_user"]) for name, measured in policies.items()}
-    widest = max([1.0, *(row["exposure"] for row in shown), *(row["click_share"] * slots for row in shown)])
-    return {
-        "rows": rows,
-        "shown_in_chart": shown,
-        "shown_in_table": rows[:_SHOWN_IN_TABLE],
-        "scale": 1.02 * widest,
-        "slots": slots,
-        # The policy in force first.
-        "policies": sorted(policies, key=lambda name: name != summary["policy"]),
-        "labels": {name: _label(name, measured, summary["k"]) for name, measured in policies.items()},
-        "short": {name: _short(name, name == summary["policy"]) for name in policies},
-        "warnings": [check for check in summary["checks"] if check["status"] != "ok"],
-        "n_starved": policies[summary["policy"]]["starved_categories"],
-        "least": least[:_SHOWN_IN_LIST],
-        "most": clicked[: -_SHOWN_IN_LIST - 1 : -1],
-        "spans": spans,
-        "spread": {name: str(low) if low == high else f"{low} to {high}" for name, (low, high) in spans.items()},
-        "moved": sorted((row for row in rows if row["psi"]), key=lambda row: -row["psi"])[:_SHOWN_IN_LIST],
-        "clicks": [(row["category"], row["clicks"]) for row in rows[:_SHOWN_IN_COLUMNS]],
-        "head_clicks": sum(row["click_share"] for row in rows[: summary["k"]]),
-        "ages": [
-            age for age in AGE_BUCKETS if any(group["age"] == age and group["top"] for group in summary["groups"])
-        ],
-        "common": _common(summary),
-        "has_realised": any(night["measures"] for night in summary["realised"]),
-    }
-
-
-_SHORT = {"user_top_k": "new rule", "category_top_n": "old rule"}
-
-
-def _short(name: str, is_in_force: bool) -> str:
-    """Return a policy in two words, and whether it is in force."""
-    return _SHORT.get(name, name) + (", in force" if is_in_force else "")
-
-
-def _label(name: str, measured: Mapping[str, Any], k: int) -> str:
-    """Return a policy in words."""
-    if name == "user_top_k":
-        return f"new rule: each user's best {k}"
-    if name == "category_top_n":
-        n = measured["n"]
-        return (
-            f"old rule: each category's best {n:,} users" if n is not None else "old rule: each category's best users"
-        )
-    return name
-
-
-def _span(categories_per_user: Sequence[int]) -> tuple[int, int]:
-    """Return how many categories users hold, without the 5 % with the fewest and the 5 % with the most."""
-    up_to = list(itertools.accumulate(categories_per_user))
-    low, high = (next(held for held, users in enumerate(up_to) if users >= share * up_to[-1]) for share in (0.05, 0.95))
-    return low, high
-
-
-def _common(summary: Mapping[str, Any]) -> set[str]:
-    """Return the categories in the lists of half of the groups or more: what is not in here tells groups apart."""
-    lists = [[entry["category"] for entry in group["top"]] for group in summary["groups"] if group["top"]]
-    seen = Counter(itertools.chain.from_iterable(lists))
-    return {name for name, count in seen.items() if 2 * count >= len(lists)}

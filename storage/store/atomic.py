@@ -67,9 +67,13 @@ def write_text(path: Path, text: str, *, durable: bool = True) -> None:
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
-    """Write JSON atomically, with sorted keys and one final newline: equal values are equal bytes."""
-    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
-    write_text(path, text, durable=durable)
+    """Write JSON atomically, as `json_text` has it."""
+    write_text(path, json_text(value), durable=durable)
+
+
+def json_text(value: Any) -> str:
+    """Return JSON with sorted keys and one final newline: equal values are equal bytes."""
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def read_json(path: Path) -> Any:

@@ -12,9 +12,9 @@ from ammrank_dask.workflows.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
 ROOMS = {"storage": 0, "ammrank_dask": 1, "workflows": 2}
-# What a room never imports: storage knows neither the cluster nor the compiler, workflows no array store.
+# What a room never imports: storage knows no cluster, no compiler and no page, workflows no array store.
 FORBIDDEN = {
-    "storage": {"dask", "distributed", "numba", "click"},
+    "storage": {"dask", "distributed", "numba", "click", "jinja2", "markupsafe"},
     "ammrank_dask": {"click", "argparse", "rich"},
     "workflows": {"zarr", "numba", "numcodecs"},
 }

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from browser import Browser
 
+from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.site.reports import write_report
@@ -77,7 +78,8 @@ def make_summary():
 def page_path(tmp_path_factory):
     folder = tmp_path_factory.mktemp("report")
     summary = make_summary()
-    write_report(folder, summary, exposure_of(summary), {"links": {"exposure.csv": "exposure.csv"}, "facts": {}})
+    about = {"links": {"exposure.csv": "exposure.csv"}, "facts": {}}
+    write_report(folder, report_files(summary, exposure_of(summary), about))
     return folder / "report.html"
 
 

@@ -15,6 +15,7 @@ from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.drift import align_exposure, measure_drift
 from ammrank_dask.report.exposure import Thresholds
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
+from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualification_rows import held_parts
@@ -124,7 +125,7 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
         **manifest["versions"],
     }
     about = {"links": links, "facts": facts}
-    write_report(folder, summary, exposure_of(summary), about)
+    write_report(folder, report_files(summary, exposure_of(summary), about))
     return folder
 
 

@@ -14,6 +14,7 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ammrank_dask.evaluation.charts import _nice_range
 from ammrank_dask.evaluation.compare import (
     compare_methods,
     prepare_features,
@@ -28,6 +29,7 @@ from ammrank_dask.evaluation.folds import (
     deal_users,
     prepare_table,
 )
+from ammrank_dask.evaluation.page import render_evaluation
 from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.evaluation.summary import describe_checks, describe_details
 from ammrank_dask.features.store import write_features
@@ -43,8 +45,6 @@ from ammrank_dask.methods.registry import (
 from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
-from ammrank_dask.storage.site.evaluation_charts import _nice_range
-from ammrank_dask.storage.site.evaluations import render_evaluation
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.cli import ammrank

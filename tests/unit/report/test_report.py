@@ -10,6 +10,7 @@ import pytest
 import reference_report
 
 from ammrank_dask.report.by_demographic import count_by_group
+from ammrank_dask.report.charts import breakable, percent, rank_bar, round_up, tag
 from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
 from ammrank_dask.report.exposure import (
@@ -22,11 +23,11 @@ from ammrank_dask.report.exposure import (
     rank_weights,
 )
 from ammrank_dask.report.hit_rate import match_clicks, most_clicked
+from ammrank_dask.report.page import harmless, render_page, report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualification_rows import held_from_table
-from ammrank_dask.storage.site.charts import breakable, percent, rank_bar, round_up, tag
-from ammrank_dask.storage.site.reports import harmless, render_page, write_report
+from ammrank_dask.storage.site.reports import write_report
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.workflows.session import config
 
@@ -324,7 +325,7 @@ def test_write_report__same_bytes_and_escaped_names(tmp_path):
     summary = full_summary()
     about = {"links": {"summary.json": "summary.json"}, "facts": {"zarr": "3.1.6"}}
     for folder in ("a", "b", "b"):
-        write_report(tmp_path / folder, summary, exposure_of(summary), about)
+        write_report(tmp_path / folder, report_files(summary, exposure_of(summary), about))
     names = ["checksums.json", "exposure.csv", "report.html", "summary.json"]
     assert sorted(p.name for p in (tmp_path / "b").iterdir()) == names
     for path in (tmp_path / "a").iterdir():

@@ -6,9 +6,11 @@ from typing import Any
 
 import pandas as pd
 
-from ammrank_dask.storage.site import charts, evaluation_charts
-from ammrank_dask.storage.site.reports import harmless, page_environment
-from ammrank_dask.storage.store.atomic import write_json, write_text
+from ammrank_dask.evaluation import charts
+from ammrank_dask.report.charts import clicks_chart
+from ammrank_dask.report.page import harmless, page_environment
+from ammrank_dask.storage.site.reports import write_files
+from ammrank_dask.storage.store.atomic import json_text
 
 RESULT, TABLE, PAGE = "evaluation.json", "evaluation.csv", "evaluation.html"
 _TEMPLATE = "evaluation.html.j2"
@@ -24,11 +26,12 @@ def write_evaluation(folder: str | Path, evaluation: Mapping[str, Any]) -> None:
     evaluation
         The content of `evaluation.json`; table and page are made from it.
     """
-    folder = Path(folder)
-    page = render_evaluation(evaluation)
-    write_text(folder / TABLE, harmless(flatten(evaluation)).to_csv(index=False, lineterminator="\n"))
-    write_text(folder / PAGE, page)
-    write_json(folder / RESULT, dict(evaluation))
+    files = {
+        TABLE: harmless(flatten(evaluation)).to_csv(index=False, lineterminator="\n"),
+        PAGE: render_evaluation(evaluation),
+        RESULT: json_text(dict(evaluation)),
+    }
+    write_files(folder, files)
 
 
 def flatten(evaluation: Mapping[str, Any]) -> pd.DataFrame:
@@ -64,12 +67,12 @@ def flatten(evaluation: Mapping[str, Any]) -> pd.DataFrame:
 
 def render_evaluation(evaluation: Mapping[str, Any]) -> str:
     """Return the page: everything inline, every name from the data escaped."""
-    environment = page_environment()
+    environment = page_environment(Path(__file__).parent)
     environment.filters["error"] = lambda value: "–" if value is None else f"{value:.4f}"
     environment.filters["seconds"] = lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
     environment.filters["first_value"] = lambda found: next(iter(found.values()))
     return environment.get_template(_TEMPLATE).render(
-        evaluation=evaluation, charts=evaluation_charts, clicks_chart=charts.clicks_chart, **_VIEWS
+        evaluation=evaluation, charts=charts, clicks_chart=clicks_chart, **_VIEWS
     )
 
 
@@ -119,7 +122,7 @@ _VIEWS: dict[str, Any] = {
     "sliced": _sliced,
     "of_category": _of_category,
     "worst": _worst,
-    "color": evaluation_charts.color_of,
+    "color": charts.color_of,
     "range_of": range,
     "deciles": [str(decile) for decile in range(1, 11)],
 }

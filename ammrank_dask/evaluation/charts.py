@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup
 
-from ammrank_dask.storage.site.charts import WIDTH, draw, number, tag
+from ammrank_dask.report.charts import WIDTH, draw, number, tag
 
 COLORS = ("amm", "central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", "amm-rank")
 _DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "")
