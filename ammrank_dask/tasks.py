@@ -146,7 +146,9 @@ def _stop(client: Client, stage: str, token: str, futures: set[Future], *, is_in
         if not n_quiet and (is_over or now >= warning):
             state = f"{n_tasks} of its tasks still run" if n_tasks else "workers do not say whether its tasks still run"
             does = "does not wait for them any longer" if is_over else "waits until they have stopped"
-            logger.warning("stage %s ended early and %s; it %s", stage, state, does)
+            # Who interrupts a command knows that it ends early, and most often the workers end with it.
+            level = logging.INFO if is_interrupted else logging.WARNING
+            logger.log(level, "stage %s ended early and %s; it %s", stage, state, does)
             warning = math.inf
         if is_over:
             return
