@@ -20,6 +20,8 @@ BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""
 
 _NOT_DATA = (".", "_")
+_DELTA_LOG = "_delta_log"
+_ICEBERG = "metadata"
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ def list_days(events: Path, date_key: str) -> dict[dt.date, Path]:
     """Return the day folders of a lake in date order."""
     if not events.is_dir():
         raise BadInput(f"there is no folder of events at {events}; set lake.events")
+    refuse_table(events)
     days = {}
     for folder in events.iterdir():
         key, found, value = folder.name.partition("=")
@@ -74,10 +77,29 @@ def list_days(events: Path, date_key: str) -> dict[dt.date, Path]:
     return dict(sorted(days.items()))
 
 
+def refuse_table(folder: Path) -> None:
+    """Raise if the folder, or the one it is in, is a table whose log says which of its files are alive."""
+    for place in (folder, folder.parent):
+        if (place / _DELTA_LOG).is_dir():
+            raise _is_table(place, "Delta Lake", _DELTA_LOG)
+        if next((place / _ICEBERG).glob("*.metadata.json"), None) is not None:
+            raise _is_table(place, "Iceberg", f"{_ICEBERG}/*.metadata.json")
+
+
+def _is_table(folder: Path, kind: str, sign: str) -> BadInput:
+    return BadInput(
+        f"{folder} is a table of {kind} (it has {sign}), and parquet files that the table no longer uses would"
+        " count too; export one snapshot of it as plain parquet files, and name that copy in lake.events or lake.users"
+    )
+
+
 def list_files(folder: Path) -> list[Path]:
     """Return the parquet files of a day folder in name order, without hidden ones and those of unfinished writers."""
+    refuse_table(folder)
     paths = []
     for root, folders, names in os.walk(folder):
+        if _DELTA_LOG in folders or _ICEBERG in folders:
+            refuse_table(Path(root))
         folders[:] = [name for name in folders if not name.startswith(_NOT_DATA)]
         paths += [
             Path(root) / name

@@ -23,7 +23,14 @@ from ammrank_dask.lake_survey import (
     survey_users,
 )
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.files import EventColumns, list_days, list_files, missing_days, open_parquet
+from ammrank_dask.storage.lake.files import (
+    EventColumns,
+    list_days,
+    list_files,
+    missing_days,
+    open_parquet,
+    refuse_table,
+)
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
 from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
 from ammrank_dask.tasks import Progress, silent
@@ -82,6 +89,7 @@ def find_places(lake: Path) -> Places:
     """
     if not lake.is_dir():
         raise BadInput(f"there is no lake at {lake}; --lake names a folder")
+    refuse_table(lake / "events")
     events = next((place for place in (lake / "events", lake) if _date_keys(place)), None)
     if events is None:
         found = [place for place in sorted(lake.iterdir()) if _date_keys(place)]
@@ -94,6 +102,7 @@ def find_places(lake: Path) -> Places:
                 " for example events/date=2026-03-05"
             )
         events = found[0]
+        refuse_table(events)
     keys = _date_keys(events)
     date_key = min(keys, key=lambda key: (-keys[key], key))
     people = [lake / "users.parquet", *([lake / "users"] if list_files(lake / "users") else [])]
