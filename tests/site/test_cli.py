@@ -288,7 +288,7 @@ def test_open_cluster__refuses_a_scheduler_that_others_can_reach_unencrypted(tmp
     path = tmp_path / "cluster.yaml"
     path.write_text(
         "version: 1\nclass: distributed.LocalCluster\nkwargs: {processes: false, n_workers: 1, dashboard_address: null,"
-        " protocol: tcp, host: 127.0.0.2}\n"
+        " protocol: tcp, host: 127.0.0.2}\nsecurity: none\n"
     )
     with pytest.raises(BadInput, match=r"the scheduler at tcp://127.0.0.2:\d+ is remote and not encrypted; use TLS"):
         open_cluster(str(path), None).__enter__()

@@ -16,7 +16,8 @@ from typing import Any, Literal
 import click
 import dask
 import yaml
-from distributed import Adaptive, Client, Security
+from distributed import Adaptive, Client, LocalCluster, Nanny, Security, SpecCluster, Worker
+from distributed.deploy.cluster import Cluster
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -27,6 +28,8 @@ from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts, hush_canc
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 _ENCRYPTED = ("tls://", "wss://")
+_GATEWAY = "dask_gateway.client.GatewayCluster"
+"""The one cluster class that is used as the others are and does not derive from theirs."""
 
 
 class Tls(BaseModel):
@@ -47,7 +50,7 @@ class ClusterConfig(BaseModel):
     address: str | None = None
     scheduler_file: str | None = None
     kwargs: dict[str, Any] = {}
-    security: Tls | Literal["temporary"] | None = None
+    security: Tls | Literal["temporary", "none"] | None = None
     scale: int | None = Field(None, ge=1)
     adapt: dict[str, Any] | None = None
     wait_for_workers: int = Field(1, ge=1)
@@ -94,10 +97,11 @@ def _check_address(address: str, config: ClusterConfig, path: Path) -> None:
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if not address.startswith("inproc://") and not (host and port.isdigit()):
         raise BadInput(f"{path}: an address must be PROTOCOL://HOST:PORT, as tls://host:8786, got {address!r}")
-    if not _is_local(address) and config.security is None:
+    has_security = config.security not in (None, "none")
+    if not _is_local(address) and not has_security:
         raise BadInput(f"{path}: {address} is remote and has no `security`; name its TLS certificates")
     _refuse_open(address, path)
-    if address.startswith(_ENCRYPTED) and config.security is None:
+    if address.startswith(_ENCRYPTED) and not has_security:
         raise BadInput(f"{path}: {address} speaks TLS and there is no `security`; name its TLS certificates")
 
 
@@ -121,12 +125,13 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
         security = _security(config.security)
         target: Any
         if config.class_ is not None:
-            kwargs = _close_to_others(config.class_, config.kwargs)
+            class_ = _cluster_class(config.class_, path)
+            kwargs = _close_to_others(class_, config, path)
             if kwargs.get("dashboard_address") is not None:
                 kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
             if security is not None:
                 kwargs["security"] = security
-            cluster = stack.enter_context(_start(_cluster_class(config.class_), kwargs, path))
+            cluster = stack.enter_context(_start(class_, kwargs, path))
             _size(cluster, config, path)
             target = {"address": cluster}
         elif config.address is not None:
@@ -168,12 +173,27 @@ def _hush_distributed() -> None:
             logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _cluster_class(name: str) -> Any:
+def _cluster_class(name: str, path: Path) -> Any:
+    """Return the class of that name if it is a cluster's; nothing else of a cluster file is ever called."""
+    class_ = _import_name(name)
+    if class_ is None:
+        raise BadInput(f"there is no cluster class {name}; install its package or correct cluster.yaml")
+    bases = class_.__mro__ if isinstance(class_, type) else ()
+    is_cluster = Cluster in bases or any(f"{base.__module__}.{base.__qualname__}" == _GATEWAY for base in bases)
+    # The two bases take the names of what they start from their arguments.
+    if not is_cluster or class_ in (Cluster, SpecCluster):
+        raise BadInput(
+            f"{path}: class must name a cluster class of Dask, as distributed.LocalCluster, got {name}; correct it"
+        )
+    return class_
+
+
+def _import_name(name: str) -> Any:
     module, _, attribute = name.rpartition(".")
     try:
         return getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError):
-        raise BadInput(f"there is no cluster class {name}; install its package or correct cluster.yaml") from None
+    except (ImportError, AttributeError, ValueError, TypeError):
+        return None
 
 
 def _start(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
@@ -229,26 +249,39 @@ def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
         raise BadInput(f"{path}: the scheduler cannot be reached ({error}); correct its address") from None
 
 
-def _close_to_others(class_: str, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of the cluster; one on this machine listens to this machine only unless told otherwise."""
-    if class_.rpartition(".")[2] != "LocalCluster":
-        return dict(kwargs)
+def _close_to_others(class_: Any, config: ClusterConfig, path: Path) -> dict[str, Any]:
+    """Return the arguments of the cluster; one on this machine is for this command only unless told otherwise."""
+    kwargs = dict(config.kwargs)
+    given = kwargs.get("worker_class")
+    worker = _import_name(given) if isinstance(given, str) else Nanny
+    if not (isinstance(worker, type) and issubclass(worker, Worker | Nanny)):
+        raise BadInput(f"{path}: kwargs.worker_class must name a worker class of Dask, got {given}; correct it")
+    if class_ is not LocalCluster:
+        return kwargs
+    protocol = kwargs.get("protocol") or str(kwargs.get("host") or "").rpartition("://")[0]
     # Workers that are threads of this process talk through memory and take no host, but their pages need an address.
-    is_network = kwargs.get("processes", True) or "protocol" in kwargs
+    is_network = bool(kwargs.get("processes", True) or protocol or config.security in ("temporary", "none"))
+    if is_network and config.security is None and kwargs.get("security") is None:
+        if protocol and not f"{protocol}://".startswith(_ENCRYPTED):
+            raise BadInput(
+                f"{path}: protocol {protocol} is not encrypted, and every account of this machine could run tasks as"
+                " you; remove it, or write `security: none`"
+            )
+        kwargs["security"] = Security.temporary()
     host = {"host": "127.0.0.1"} if is_network else {"worker_dashboard_address": "127.0.0.1:0"}
     closed = {**host, "dashboard_address": "127.0.0.1:8787", **kwargs}
     # Dask takes no address for port 8787 of all interfaces.
     return {**closed, "dashboard_address": closed["dashboard_address"] or "127.0.0.1:0"}
 
 
-def _security(found: Tls | Literal["temporary"] | None) -> Security | None:
-    if found is None:
+def _security(given: Tls | Literal["temporary", "none"] | None) -> Security | None:
+    if given is None or given == "none":
         return None
-    if isinstance(found, Tls):
+    if isinstance(given, Tls):
         return Security(
-            tls_ca_file=found.ca_file,
-            tls_client_cert=found.cert,
-            tls_client_key=found.key,
+            tls_ca_file=given.ca_file,
+            tls_client_cert=given.cert,
+            tls_client_key=given.key,
             require_encryption=True,
         )
     return Security.temporary()
@@ -267,6 +300,8 @@ def _free_address(address: str) -> str:
     if not port.isdigit():
         raise BadInput(f"dashboard_address must be HOST:PORT, got {address!r}")
     with socket.socket() as probe:
+        # As the server of the page does: what is left of the connections of the last run does not take the port.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((host or "127.0.0.1", int(port)))
         except OSError:
