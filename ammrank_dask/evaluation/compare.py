@@ -238,14 +238,14 @@ def _tune(
 
 
 def settings_beyond(tried: Tried, widens: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the settings that continue a grid beyond the edge it was best at, none where it was best inside."""
+    """Return the settings that continue a grid from its best one beyond an edge, none where that lies inside."""
     if all(math.isnan(error) for _, error in tried):
         return []
     best, found = _best(tried), []
     for name in widens:
         value = value_beyond([params[name] for params, _ in tried], best[name]) if name in best else None
         if value is not None:
-            found += [{**params, name: value} for params, _ in tried if params[name] == best[name]]
+            found.append({**best, name: value})
     return found
 
 

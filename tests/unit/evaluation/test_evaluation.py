@@ -325,7 +325,7 @@ def test_settings_beyond__continue_the_edge_that_was_best():
     assert settings_beyond(tried, ["C"]) == [{"C": 32.0, "m": 1}]
     assert settings_beyond([*tried, ({"C": 32.0, "m": 1}, 0.2)], ["C"]) == []
     lowest = list(zip(grid, [0.5, 0.1, 0.3, 0.2, 0.1], strict=True))
-    assert settings_beyond(lowest, ["C"]) == [{"C": 0.5, "m": 1}, {"C": 0.5, "m": 2}]
+    assert settings_beyond(lowest, ["C"]) == [{"C": 0.5, "m": 2}]
     assert settings_beyond(tried, []) == settings_beyond(tried, ["other"]) == []
     assert settings_beyond([({"C": 1.0}, math.nan)], ["C"]) == []
 
