@@ -10,8 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.site.evaluations import RESULT
-
+from ammrank_dask.evaluation.page import RESULT
 from ammrank_dask.methods.registry import METHODS, method_label
 from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
 from benchmarks.complete_journey import NIGHTS, build_lake
