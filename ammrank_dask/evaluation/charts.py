@@ -1,11 +1,21 @@
 """Draw the charts of a comparison as SVG, in the style of the report's charts; a colour for each method."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
-from ammrank_dask.report.charts import WIDTH, draw, number, tag
+from ammrank_dask.report.svg import (
+    LEGEND_ROW,
+    draw,
+    legend,
+    nice_range,
+    number,
+    steps_between,
+    tag,
+    text,
+    value_axis,
+)
 
 COLORS = ("amm", "central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", "amm-rank")
 _DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "")
@@ -21,12 +31,12 @@ def curves_chart(measure: str, curves: Mapping[str, Sequence[float]]) -> Markup:
     left, top, width, height = 40, 10, 346, 220
     bottom = top + height
     values = [value for curve in curves.values() for value in curve]
-    low, high = _nice_range(min(values), max(values))
-    content = list(_grid(left, top, width, height, low, high))
+    low, high = nice_range(min(values), max(values))
+    content = value_axis(left, top, width, height, steps_between(low, high))
     n = max(len(curve) for curve in curves.values())
     for k in range(n):
         x = left + width * k / max(1, n - 1)
-        content.append(tag("text", k + 1, x=x, y=bottom + 15, text_anchor="middle", class_="tick"))
+        content.append(text(k + 1, x, bottom + 15))
     for method, curve in curves.items():
         points = [
             (left + width * k / max(1, n - 1), bottom - height * (value - low) / (high - low))
@@ -36,10 +46,10 @@ def curves_chart(measure: str, curves: Mapping[str, Sequence[float]]) -> Markup:
         for (x, y), value in zip(points, curve, strict=True):
             what = tag("title", f"{method}: {value:.4f}")
             content.append(tag("circle", what, cx=x, cy=y, r=2.6, class_=f"dot {color_of(method)}"))
-    content.append(tag("text", "K", x=left + width / 2, y=bottom + 30, text_anchor="middle"))
-    content.append(_legend(list(curves), left, bottom + 44))
+    content.append(text("K", left + width / 2, bottom + 30, is_tick=False))
+    content += _legend(curves, left, bottom + 44)
     rows = -(-len(curves) // 4)
-    return draw(f"{measure}-at-k", bottom + 46 + 16 * rows, len(values), f"{measure} at 1 to {n}", *content)
+    return draw(f"{measure}-at-k", bottom + 46 + LEGEND_ROW * rows, len(values), f"{measure} at 1 to {n}", *content)
 
 
 def errors_chart(errors: Mapping[str, float], intervals: Mapping[str, Sequence[float]], floor: float | None) -> Markup:
@@ -62,7 +72,7 @@ def errors_chart(errors: Mapping[str, float], intervals: Mapping[str, Sequence[f
     if floor is not None:
         x = left + width * floor / highest
         content.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="limit"))
-        content.append(tag("text", f"floor {floor:.4f}", x=x, y=bottom + 13, text_anchor="middle", class_="tick"))
+        content.append(text(f"floor {floor:.4f}", x, bottom + 13))
     return draw("errors", bottom + 18, len(errors), "Disagreement error of each method", *content)
 
 
@@ -74,13 +84,13 @@ def cost_chart(points: Mapping[str, tuple[float, float]]) -> Markup:
     first = math.floor(math.log10(min(cost.values())))
     last = max(first + 1, math.ceil(math.log10(max(cost.values()))))
     errors = [error for _, error in points.values()]
-    low, high = _nice_range(min(errors), max(errors))
-    content = list(_grid(left, top, width, height, low, high))
+    low, high = nice_range(min(errors), max(errors))
+    content = value_axis(left, top, width, height, steps_between(low, high))
     for power in range(first, last + 1):
         x = left + width * (power - first) / (last - first)
         content.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
         label = f"{10**power:g} s"
-        content.append(tag("text", label, x=x, y=bottom + 15, text_anchor="middle", class_="tick"))
+        content.append(text(label, x, bottom + 15))
     written: list[tuple[float, float]] = []
     for method, (_, error) in points.items():
         x = left + width * (math.log10(cost[method]) - first) / (last - first)
@@ -93,7 +103,7 @@ def cost_chart(points: Mapping[str, tuple[float, float]]) -> Markup:
             line += 11
         written.append((x, line))
         content.append(tag("text", method, x=x + (9 if right else -9), y=line, text_anchor="start" if right else "end"))
-    content.append(tag("text", "seconds to fit a fold", x=left + width / 2, y=bottom + 31, text_anchor="middle"))
+    content.append(text("seconds to fit a fold", left + width / 2, bottom + 31, is_tick=False))
     return draw("error-against-cost", bottom + 38, len(points), "Error against the time to fit", *content)
 
 
@@ -103,7 +113,7 @@ def planes_chart(planes: Mapping[str, int]) -> Markup:
     bottom = top + height
     ordered = sorted(planes.items(), key=lambda item: -item[1])
     highest = max([1, *planes.values()])
-    content = list(_grid(left, top, width, height, 0, highest, steps=min(4, highest), digits=0))
+    content = value_axis(left, top, width, height, steps_between(0, highest, steps=min(4, highest), digits=0))
     slot = width / max(1, len(ordered))
     for place, (category, found) in enumerate(ordered):
         tall = height * found / highest
@@ -112,7 +122,7 @@ def planes_chart(planes: Mapping[str, int]) -> Markup:
             tag("rect", what, x=left + slot * (place + 0.1), y=bottom - tall, width=slot * 0.8, height=tall,
                 class_="fill m6")
         )  # fmt: skip
-    content.append(tag("text", "categories", x=left + width / 2, y=bottom + 17, text_anchor="middle", class_="tick"))
+    content.append(text("categories", left + width / 2, bottom + 17))
     return draw("planes", bottom + 22, len(ordered), "Planes of each category", *content)
 
 
@@ -123,11 +133,11 @@ def slice_chart(name: str, labels: Sequence[str], errors: Mapping[str, Sequence[
     values = [value for found in errors.values() for value in found if value is not None]
     if not values:
         return Markup("")
-    low, high = _nice_range(min(values), max(values))
-    content = list(_grid(left, top, width, height, low, high))
+    low, high = nice_range(min(values), max(values))
+    content = value_axis(left, top, width, height, steps_between(low, high))
     for place, label in enumerate(labels):
         x = left + width * (place + 0.5) / len(labels)
-        content.append(tag("text", label, x=x, y=bottom + 15, text_anchor="middle", class_="tick"))
+        content.append(text(label, x, bottom + 15))
     for method, found in errors.items():
         points = [
             (left + width * (place + 0.5) / len(labels), bottom - height * (value - low) / (high - low))
@@ -137,48 +147,21 @@ def slice_chart(name: str, labels: Sequence[str], errors: Mapping[str, Sequence[
         content.append(_line(method, points))
         for x, y in points:
             content.append(tag("circle", cx=x, cy=y, r=2.6, class_=f"dot {color_of(method)}"))
-    content.append(_legend(list(errors), left, bottom + 32))
+    content += _legend(errors, left, bottom + 32)
     rows = -(-len(errors) // 4)
-    return draw(f"slice-{name}", bottom + 34 + 16 * rows, len(values), f"Error by {name}", *content)
+    return draw(f"slice-{name}", bottom + 34 + LEGEND_ROW * rows, len(values), f"Error by {name}", *content)
 
 
 def _line(method: str, points: Sequence[tuple[float, float]]) -> Markup:
-    dash = _DASHES[COLORS.index(method)] if method in COLORS else "1 4"
     return tag(
         "polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in points),
-        class_=f"curve {color_of(method)}", stroke_dasharray=dash or None,
+        class_=f"curve {color_of(method)}", stroke_dasharray=_dashes_of(method),
     )  # fmt: skip
 
 
-def _legend(methods: Sequence[str], left: float, y: float) -> Markup:
-    slot = (WIDTH - left) / 4
-    parts = []
-    for place, method in enumerate(methods):
-        x, row = left + slot * (place % 4), y + 16 * (place // 4)
-        parts.append(_line(method, [(x, row - 4), (x + 18, row - 4)]))
-        parts.append(tag("text", method, x=x + 22, y=row, class_="tick"))
-    return Markup("").join(parts)
+def _dashes_of(method: str) -> str | None:
+    return (_DASHES[COLORS.index(method)] if method in COLORS else "1 4") or None
 
 
-def _grid(
-    left: float, top: float, width: float, height: float, low: float, high: float, *, steps: int = 4, digits: int = 3
-) -> Sequence[Markup]:
-    parts = []
-    for step in range(steps + 1):
-        y = top + height - height * step / steps
-        label = f"{low + (high - low) * step / steps:.{digits}f}"
-        label = label.rstrip("0").rstrip(".") if digits else label
-        parts.append(tag("line", x1=left, x2=left + width, y1=y, y2=y, class_="grid"))
-        parts.append(tag("text", label, x=left - 5, y=y + 4, text_anchor="end", class_="tick"))
-    return parts
-
-
-def _nice_range(low: float, high: float) -> tuple[float, float]:
-    """Return bounds around both values whose quarters are short numbers."""
-    span = max(high - low, 1e-6) * 1.02
-    unit = 10 ** math.floor(math.log10(span / 4))
-    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10, 20) if 4 * unit * factor >= span)
-    start = math.floor(low / step + 1e-9) * step
-    if start + 4 * step < high:
-        return _nice_range(low, high + (high - low) * 0.25 + 1e-9)
-    return start, start + 4 * step
+def _legend(methods: Iterable[str], left: float, top: float) -> list[Markup]:
+    return legend([(name, f"curve {color_of(name)}", _dashes_of(name)) for name in methods], left, top, columns=4)

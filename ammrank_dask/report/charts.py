@@ -1,36 +1,14 @@
-"""Draw the charts of a report as SVG: no script, colours from the page's style sheet, every name escaped.
-
-Every chart carries `data-chart` (its name) and `data-points` (how many values it draws).
-"""
+"""Draw the charts of a report as SVG: no script, colours from the page's style sheet."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-WIDTH = 400
-"""Units of a chart's width; about as many pixels on a phone, so that text keeps its size."""
+from ammrank_dask.report.svg import WIDTH, draw, legend, number, round_up, tag, text, value_axis
+
 CURVE_POINTS = 400
-
-
-def draw(name: str, height: float, n_points: int, title: str, *content: Markup) -> Markup:
-    """Return a whole chart."""
-    return tag(
-        "svg", *content, viewBox=f"0 0 {WIDTH} {number(height)}", role="img", aria_label=title,
-        data_chart=name, data_points=n_points,
-    )  # fmt: skip
-
-
-def tag(name: str, *content: object, **attributes: object) -> Markup:
-    """Return an element; content and attributes are escaped, `_` in a name stands for `-`, `class_` is class."""
-    named = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    said = Markup("").join(Markup(' {}="{}"').format(Markup(key), _text(value)) for key, value in named.items())
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), said, Markup("").join(escape(part) for part in content))
-
-
-def number(value: float) -> str:
-    """Return a coordinate as short text."""
-    return f"{value:.2f}".rstrip("0").rstrip(".")
+_PERCENTS = [f"{25 * step} %" for step in range(5)]
+_LEGEND_TOP = 14
 
 
 def rank_bar(ranks: Sequence[int], clicks: float, scale: float) -> Markup:
@@ -64,25 +42,21 @@ def lorenz_chart(curves: Mapping[str, Sequence[float]], labels: Mapping[str, str
     """Return Lorenz curves: the share of all slots that the least shown categories hold together."""
     left, top, width, height = 44, 62, 344, 190
     bottom = top + height
-    content = [_frame(left, top, width, height)]
-    for step in range(5):
-        x, y, text = left + width * step / 4, bottom - height * step / 4, f"{25 * step} %"
-        content.append(
-            tag("text", text, x=x, y=bottom + 16, text_anchor="end" if step == 4 else "middle", class_="tick")
-        )
-        content.append(tag("text", text, x=left - 6, y=y + 4, text_anchor="end", class_="tick"))
+    content = value_axis(left, top, width, height, _PERCENTS)
+    for step, label in enumerate(_PERCENTS):
+        content.append(text(label, left + width * step / 4, bottom + 16, "end" if step == 4 else "middle"))
     words = "categories, least shown first; share of all slots"
-    content.append(tag("text", words, x=left + width / 2, y=bottom + 34, text_anchor="middle"))
+    content.append(text(words, left + width / 2, bottom + 34, is_tick=False))
     content.append(tag("line", x1=left, y1=bottom, x2=left + width, y2=top, class_="even"))
-    for line, (name, shares) in enumerate(curves.items()):
+    for name, shares in curves.items():
         n = max(1, len(shares) - 1)
         drawn = [*range(0, n, 1 + n // CURVE_POINTS), n]
         points = " ".join(
             f"{number(left + width * place / n)},{number(bottom - height * shares[place])}" for place in drawn
         )
         content.append(tag("polyline", points=points, class_=f"curve {name}"))
-        content += _key(line, labels[name], f"curve {name}")
-    content += _key(len(curves), "all categories alike", "even")
+    entries = [(labels[name], f"curve {name}", None) for name in curves]
+    content += legend([*entries, ("all categories alike", "even", None)], left, _LEGEND_TOP)
     n_points = sum(len(shares) for shares in curves.values())
     return draw("lorenz", bottom + 40, n_points, "Lorenz curves of exposure by policy", *content)
 
@@ -97,23 +71,11 @@ def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, st
     highest = max(1, max(max(found) for found in counts.values()))
     slot = width / n_bins
     bar = slot * 0.84 / len(counts)
-    content = [_frame(left, top, width, height)]
-    for step in range(5):
-        y = bottom - height * step / 4
-        content.append(
-            tag(
-                "text",
-                f"{100 * highest / total * step / 4:.3g} %",
-                x=left - 6,
-                y=y + 4,
-                text_anchor="end",
-                class_="tick",
-            )
-        )
+    shares = [f"{100 * highest / total * step / 4:.3g} %" for step in range(5)]
+    content = value_axis(left, top, width, height, shares)
     every = next(step * 10**power for power in range(20) for step in (1, 2, 5) if n_bins <= 12 * step * 10**power)
     for held in range(0, n_bins, every):
-        x = left + slot * (held + 0.5)
-        content.append(tag("text", held, x=x, y=bottom + 16, text_anchor="middle", class_="tick"))
+        content.append(text(held, left + slot * (held + 0.5), bottom + 16))
     n_points = 0
     for place, (name, found) in enumerate(counts.items()):
         for held, users in enumerate(found[:n_bins]):
@@ -123,11 +85,11 @@ def histogram_chart(counts: Mapping[str, Sequence[int]], labels: Mapping[str, st
                 x = left + slot * (held + 0.08) + bar * place
                 what = tag("title", f"{labels[name]}: {users:,} users hold {held}")
                 content.append(tag("rect", what, x=x, y=bottom - tall, width=bar, height=tall, class_=f"area {name}"))
-        content += _key(place, labels[name], f"curve {name}")
     x = left + slot * (int(limit) + 1)
     content.append(tag("line", x1=x, y1=top, x2=x, y2=bottom, class_="limit"))
-    content += _key(len(counts), f"over-exposed: more than {limit:g}", "limit")
-    content.append(tag("text", "categories a user holds", x=left + width / 2, y=bottom + 34, text_anchor="middle"))
+    entries = [(labels[name], f"curve {name}", None) for name in counts]
+    content += legend([*entries, (f"over-exposed: more than {limit:g}", "limit", None)], left, _LEGEND_TOP)
+    content.append(text("categories a user holds", left + width / 2, bottom + 34, is_tick=False))
     return draw("categories-per-user", bottom + 40, n_points, "Users by the number of categories they hold", *content)
 
 
@@ -138,12 +100,11 @@ def clicks_chart(clicks: Sequence[tuple[str, int]], total: int, unit: str = "cli
     ordered = sorted(clicks, key=lambda item: -item[1])
     highest = round_up(max((found for _, found in ordered), default=0))
     slot = width / max(1, len(ordered))
-    content = [_frame(left, top, width, height)]
-    for step in range(5):
-        y = bottom - height * step / 4
-        label = f"{highest * step / 4:,.0f}" if highest < 10_000 else f"{highest * step / 4000:,.0f}k"
-        content.append(tag("text", label, x=left - 6, y=y + 4, text_anchor="end", class_="tick"))
-        content.append(tag("text", f"{25 * step} %", x=left + width + 5, y=y + 4, class_="tick"))
+    quarters = [highest * step / 4 for step in range(5)]
+    labels = [f"{value:,.0f}" if highest < 10_000 else f"{value / 1000:,.0f}k" for value in quarters]
+    content = value_axis(left, top, width, height, labels)
+    for step, label in enumerate(_PERCENTS):
+        content.append(text(label, left + width + 5, bottom - height * step / 4 + 4, None))
     points, up_to = [], 0
     for place, (name, found) in enumerate(ordered):
         up_to += found
@@ -156,7 +117,7 @@ def clicks_chart(clicks: Sequence[tuple[str, int]], total: int, unit: str = "cli
         points.append(f"{number(left + slot * (place + 1))},{number(bottom - height * up_to / max(1, total))}")
     content.append(tag("polyline", points=" ".join([f"{left},{bottom}", *points]), class_="curve sum"))
     words = f"categories by {unit} (bars, left); share of all so far (line, right)"
-    content.append(tag("text", words, x=WIDTH / 2, y=bottom + 20, text_anchor="middle", class_="tick"))
+    content.append(text(words, WIDTH / 2, bottom + 20))
     return draw("clicks", bottom + 28, len(ordered), f"By category: {unit}", *content)
 
 
@@ -176,55 +137,8 @@ def shift_chart(quantiles: Mapping[str, float], mean: float) -> Markup:
         tag("rect", x=x25, y=middle - 9, width=max(1.0, x75 - x25), height=18, class_="area user_top_k"),
         tag("line", x1=x50, y1=middle - 12, x2=x50, y2=middle + 12, class_="median"),
         tag("circle", cx=place(mean), cy=middle, r=4, class_="clicked"),
-        tag("text", f"{-reach:.2g}", x=left, y=64, class_="tick"),
-        tag("text", "0", x=place(0), y=64, text_anchor="middle", class_="tick"),
-        tag("text", f"{reach:+.2g}", x=left + width, y=64, text_anchor="end", class_="tick"),
+        text(f"{-reach:.2g}", left, 64, None),
+        text("0", place(0), 64),
+        text(f"{reach:+.2g}", left + width, 64, "end"),
     ]
     return draw("score-shift", 68, len(at) + 1, "Change of scores since the night before", *content)
-
-
-def breakable(name: str) -> Markup:
-    """Return a name that may go on in the next line after a slash."""
-    return Markup("/<wbr>").join(escape(part) for part in name.split("/"))
-
-
-def percent(share: float) -> str:
-    """Return a share in per cent, so that 0 % is nothing and 100 % is all."""
-    value = 100 * share
-    if value in (0, 100):
-        return f"{value:.0f}\u00a0%"
-    if value < 0.01:
-        return "<0.01\u00a0%"
-    if value > 99.99:
-        return ">99.99\u00a0%"
-    return f"{value:.{1 if 0.1 <= value <= 99.9 else 2}f}\u00a0%"
-
-
-def round_up(value: int) -> int:
-    """Return a round number not below `value` whose quarters are whole: the end of an axis.
-
-    Examples
-    --------
-    >>> [round_up(value) for value in (0, 4, 5, 81, 1445)]
-    [4, 4, 8, 100, 2000]
-    """
-    steps = (step * 10**power for power in range(20) for step in (4, 8, 10, 20))
-    return next(step for step in steps if step >= value and step % 4 == 0)
-
-
-def _frame(left: float, top: float, width: float, height: float) -> Markup:
-    lines = [
-        tag("line", x1=left, y1=top + height * step / 4, x2=left + width, y2=top + height * step / 4, class_="grid")
-        for step in range(5)
-    ]
-    return Markup("").join(lines)
-
-
-def _key(place: int, label: str, kind: str) -> list[Markup]:
-    """Return one line of the key above a chart."""
-    y = 14 + 17 * place
-    return [tag("line", x1=44, y1=y - 4, x2=68, y2=y - 4, class_=kind), tag("text", label, x=76, y=y)]
-
-
-def _text(value: Any) -> str:
-    return number(value) if isinstance(value, float) else str(value)

@@ -10,6 +10,7 @@ import jinja2
 import pandas as pd
 
 from ammrank_dask.report import charts
+from ammrank_dask.report.svg import breakable, percent
 from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY
 from ammrank_dask.storage.store.atomic import json_text
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS
@@ -59,7 +60,7 @@ def page_environment(folder: Path) -> jinja2.Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters["percent"] = charts.percent
+    environment.filters["percent"] = percent
     environment.filters["count"] = lambda value: f"{value:,}"
     return environment
 
@@ -67,7 +68,7 @@ def page_environment(folder: Path) -> jinja2.Environment:
 def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> str:
     """Return the page: everything inline, every name from the data escaped."""
     environment = page_environment(Path(__file__).parent)
-    environment.filters["breakable"] = charts.breakable
+    environment.filters["breakable"] = breakable
     return environment.get_template(_TEMPLATE).render(
         summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary)
     )

@@ -14,7 +14,6 @@ from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammrank_dask.evaluation.charts import _nice_range
 from ammrank_dask.evaluation.compare import (
     compare_methods,
     prepare_features,
@@ -43,6 +42,7 @@ from ammrank_dask.methods.registry import (
     resolve_methods,
 )
 from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.report.svg import nice_range
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -733,7 +733,7 @@ def test_evaluate_site__too_few_days_is_one_sentence(site_result, cluster_file):
 
 @given(st.floats(-2, 2), st.floats(0, 3))
 def test_nice_range__encloses_both_values(low, span):
-    start, stop = _nice_range(low, low + span)
+    start, stop = nice_range(low, low + span)
     assert start <= low + 1e-9
     assert low + span <= stop + 1e-9
     assert stop > start

@@ -10,7 +10,7 @@ import pytest
 import reference_report
 
 from ammrank_dask.report.by_demographic import count_by_group
-from ammrank_dask.report.charts import breakable, percent, rank_bar, round_up, tag
+from ammrank_dask.report.charts import rank_bar
 from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
 from ammrank_dask.report.exposure import (
@@ -25,6 +25,7 @@ from ammrank_dask.report.exposure import (
 from ammrank_dask.report.hit_rate import match_clicks, most_clicked
 from ammrank_dask.report.page import harmless, render_page, report_files
 from ammrank_dask.report.summary import exposure_of, summarise
+from ammrank_dask.report.svg import breakable, percent, round_up, tag
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualification_rows import held_from_table
 from ammrank_dask.storage.site.reports import write_report
