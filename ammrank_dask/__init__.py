@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ammrank_dask.features.store import Features, open_features, write_features
     from ammrank_dask.model.amm import AMM
     from ammrank_dask.model.amm_rank import AMMRank
+    from ammrank_dask.model.amm_rank_plus import AMMRankPlus
     from ammrank_dask.model.ensemble import AMMRankEnsemble
     from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
     from ammrank_dask.report.summary import exposure_report
@@ -24,6 +25,7 @@ _HOMES = {
     "AMM": "model.amm",
     "AMMRank": "model.amm_rank",
     "AMMRankEnsemble": "model.ensemble",
+    "AMMRankPlus": "model.amm_rank_plus",
     "Features": "features.store",
     "Qualifications": "scoring.qualifications",
     "click_rankings": "features.from_pandas",
@@ -44,6 +46,7 @@ __all__ = [
     "AMM",
     "AMMRank",
     "AMMRankEnsemble",
+    "AMMRankPlus",
     "Features",
     "Qualifications",
     "click_rankings",

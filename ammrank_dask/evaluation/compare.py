@@ -40,6 +40,7 @@ from ammrank_dask.methods.registry import (
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.halving import WIDENINGS, count_pairs, value_beyond
 from ammrank_dask.model.metrics import disagreement_errors
+from ammrank_dask.model.own_term import own_columns_of_names
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
@@ -126,6 +127,7 @@ def prepare_features(
         if name in DEMOGRAPHIC_GROUPS and first in chosen:
             group_columns.append(tuple(chosen[column] for column in range(first, first + size)))
         first += size
+    own = own_columns_of_names(features.columns_of(variant), features.categories)
     rows = Rows(
         folders,
         n_folds,
@@ -134,6 +136,9 @@ def prepare_features(
         tuning_fold=True,
         standardize=False,
         activity_bounds=activity_bounds(counts),
+        normalize=features.normalize,
+        own_columns=None if own is None else tuple(map(tuple, own[0].tolist())),
+        own_groups=None if own is None else tuple(own[1]),
     )
     for what, blocks in (*((f"fold {f + 1}", rows.test(f)) for f in range(n_folds)), ("tuning", rows.tuning(0)[1])):
         if not blocks.n_rows:
@@ -211,7 +216,10 @@ def _tune(
     """
     choices = range(1 if rows.tuning_fold else rows.n_folds)
     [mean_pairs] = run_tasks(client, f"{stage}-pairs", measure_pairs, [(rows,)], progress=progress)
-    grids = {name: [given[name]] if name in given else grid_of(name, mean_pairs) for name in methods}
+    grids = {
+        name: [given[name]] if name in given else grid_of(name, mean_pairs, is_table=rows.standardize)
+        for name in methods
+    }
     tried: dict[str, list[Tried]] = {
         name: [[] if len(grid) > 1 else [(grid[0], math.nan)] for _ in choices] for name, grid in grids.items()
     }
@@ -263,11 +271,12 @@ def _best(tried: Sequence[tuple[dict[str, Any], float]]) -> dict[str, Any]:
 
 def try_parameters(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int) -> float:
     """Fit a method on tuning rows and return its disagreement error on those held out; NaN where there are none."""
+    rows = rows.for_method(name)
     tuning = rows.tuning(fold)
     if not all(blocks.n_rows for blocks in tuning):  # a table of hardly more rows than folds
         return math.nan
     train, held_out = rows.standardized(*tuning)
-    setting = Setting(train.n_rows, rows.n_categories, rows.group_columns, seed)
+    setting = rows.setting(train.n_rows, seed)
     model = _fit(name, params, setting, train)
     blocks = (held_out[block] for block in range(len(held_out)))
     errors = [disagreement_errors(_score(model, X), rankings, tied) for X, rankings, tied in blocks]
@@ -276,9 +285,10 @@ def try_parameters(name: str, params: dict[str, Any], rows: Rows, fold: int, see
 
 def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int, count_exposure: bool) -> FoldResult:
     """Fit a method on the other folds, score the users of the fold, and measure."""
+    rows = rows.for_method(name)
     train, test = rows.standardized(rows.training(fold), rows.test(fold))
     tuned_rows = rows.tuning(fold)[0].n_rows
-    setting = Setting(train.n_rows, rows.n_categories, rows.group_columns, seed, tuned_rows)
+    setting = rows.setting(train.n_rows, seed, tuned_rows)
     _warm_up(name, params, setting, train)
     started = time.perf_counter()
     model = _fit(name, params, setting, train)

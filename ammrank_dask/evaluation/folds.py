@@ -7,7 +7,7 @@ fold on whom parameters are checked. A block is a stretch of a piece.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -15,6 +15,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.kernels.features import normalize_rows
+from ammrank_dask.methods.registry import Setting, load_method
 from ammrank_dask.model.rankings import check_rankings
 from ammrank_dask.model.rows import read_csr
 from ammrank_dask.storage.errors import BadInput
@@ -40,7 +42,8 @@ class Rows:
 
     With `tuning_fold`, parameters are chosen on the users of a fold of their own, number `n_folds`; without, on the
     training rows of each fold, a quarter of them held out. With `standardize`, features get mean 0 and deviation 1 on
-    the training rows and are divided by √d.
+    the training rows and are divided by √d. With `normalize`, rows are divided by their norm. `own_columns` and
+    `own_groups` say which columns are a category's own, as `AMMRankPlus` takes them.
     """
 
     folders: tuple[str, ...]
@@ -50,6 +53,20 @@ class Rows:
     tuning_fold: bool
     standardize: bool
     activity_bounds: tuple[int, ...] = ()
+    normalize: bool = False
+    own_columns: tuple[tuple[int, ...], ...] | None = None
+    own_groups: tuple[int, ...] | None = None
+
+    def for_method(self, name: str) -> Rows:
+        """Return the rows as a method reads them: those of a model that normalises rows itself stay as stored."""
+        return replace(self, normalize=False) if load_method(name).reads_stored_rows else self
+
+    def setting(self, n_rows: int, seed: int, tuned_rows: int | None = None) -> Setting:
+        """Return what a method is built for on so many training rows."""
+        return Setting(
+            n_rows, self.n_categories, self.group_columns, seed, tuned_rows, self.own_columns, self.own_groups,
+            is_table=self.standardize,
+        )  # fmt: skip
 
     def training(self, fold: int) -> Blocks:
         """Return the rows of all other folds."""
@@ -86,7 +103,7 @@ class Rows:
             for piece in pieces:
                 for start in range(starts[piece], starts[piece + 1], BLOCK_ROWS):
                     stretches.append((folder, start, min(start + BLOCK_ROWS, starts[piece + 1])))
-        return Blocks(stretches)
+        return Blocks(stretches, normalize=self.normalize)
 
 
 @dataclass(frozen=True)
@@ -101,8 +118,9 @@ class UserFacts:
 class Blocks:
     """Blocks of (X, rankings, tied); each is read when it is asked for, and kept while there are not too many."""
 
-    def __init__(self, stretches: Sequence[tuple[str, int, int]]) -> None:
+    def __init__(self, stretches: Sequence[tuple[str, int, int]], *, normalize: bool = False) -> None:
         self.stretches = stretches
+        self.normalize = normalize
         self._kept: dict[int, tuple[Any, np.ndarray, np.ndarray]] = {}
         self._kept_bytes = 0
 
@@ -128,7 +146,10 @@ class Blocks:
         folder, start, stop = self.stretches[block]
         reader = RowReader(Path(folder))
         rankings, tied = (reader.read(name, start, stop) for name in ("rankings", "tied"))
-        return read_csr(reader, start, stop), rankings, tied
+        X = read_csr(reader, start, stop)
+        if self.normalize:
+            normalize_rows(X.indptr, X.data)
+        return X, rankings, tied
 
     def users(self, block: int) -> UserFacts:
         """Return what is known of the users of a block."""
@@ -184,7 +205,7 @@ def prepare_partition(
 ) -> np.ndarray:
     """Decode the labelled rows of a partition in the order of their pieces; count its test users by activity."""
     features = open_features(features_path)
-    part = features.partition(partition, variant=variant)
+    part = features.partition(partition, variant=variant, normalize=False)
     if part.rankings is None:
         raise BadInput(f"features at {features_path} must have rankings to compare methods with, found none")
     check_rankings(part.rankings, n_rows=part.X.shape[0], n_categories=features.n_categories)

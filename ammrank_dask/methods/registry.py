@@ -25,6 +25,8 @@ REFERENCE = "amm-rank"
 POPULARITY = "popularity"
 """The method that every choice of parameters must beat."""
 
+PLUS = "amm-rank-plus"
+
 _HOMES = {
     POPULARITY: "ammrank_dask.methods.popularity:Popularity",
     "amm": "ammrank_dask.model.amm:AMM",
@@ -34,12 +36,22 @@ _HOMES = {
     "lr": "ammrank_dask.methods.logistic:Logistic",
     "pw-lr": "ammrank_dask.methods.logistic:PairwiseLogistic",
     REFERENCE: "ammrank_dask.model.amm_rank:AMMRank",
+    PLUS: "ammrank_dask.model.amm_rank_plus:AMMRankPlus",
 }
 METHODS = tuple(_HOMES)
-"""All names: popularity, then the order of the paper's table."""
+"""All names: the baseline, the methods of the paper in the order of its table, and ours."""
 
 _REGULARIZATIONS, _PLANE_LIMITS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50)
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100
+_PLUS_GRID = [
+    {"kappa": kappa, "clickers_per_plane": clickers}
+    for kappa, clickers in itertools.product((5e-3, 2e-2, 1e-1), (300, 60))
+]
+_PLUS_TABLE_GRID = [
+    {"kappa": kappa, "max_planes": max_planes}
+    for kappa, max_planes in itertools.product((4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), (1, 5, 20))
+]
+_PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
 
 
 @dataclass(frozen=True)
@@ -52,6 +64,10 @@ class Setting:
     seed: int = 0
     tuned_rows: int | None = None
     """Training rows with which the parameters were chosen, None while they are being chosen."""
+    own_columns: Sequence[Sequence[int]] | None = None
+    own_groups: Sequence[int] | None = None
+    """Which columns are a category's own, as in `AMMRankPlus`."""
+    is_table: bool = False
 
 
 def resolve_methods(names: Sequence[str]) -> list[str]:
@@ -109,12 +125,14 @@ def load_method(name: str) -> Any:
     return defined[0]
 
 
-def grid_of(name: str, mean_pairs: float = 0.0) -> list[dict[str, Any]]:
-    """Return the parameters among which held-out users choose, for users of so many pairs.
+def grid_of(name: str, mean_pairs: float = 0.0, *, is_table: bool = False) -> list[dict[str, Any]]:
+    """Return the parameters among which held-out users, or rows of a table, choose, for users of so many pairs.
 
     Where a loss sums the pairs of a user, as that of planes does, λ follows their number.
     """
     cls = load_method(name)
+    if name == PLUS:
+        return [dict(params) for params in (_PLUS_TABLE_GRID if is_table else _PLUS_GRID)]
     if not issubclass(cls, PlaneModel):
         return [dict(params) for params in cls.grid]
     values = _REGULARIZATIONS if cls.top_only else scale_to_pairs(_REGULARIZATIONS, mean_pairs)
@@ -124,6 +142,8 @@ def grid_of(name: str, mean_pairs: float = 0.0) -> list[dict[str, Any]]:
 def widens_of(name: str) -> Sequence[str]:
     """Return the parameters whose grid goes on beyond its edge."""
     cls = load_method(name)
+    if name == PLUS:
+        return ("kappa",)
     return ("regularization",) if issubclass(cls, PlaneModel) else cls.widens
 
 
@@ -132,7 +152,8 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
 
     Planes get as many epochs as make 200,000 steps, 12 at least and 100 at most. Their λ weighs against the mean
     loss: the best one falls with the square root of the number of rows, as bounds for hinge losses have it, so one
-    that was chosen with fewer rows is scaled down. The C of the logistic models weighs against the sum and stays.
+    that was chosen with fewer rows is scaled down. The C of the logistic models weighs against the sum and stays, as
+    does the κ of AMM-rank-plus; its planes are not limited by clickers on a table, whose rows rank everything.
     """
     cls = load_method(name)
     known = inspect.signature(cls).parameters
@@ -140,6 +161,8 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
         "n_categories": setting.n_categories,
         "seed": setting.seed,
         "group_columns": tuple(tuple(columns) for columns in setting.group_columns),
+        "own_columns": setting.own_columns,
+        "own_groups": setting.own_groups,
     }
     chosen = {key: value for key, value in offered.items() if key in known} | dict(params)
     if issubclass(cls, PlaneModel):
@@ -147,6 +170,10 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
         chosen = {"epochs": epochs} | chosen
         if setting.tuned_rows is not None:
             chosen["regularization"] *= math.sqrt(setting.tuned_rows / setting.n_rows)
+    if name == PLUS and setting.is_table:
+        fewest, most = _PLUS_TABLE_EPOCHS
+        epochs = min(most, max(fewest, _PLUS_TABLE_STEPS // max(1, setting.n_rows)))
+        chosen = {"epochs": epochs, "clickers_per_plane": 1} | chosen
     built: RankingEstimator = cls(**chosen)
     built.n_categories = setting.n_categories  # also where the constructor does not take it
     return built

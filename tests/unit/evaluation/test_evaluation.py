@@ -144,7 +144,9 @@ def test_evaluate_table__json_has_the_keys_of_every_method(table_result):
         assert row["precision"][0] == 1
         assert row["precision"][9] == pytest.approx(0.3)
         assert -1 <= row["kendall_tau"] <= 1
-    assert found["table"]["amm-rank"]["kendall_tau"] > 0.7 > found["table"]["central-mal"]["kendall_tau"]
+    for method in ("amm-rank", "amm-rank-plus"):
+        assert found["table"][method]["kendall_tau"] > 0.7 > found["table"]["central-mal"]["kendall_tau"]
+    assert found["table"]["popularity"]["kendall_tau"] < 0.7
 
 
 def test_evaluate_table__writes_csv_and_a_page_without_scratch(table_result):
@@ -154,7 +156,7 @@ def test_evaluate_table__writes_csv_and_a_page_without_scratch(table_result):
         rows = list(csv.DictReader(file))
     assert [row["method"] for row in rows] == list(METHODS)
     assert float(rows[-1]["disagreement"]) == pytest.approx(
-        evaluate_json(out)["variants"]["table"]["amm-rank"]["disagreement"]["mean"]
+        evaluate_json(out)["variants"]["table"]["amm-rank-plus"]["disagreement"]["mean"]
     )
     page = (out / "evaluation.html").read_text()
     for chart in ("errors", "error-against-cost", "precision-at-k", "recall-at-k", "f1-at-k", "planes", "clicks"):
@@ -168,9 +170,9 @@ def test_evaluate_table__says_what_was_tried(table_result):
     found = evaluate_json(table_result[0])
     details, rows = found["details"]["table"], found["variants"]["table"]
     assert details["tuning"]["central-mal"] == details["tuning_checks"]["central-mal"] == []
-    for method in ("lr", "pw-lr", "amm-rank", "ib-mal"):
+    for method in ("lr", "pw-lr", "amm-rank", "ib-mal", "amm-rank-plus"):
         first = [trial for trial in details["tuning"][method] if trial["fold"] == 1]
-        grid = grid_of(method)
+        grid = grid_of(method, is_table=True)
         assert [trial["params"] for trial in first[: len(grid)]] == grid
         check = details["tuning_checks"][method][0]
         assert (check["fold"], check["settings"]) == (1, len(first))
