@@ -43,14 +43,8 @@ METHODS = tuple(_HOMES)
 
 _REGULARIZATIONS, _PLANE_LIMITS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50)
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100
-_PLUS_GRID = [
-    {"kappa": kappa, "clickers_per_plane": clickers}
-    for kappa, clickers in itertools.product((5e-3, 2e-2, 1e-1), (300, 60))
-]
-_PLUS_TABLE_GRID = [
-    {"kappa": kappa, "max_planes": max_planes}
-    for kappa, max_planes in itertools.product((4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), (1, 5, 20))
-]
+_PLUS_GRID = make_grid(kappa=(5e-3, 2e-2, 1e-1), clickers_per_plane=(300, 60))
+_PLUS_TABLE_GRID = make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), max_planes=(1, 5, 20))
 _PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
 
 

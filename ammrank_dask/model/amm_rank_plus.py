@@ -249,7 +249,7 @@ class AMMRankPlus(RankingEstimator):
         self.check_fitted()
         arrays, geometry = self._arrays()
         attributes = {
-            "method": self.method,
+            "model": self.method,
             "parameters": {name: _plain(value) for name, value in self.get_params().items()},
             "n_steps": self.n_steps_,
             "n_rows": self.basis_.n_rows,
@@ -266,8 +266,8 @@ class AMMRankPlus(RankingEstimator):
     def load(cls, path: str | Path) -> Self:
         """Read a model that `save` wrote."""
         arrays, attributes = load_model(path)
-        if attributes.get("method") != cls.method:
-            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('method')}")
+        if attributes.get("model") != cls.method:
+            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
         model = cls(**attributes["parameters"])
         own = OwnTerm(*(arrays[f"own_{name}"] for name in ("columns", "group", "knots", "n_knots", "weights")))
         basis = PlusBasis(

@@ -36,6 +36,11 @@ class RankingEstimator(BaseEstimator, ABC):
     reads_stored_rows: ClassVar[bool] = False
     """Whether the model normalises rows itself: it is given them as they are stored, whatever the store says."""
 
+    @property
+    def normalize_rows(self) -> bool | None:
+        """What to ask `Features.partition` for: rows as stored, or as the store says (None)."""
+        return False if self.reads_stored_rows else None
+
     n_categories: int | None = None
 
     popularity_: np.ndarray

@@ -15,9 +15,10 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.scoring import Panels
+from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.kernels.selection import sort_by_category
-from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.saved import RankModel, load_model, panel_arrays, panels_from
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
@@ -38,7 +39,7 @@ from ammrank_dask.storage.store.qualifications import (
     written_facts,
 )
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
-from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts, save_arrays
+from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts, save_arrays
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
@@ -68,7 +69,7 @@ class ScoreCounts:
 
 def score(
     client: Client,
-    model: AMMRank | str | Path,
+    model: RankModel | str | Path,
     features: Features,
     path: str | Path,
     *,
@@ -117,7 +118,7 @@ def score(
         Called after every finished task.
     """
     path = Path(path)
-    fitted = model if isinstance(model, AMMRank) else AMMRank.load(model)
+    fitted = load_model(model) if isinstance(model, str | Path) else model
     settings = ScoreSettings(
         k=k, policy=policy, n=n, min_score=min_score, exclude=tuple(exclude),
         exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
@@ -144,7 +145,7 @@ def score(
 
 def write_qualifications(
     client: Client,
-    model: AMMRank,
+    model: RankModel,
     features: Features,
     run: Path,
     settings: ScoreSettings,
@@ -168,8 +169,7 @@ def write_qualifications(
     make_folders(run, features.categories)
     # A file reaches every worker more cheaply than an argument, and survives the death of one.
     panels = model.panels()
-    arrays = {name: value for name, value in panels._asdict().items() if isinstance(value, np.ndarray)}
-    save_arrays(run / WORK / MODEL, arrays, {"bias": panels.bias})
+    save_arrays(run / WORK / MODEL, *panel_arrays(panels))
     job = ScoreJob(
         run, features.path, settings, variant,
         None if previous is None else PreviousPairs.of(previous.run), features.n_partitions,
@@ -333,11 +333,9 @@ class ScoreJob:
                 return written
         return load_facts(self.scratch.folder(partition)) if is_saved(self.scratch.folder(partition)) else None
 
-    def load_panels(self) -> Panels:
+    def load_panels(self) -> Panels | PlusPanels:
         """Read the model as the kernel reads it."""
-        folder = self.run / WORK / MODEL
-        arrays = {name: load_array(folder, name) for name in Panels._fields if name != "bias"}
-        return Panels(**arrays, bias=load_facts(folder)["bias"])
+        return panels_from(*load_arrays(self.run / WORK / MODEL))
 
     def write(self, partition: int, pairs: Pairs, categories: Sequence[str], facts: Mapping[str, Any]) -> None:
         """Write what the users of a partition hold, and what changed."""
@@ -357,8 +355,10 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     """Score one partition, write it if its policy can already tell, and return its facts."""
     features = open_features(job.features)
     with measure("read"):
-        part = features.partition(partition, variant=job.variant)
         panels = job.load_panels()
+        # AMM-rank-plus normalises rows itself.
+        normalize = False if isinstance(panels, PlusPanels) else None
+        part = features.partition(partition, variant=job.variant, normalize=normalize)
     n_categories, k = len(features.categories), job.settings.k
     limits = job.settings.limits(features.categories).filter(n_categories, part.age_bucket, part.gender)
     with measure("kernel"):
@@ -400,7 +400,7 @@ def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[
     return counts
 
 
-def check_match(model: AMMRank, features: Features, variant: str | None) -> None:
+def check_match(model: RankModel, features: Features, variant: str | None) -> None:
     """Refuse a model that was trained on other columns or categories than the features have."""
     if model.n_categories_ != len(features.categories) or (
         model.categories_ is not None and model.categories_ != list(features.categories)

@@ -12,8 +12,8 @@ import scipy.sparse as sp
 from distributed import Client
 
 from ammrank_dask.features.store import Features, open_features
-from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.ranking_sums import measure_rows
+from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, split_of
 
@@ -52,7 +52,7 @@ class GateResult:
 NOBODY = GateResult(0, 0.0, 0.0)
 
 
-def measure_model(model: AMMRank, X: sp.csr_matrix, rankings: np.ndarray, k: int) -> GateResult:
+def measure_model(model: RankModel, X: sp.csr_matrix, rankings: np.ndarray, k: int) -> GateResult:
     """Return how well a model ranks the rows that have a ranking."""
     ranked = np.flatnonzero((rankings >= 0).any(axis=1)) if rankings.shape[1] else np.empty(0, np.int64)
     # With one category there is no pair that could be in the wrong order.
@@ -68,8 +68,8 @@ def measure_partition(features_path: Path, partition: int, models: Mapping[str, 
     features = open_features(features_path)
     results = {}
     for name, path in models.items():
-        model = AMMRank.load(path)
-        part = features.partition(partition, variant=model.variant_)
+        model = load_model(path)
+        part = features.partition(partition, variant=model.variant_, normalize=model.normalize_rows)
         rows = np.flatnonzero(split_of(part.user_ids) == GATE)
         rankings = np.empty((0, 0), np.int32) if part.rankings is None else part.rankings[rows]
         results[name] = measure_model(model, part.X[rows], rankings, k)

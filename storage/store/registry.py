@@ -139,6 +139,20 @@ FEATURES = PartSchema(
     optional=_ID_NAMES | {"ranking/indptr", "ranking/category", "ranking/intensity"},
     nnz_dim="value",
 )
+_PLUS_ARRAYS = (
+    ArraySpec("prior", ("category",), ("float32",), "amm-rank-plus: score before the row is looked at"),
+    ArraySpec("limit", ("category",), _INT64, "amm-rank-plus: most planes"),
+    ArraySpec("squares", ("column+1",), ("float64",), "amm-rank-plus: squared pushes by column, for a warm start"),
+    ArraySpec("centers", ("center", "stored_column"), ("float32",), "amm-rank-plus: centres of all clusterings"),
+    ArraySpec("center_start", ("clustering+1",), _INT64, "amm-rank-plus: the first centre of each clustering"),
+    ArraySpec("center_nearest", ("clustering",), _INT64, "amm-rank-plus: centres a row belongs to"),
+    ArraySpec("center_temperature", ("clustering",), ("float32",), "amm-rank-plus: width of the memberships"),
+    ArraySpec("own_columns", ("kind", "category"), _INT64, "amm-rank-plus: columns that are a category's own, or -1"),
+    ArraySpec("own_group", ("kind",), _INT64, "amm-rank-plus: event group of each kind of own column"),
+    ArraySpec("own_knots", ("kind", "knot"), ("float32",), "amm-rank-plus: rising knots of the values"),
+    ArraySpec("own_n_knots", ("kind",), _INT64, "amm-rank-plus: knots that count"),
+    ArraySpec("own_weights", ("kind", "weight"), ("float32",), "amm-rank-plus: linear weight, one a knot, and 0"),
+)
 MODEL = PartSchema(
     "model",
     "a fitted model; attributes of the group: `format`, `model` (which kind of model), its `arrays`, `parameters`, …",
@@ -147,8 +161,9 @@ MODEL = PartSchema(
         ArraySpec("plane_category", ("plane",), ("int32",), "category code of each plane"),
         ArraySpec("popularity", ("category",), _INT64, "training users who clicked the category"),
         ArraySpec("columns", ("byte",), ("uint8",), "names of the columns: a JSON list in UTF-8, if they have names"),
+        *_PLUS_ARRAYS,
     ),
-    optional=frozenset({"columns"}),
+    optional=frozenset({"columns", *(spec.name for spec in _PLUS_ARRAYS)}),
     rows_dim="plane",
     compressed=False,
     remedy="train it again with `ammrank train`",

@@ -64,6 +64,12 @@ def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     return np.fromfile(path, np.dtype(dtype), math.prod(shape), offset=offset).reshape(shape)
 
 
+def load_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return all arrays of a folder, and its facts."""
+    content = read_json(folder / FACTS)
+    return {name: load_array(folder, name) for name in content["arrays"]}, content["facts"]
+
+
 class RowReader:
     """Read stretches of the arrays of a folder, any number of them; where they lie is looked up once.
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ammrank_dask.features.store import Features, open_features
-from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.explain import PlusScore
+from ammrank_dask.model.saved import RankModel
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.user_lists import parse_integer_id
@@ -49,7 +50,7 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
     features, model = _find_inputs(site, quals)
     ids = _parse_user(user, features.id_kind)
     partition = int(partition_of(ids, features.n_partitions)[0])
-    part = features.partition(partition, variant=model.variant_)
+    part = features.partition(partition, variant=model.variant_, normalize=model.normalize_rows)
     row = int(part.user_ids.positions_of(ids)[0])
     if row < 0:
         raise BadInput(
@@ -60,29 +61,36 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
     held = quals.to_pandas(users=ids.to_arrow().to_pylist())
     columns = features.columns_of(model.variant_)
     settings = features.run.manifest["config"]
+
+    def name_features(numbers: np.ndarray, contributions: np.ndarray) -> list[dict[str, Any]]:
+        return [
+            {
+                "feature": columns[number],
+                "words": describe_feature(columns[number], float(raw[number]), settings),
+                "contribution": float(contribution),
+            }
+            for number, contribution in zip(numbers, contributions, strict=True)
+        ]
+
     categories = []
     for entry in held.to_dict("records")[:k]:
         found = scores[features.categories.index(entry[CATEGORY])]
         weighty = np.argsort(-np.abs(found.contributions), kind="stable")[:n_features]
-        categories.append(
-            {
-                "rank": entry[RANK],
-                "category": entry[CATEGORY],
-                "score": None if found.plane is None else entry[SCORE],
-                "plane": None if found.plane is None else found.plane + 1,
-                "planes": int(model.n_planes_[found.category]),
-                "constant": found.bias,
-                "features": [
-                    {
-                        "feature": columns[found.features[i]],
-                        "words": describe_feature(columns[found.features[i]], float(raw[found.features[i]]), settings),
-                        "contribution": float(found.contributions[i]),
-                    }
-                    for i in weighty
-                ],
-                "other_features": float(np.delete(found.contributions, weighty).sum()),
-            }
-        )
+        explained = {
+            "rank": entry[RANK],
+            "category": entry[CATEGORY],
+            "score": entry[SCORE] if np.isfinite(found.score) else None,
+            "plane": None if found.plane is None else found.plane + 1,
+            "planes": int(model.n_planes_[found.category]),
+            "constant": found.bias,
+            "features": name_features(found.features[weighty], found.contributions[weighty]),
+            "other_features": float(np.delete(found.contributions, weighty).sum()),
+        }
+        if isinstance(found, PlusScore):
+            explained["prior"] = found.prior
+            explained["own"] = name_features(found.own_features, found.own_contributions)
+            explained["memberships"] = float(found.membership_contributions.sum())
+        categories.append(explained)
     return {"date": str(night), "policy": quals.policy, "model": model_date(site, quals), "categories": categories}
 
 
@@ -127,7 +135,7 @@ def _find_night(site: Site, date: dt.date | None) -> tuple[dt.date, Qualificatio
     return date, open_qualifications(folder)
 
 
-def _find_inputs(site: Site, quals: Qualifications) -> tuple[Features, AMMRank]:
+def _find_inputs(site: Site, quals: Qualifications) -> tuple[Features, RankModel]:
     features, model = (_run_of(site, folder, quals) for folder in ("features", "models"))
     return open_features(features), load_site_model(open_run(model))
 
@@ -156,9 +164,15 @@ def _parse_user(user: str, id_kind: str) -> UserIds:
 def describe_entry(entry: dict[str, Any]) -> list[str]:
     """Return the lines that explain one category to a person."""
     head = f"{entry['rank']:>2}. {entry['category']}"
-    if entry["plane"] is None:
+    if entry["score"] is None:
         return [f"{head}: no plane was learned for it; it stands here by popularity"]
-    lines = [f"{head}: score {entry['score']:+.3f}, plane {entry['plane']} of {entry['planes']}"]
+    plane = "no plane won" if entry["plane"] is None else f"plane {entry['plane']} of {entry['planes']}"
+    lines = [f"{head}: score {entry['score']:+.3f}, {plane}"]
+    if "prior" in entry:
+        lines.append(f"    {entry['prior']:+.3f}  how often it is clicked")
+        lines += [f"    {own['contribution']:+.3f}  its own {own['words']}" for own in entry["own"]]
     lines += [f"    {feature['contribution']:+.3f}  {feature['words']}" for feature in entry["features"]]
-    lines += [f"    {entry['other_features']:+.3f}  all other features", f"    {entry['constant']:+.3f}  constant"]
-    return lines
+    lines += [f"    {entry['other_features']:+.3f}  all other features"]
+    if "prior" in entry:
+        lines.append(f"    {entry['memberships']:+.3f}  what users alike click")
+    return [*lines, f"    {entry['constant']:+.3f}  constant"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
@@ -17,9 +17,9 @@ from ammrank_dask.workflows.session.settings import feature_settings
 MODEL_KIND = MODEL.kind
 
 
-def load_site_model(run: Run) -> AMMRank:
+def load_site_model(run: Run) -> RankModel:
     """Load the model of a run, checked."""
-    return AMMRank.load(run.path)
+    return load_model(run.path)
 
 
 def find_model(site: Site, date: dt.date) -> Run | None:

@@ -7,8 +7,8 @@ import shutil
 from typing import Any
 
 from ammrank_dask.features.store import open_features
-from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.halving import Tuning
+from ammrank_dask.model.saved import RankModel
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of
@@ -115,7 +115,7 @@ def train_model(
     )
 
 
-def _model_to_start_from(config: Config, known: Ingested, start: Run | None) -> AMMRank | None:
+def _model_to_start_from(config: Config, known: Ingested, start: Run | None) -> RankModel | None:
     """Return the model of a run, None when it is not wanted, of other features or has no category in common."""
     if start is None or not config.train.warm_start:
         return None
