@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.features.eligibility import Limits, group_of
 from ammrank_dask.features.store import (
     FeatureColumns,
@@ -22,7 +23,6 @@ from ammrank_dask.features.store import (
 )
 from ammrank_dask.ingest.fold import DayPart, part_of, parts_of, read_states
 from ammrank_dask.ingest.interest_state import InterestState, end_of
-from ammrank_dask.ingest.users import Demographics, describe_users
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union

@@ -12,8 +12,8 @@ import pyarrow as pa
 import scipy.sparse as sp
 
 from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
+from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events
-from ammrank_dask.ingest.users import Demographics, describe_users
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns, require_columns

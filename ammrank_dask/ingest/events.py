@@ -4,40 +4,41 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import shutil
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from distributed import Client
 
+from ammrank_dask.ingest.intake import (
+    VALUES_SHOWN,
+    DecodedRows,
+    IngestSettings,
+    LakeTable,
+    TableReader,
+    describe_problems,
+    ingest_tables,
+    most_frequent,
+)
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, cell_dtype, end_of
-from ammrank_dask.ingest.routing import Intake, number_users, slice_by_partition
-from ammrank_dask.monitor.meters import measure, measure_each
+from ammrank_dask.ingest.routing import number_users
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
-from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches, scan_file
-from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
-from ammrank_dask.storage.site.forgotten import leave_out_forgotten, load_forgotten
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, scan_file
+from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
-from ammrank_dask.storage.store.parts import write_part
-from ammrank_dask.storage.store.registry import DAY
-from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, start_run
+from ammrank_dask.storage.store.registry import DAY, PartSchema
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 1 << 25
 """Rows of several days that are in the exchange at a time when history is filled in: bounds the scratch space."""
-VALUES_SHOWN = 20
-"""Distinct unknown values that a day's facts list, the most frequent first."""
-VALUES_COUNTED = 10_000
-"""Distinct unknown values of a block that are passed on to be counted."""
 
 
 @dataclass(frozen=True)
@@ -88,38 +89,32 @@ class DayFacts:
             self.values.setdefault(reason, Counter()).update(values)
 
     @property
-    def quarantined(self) -> int:
+    def n_bad(self) -> int:
         """Rows that could not be used."""
         return sum(self.counts[reason] for reason in QUARANTINED.values())
 
     def describe(self, what: str) -> str:
         """Return how many of `what` cannot be used, and why, as a phrase without user ids."""
-        reasons = [name for name in self.counts if name in QUARANTINED.values() and self.counts[name]]
-        shown = ", ".join(f"{self.counts[name]:,} {name}" for name in sorted(reasons, key=lambda n: -self.counts[n]))
-        unknown = ", ".join(repr(value) for found in self.values.values() for value, _ in found.most_common(3))
-        detail = f" ({shown}{'; values ' + unknown if unknown else ''})" if shown else ""
-        return f"{self.quarantined:,} of {self.rows:,} {what} cannot be used{detail}"
+        bad = {name: count for name, count in self.counts.items() if name in QUARANTINED.values()}
+        detail = f" ({describe_problems(bad, self.values.values())})" if self.n_bad else ""
+        return f"{self.n_bad:,} of {self.rows:,} {what} cannot be used{detail}"
 
     def to_json(self, n_values: int = VALUES_SHOWN) -> dict[str, Any]:
         """Return the counts as the manifest keeps them, without zeros, with so many unknown values."""
-        values = {
-            reason: dict(sorted(found.items(), key=lambda item: (-item[1], item[0]))[:n_values])
-            for reason, found in sorted(self.values.items())
-        }
-        counts = {name: count for name, count in sorted(self.counts.items()) if count}
-        clicks = [list(entry) for entry in sorted(self.clicks.items())]
         return {
             "events": self.rows,
             "late": self.late,
-            "counts": counts,
-            "unknown_values": values,
-            "clicks": clicks,
+            "counts": {name: count for name, count in sorted(self.counts.items()) if count},
+            "unknown_values": {
+                reason: most_frequent(values, n_values) for reason, values in sorted(self.values.items())
+            },
+            "clicks": [list(entry) for entry in sorted(self.clicks.items())],
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> DayFacts:
         """Return the counts that `to_json` wrote."""
-        values = {reason: Counter(found) for reason, found in content["unknown_values"].items()}
+        values = {reason: Counter(counts) for reason, counts in content["unknown_values"].items()}
         clicks = Counter({code: count for code, count in content["clicks"]})
         return cls(content["events"], content["late"], Counter(content["counts"]), clicks, values)
 
@@ -149,7 +144,7 @@ def ingest_days(
     client: Client,
     days: Sequence[DayPlan],
     mapping: EventMapping,
-    intake: Intake,
+    settings: IngestSettings,
     *,
     alpha: float,
     progress: Progress = silent,
@@ -165,143 +160,103 @@ def ingest_days(
         while waiting and rows + waiting[0].n_rows <= ROWS_AT_ONCE:
             rows += waiting[0].n_rows
             batch.append(waiting.pop(0))
-        _ingest_batch(client, batch, mapping, intake, alpha, progress)
+        _ingest_batch(client, batch, mapping, settings, alpha, progress)
     return [open_run(day.run, DAY.kind) for day in days]
 
 
 def _ingest_batch(
-    client: Client, days: Sequence[DayPlan], mapping: EventMapping, intake: Intake, alpha: float, progress: Progress
+    client: Client,
+    days: Sequence[DayPlan],
+    mapping: EventMapping,
+    settings: IngestSettings,
+    alpha: float,
+    progress: Progress,
 ) -> None:
     # Ignored groups are not part of a day's digest, but of how its blocks were counted.
     how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS])
-    folders = {day.date: intake.scratch / f"ingest-{day.date}-{day.digest}-{how}" for day in days}
-    blocks: dict[dt.date, list[ExchangeBlock]] = {}
-    readings = []
-    for day in days:
-        folders[day.date].mkdir(parents=True, exist_ok=True)
-        pieces = plan_blocks(day.files, BATCH_ROWS)
-        blocks[day.date] = [ExchangeBlock(folders[day.date], number) for number in range(len(pieces))]
-        readings += [
-            (piece, mapping, end_of(day.date), intake.n_partitions, block)
-            for piece, block in zip(pieces, blocks[day.date], strict=True)
-        ]
-    rows = [sum(piece.n_rows for piece in pieces) for pieces, *_ in readings]
-    run_tasks(client, "ingest-read", read_block, readings, progress=progress, units=rows, unit="events")
-
-    facts = {day.date: _check_day(day, blocks[day.date], intake) for day in days}
-    collections = []
-    for day in days:
-        slices = [path for block in blocks[day.date] for path in block.slice_paths()]
-        collections += [
-            (
-                day.run,
-                partition,
-                intake.n_partitions,
-                slices,
-                day.id_kind,
-                end_of(day.date),
-                alpha,
-                mapping.n_cells,
-                intake.forgotten,
-            )
-            for partition in start_run(day.run, intake.n_partitions)
-        ]
-    run_tasks(client, "ingest-collect", collect_partition, collections, progress=progress, units=int)
-    for day in days:
-        finish_run(
+    tables = [
+        LakeTable(
+            DayReader(day.date, day.id_kind, mapping, alpha),
+            day.files,
             day.run,
-            DAY.kind,
             day.digest,
-            intake.n_partitions,
-            config={**intake.settings, "date": str(day.date), "id_kind": day.id_kind},
-            inputs=[file.identity for file in day.files],
-            facts=facts[day.date].to_json(),
+            settings.scratch / f"ingest-{day.date}-{day.digest}-{how}",
+            quarantine=f"date={day.date}.parquet",
+            config={"date": str(day.date)},
+            facts={},
         )
-        shutil.rmtree(folders[day.date], ignore_errors=True)
-        logger.info("ingested %s: %s", day.date, facts[day.date].describe("events"))
+        for day in days
+    ]
+    for day, (_, counts) in zip(days, ingest_tables(client, tables, settings, progress=progress), strict=True):
+        logger.info("ingested %s: %s", day.date, counts.describe("events"))
 
 
-def _check_day(day: DayPlan, blocks: Sequence[ExchangeBlock], intake: Intake) -> DayFacts:
-    """Add up what the blocks of a day found, set the bad rows aside, and refuse a day with too many."""
-    facts = DayFacts()
-    for block in blocks:
-        facts.add(DayFacts.from_json(block.read_facts()))
-    place = intake.quarantine / f"date={day.date}.parquet"
-    collect_quarantine([block.quarantine_path for block in blocks], place, intake.forgotten)
-    if facts.quarantined > intake.max_quarantine_share * facts.rows:
-        raise BadInput(
-            f"{facts.describe(f'events of {day.date}')}, more than quarantine.max_share"
-            f" {intake.max_quarantine_share:.2%}: see {place}, then map the values in ammrank.yaml or correct the log"
+@dataclass(frozen=True)
+class DayReader(TableReader):
+    """Decodes the events of a day, and aggregates those of a partition to the interest state of the day."""
+
+    stage: ClassVar[str] = "ingest"
+    schema: ClassVar[PartSchema] = DAY
+    unit: ClassVar[str] = "events"
+    remedy: ClassVar[str] = "map the values in ammrank.yaml or correct the log"
+
+    date: dt.date
+    id_kind: str
+    mapping: EventMapping
+    alpha: float
+
+    def start(self, content: Mapping[str, Any] | None = None) -> DayFacts:
+        """Return counts of nothing, or those whose JSON is given."""
+        return DayFacts() if content is None else DayFacts.from_json(content)
+
+    def columns(self, file: FileFacts) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the columns to read; string ids are read as dictionaries too: each distinct id is hashed once."""
+        columns = self.mapping.columns
+        ids = (columns.user_id,) if file.id_kind == "string" else ()
+        names = (columns.user_id, columns.group, columns.category, columns.timestamp)
+        return names, (columns.group, columns.category, *ids)
+
+    def decode(
+        self, table: pa.Table, file: FileFacts, row: int, counts: DayFacts, bad_rows: QuarantineRows
+    ) -> DecodedRows:
+        """Return cells and times of the events of a batch."""
+        batch = decode_events(table, self.mapping, end=end_of(self.date), where=file.path)
+        _count(counts, batch, table, self.mapping)
+        bad_rows.add(batch.status, table, self.mapping.columns, file.name, row)
+        rows = {"cell": batch.cell.astype(cell_dtype(self.mapping.n_cells)), "time": batch.time}
+        return DecodedRows(batch.ids, batch.user, batch.status == KEPT, rows)
+
+    def collect(
+        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int
+    ) -> tuple[int, Mapping[str, np.ndarray]]:
+        """Return the users and the arrays of the partial."""
+        state = aggregate_slices(
+            slices, id_kind=self.id_kind, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells
         )
-    return facts
+        return len(state.user_ids), state.to_arrays()
+
+    def describe(self, counts: DayFacts) -> str:
+        """Say how many events cannot be used, and why."""
+        return counts.describe(f"events of {self.date}")
 
 
-def read_block(
-    pieces: Sequence[FileSlice], mapping: EventMapping, end: int, n_partitions: int, block: ExchangeBlock
-) -> None:
-    """Read a block of a day's log and write its rows, sliced by partition, to scratch files.
-
-    A block that is whole is not read again.
-    """
-    if block.is_whole():
-        return
-    columns = mapping.columns
-    names = (columns.user_id, columns.group, columns.category, columns.timestamp)
-    facts = DayFacts()
-    bad_rows = QuarantineRows()
-    n_batches = 0
-    for piece in pieces:
-        # String ids are read as dictionaries too: each distinct id is hashed once.
-        dictionaries = (
-            columns.group,
-            columns.category,
-            *([columns.user_id] if piece.file.id_kind == "string" else []),
-        )
-        for row, table in measure_each("read", read_batches(piece, names, dictionaries)):
-            with measure("decode"):
-                batch = decode_events(table, mapping, end=end, where=piece.file.path)
-            _count(facts, batch, table, mapping)
-            bad_rows.add(batch.status, table, columns, piece.file.name, row)
-            rows = {"cell": batch.cell.astype(cell_dtype(mapping.n_cells)), "time": batch.time}
-            sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
-            with measure("write"):
-                write_slices(block.slice_path(n_batches), n_partitions, sections)
-            n_batches += 1
-    write_quarantine(block.quarantine_path, bad_rows)
-    block.finish(n_batches, facts.to_json(VALUES_COUNTED))
-
-
-def _count(facts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:
-    facts.rows += len(batch.status)
-    facts.late += batch.late
-    found = np.bincount(batch.status, minlength=16)
-    facts.counts["kept"] += int(found[KEPT])
+def _count(counts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:
+    counts.rows += len(batch.status)
+    counts.late += batch.late
+    by_status = np.bincount(batch.status, minlength=16)
+    counts.counts["kept"] += int(by_status[KEPT])
     for code, name in {**COUNTED, **QUARANTINED}.items():
-        facts.counts[name] += int(found[code])
+        counts.counts[name] += int(by_status[code])
     n_categories = len(mapping.taxonomy.categories)
     first = mapping.click_group * n_categories
     is_click = (batch.status == KEPT) & (batch.cell >= first) & (batch.cell < first + n_categories)
     clicks = np.bincount(batch.cell[is_click] - first)
-    facts.clicks.update({int(code): int(clicks[code]) for code in np.flatnonzero(clicks)})
+    counts.clicks.update({int(code): int(clicks[code]) for code in np.flatnonzero(clicks)})
     for code, column in QuarantineRows.value_columns(mapping.columns).items():
-        if found[code]:
+        if by_status[code]:
             values = table.column(column).filter(pa.array(batch.status == code)).value_counts().to_pylist()
-            counter = facts.values.setdefault(QUARANTINED[code], Counter())
+            counter = counts.values.setdefault(QUARANTINED[code], Counter())
             counter.update({str(entry["values"]): entry["counts"] for entry in values})
-
-
-def collect_partition(
-    run: Path, partition: int, n_partitions: int, slices: Sequence[Path], id_kind: str, end: int, alpha: float,
-    n_cells: int, forgotten: Path | None = None,
-) -> int:  # fmt: skip
-    """Aggregate the slices of one partition of a day, in file order, write the partial and return its users."""
-    with measure("read"):
-        found = read_slices(slices, partition, n_partitions)
-    with measure("kernel"):
-        state = aggregate_slices(found, id_kind=id_kind, end=end, alpha=alpha, n_cells=n_cells)
-    with measure("write"):
-        write_part(run, partition, DAY, leave_out_forgotten(DAY, state.to_arrays(), load_forgotten(forgotten)))
-    return len(state.user_ids)
 
 
 def aggregate_slices(

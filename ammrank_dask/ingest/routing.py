@@ -3,31 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ammrank_dask.kernels.interest import count_rows, number_ids, order_rows
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, union
 from ammrank_dask.user_hash import partition_of
-
-
-@dataclass(frozen=True)
-class Intake:
-    """Where rows of the lake are taken in, and how many bad ones are borne.
-
-    `settings` is what the content depends on, as manifests keep it; `scratch` may be emptied between two commands.
-    `forgotten` is the folder with the list of users who are to be left out, when there is one.
-    """
-
-    n_partitions: int
-    scratch: Path
-    quarantine: Path
-    max_quarantine_share: float
-    settings: Mapping[str, Any]
-    forgotten: Path | None = None
 
 
 def slice_by_partition(

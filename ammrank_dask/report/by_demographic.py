@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.ingest.users import Demographics, describe_users
+from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.scoring.qualification_rows import Held, HeldPart
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import ids_from_arrays

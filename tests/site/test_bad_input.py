@@ -31,7 +31,7 @@ from lakes import (
 )
 
 from ammrank_dask.features.store import open_features
-from ammrank_dask.ingest import events as ingest_stage
+from ammrank_dask.ingest import events, intake
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import part_path, read_part
@@ -464,14 +464,14 @@ def test_ingest__corrupted_page_is_named(run, lake, place, column):
 
 def test_ingest__file_that_changes_while_it_is_read_is_refused(run, lake, place, monkeypatch):
     path = event_folder(lake, 0) / "part-0.parquet"
-    decode = ingest_stage.decode_events
+    decode = events.decode_events
 
     def decode_and_touch(*arguments, **options):
         os.utime(path, ns=(1, 1))
         return decode(*arguments, **options)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ingest_stage, "decode_events", decode_and_touch)
+        patch.setattr(events, "decode_events", decode_and_touch)
         output = run("ingest", place, exit_code=65)
     assert f"{path} changed while it was read; run the command again when it is complete" in output
     assert not is_published(place)
@@ -480,13 +480,13 @@ def test_ingest__file_that_changes_while_it_is_read_is_refused(run, lake, place,
 
 def test_ingest__file_that_vanishes_while_it_is_read_is_refused(run, lake, place, monkeypatch):
     path = event_folder(lake, 0) / "part-0.parquet"
-    read = ingest_stage.read_batches
+    read = intake.read_batches
 
     def remove_and_read(*arguments):
         path.unlink()
         return read(*arguments)
 
-    monkeypatch.setattr(ingest_stage, "read_batches", remove_and_read)
+    monkeypatch.setattr(intake, "read_batches", remove_and_read)
     assert f"{path} changed while it was read" in run("ingest", place, exit_code=65)
 
 

@@ -302,7 +302,7 @@ def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, place, monke
     whole = other_site(place, "whole")
     expected = state_bytes(whole, ingest(client, whole, config, LAST))
 
-    import ammrank_dask.ingest.events as stage
+    import ammrank_dask.ingest.intake as stage
 
     real, calls = stage.collect_partition, place.path / "calls"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from ammrank_dask.ingest.events import DayPlan, ingest_days, scan_files
 from ammrank_dask.ingest.fold import FoldPlan, find_base, fold_states, history_of, state_digest
-from ammrank_dask.ingest.routing import Intake
+from ammrank_dask.ingest.intake import IngestSettings
 from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
@@ -246,7 +246,7 @@ def _ingest_needed(
         plans.append(DayPlan(day, files.get(day, ()), run, digest))
     if config.lake.duplicates == "refuse":
         _refuse_duplicates(files, {plan.date for plan in plans if not is_finished(plan.run)})
-    ingest_days(client, plans, mapping, _intake(site, config, settings), alpha=config.alpha, progress=progress)
+    ingest_days(client, plans, mapping, _ingest_settings(site, config, settings), alpha=config.alpha, progress=progress)
     days: dict[dt.date, Run | None] = {day: None for day in needed}
     for plan in plans:
         days[plan.date] = open_run(plan.run, DAY.kind)
@@ -300,13 +300,13 @@ def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) 
         "partitions": config.partitions,
     }
     digest = day_digest(digest_of(settings), files)
-    intake = _intake(site, config, settings)
+    intake = _ingest_settings(site, config, settings)
     return ingest_users(client, files, mapping, site.users_run(digest), digest, intake, progress=progress)
 
 
-def _intake(site: Site, config: Config, settings: dict[str, Any]) -> Intake:
+def _ingest_settings(site: Site, config: Config, settings: dict[str, Any]) -> IngestSettings:
     quarantine, max_share = site.path / "quarantine", config.quarantine.max_share
-    return Intake(config.partitions, site.scratch, quarantine, max_share, settings, forgotten=site.path)
+    return IngestSettings(config.partitions, site.scratch, quarantine, max_share, settings, forgotten=site.path)
 
 
 def _refuse_mixed_ids(result: Ingested) -> None:

@@ -1,0 +1,234 @@
+"""Take tables of the lake into runs: read blocks, slice them by partition, collect partitions, check, finish."""
+
+from __future__ import annotations
+
+import shutil
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from distributed import Client
+
+from ammrank_dask.ingest.routing import slice_by_partition
+from ammrank_dask.monitor.meters import measure, measure_each
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
+from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
+from ammrank_dask.storage.site.forgotten import leave_out_forgotten, load_forgotten
+from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.registry import PartSchema
+from ammrank_dask.storage.store.runs import Run, finish_run, remove_part, start_run
+from ammrank_dask.tasks import Progress, run_tasks
+
+VALUES_SHOWN = 20
+"""Distinct unknown values that a manifest lists, the most frequent first."""
+VALUES_COUNTED = 10_000
+"""Distinct unknown values of a block that are passed on to be counted."""
+
+
+@dataclass(frozen=True)
+class IngestSettings:
+    """What ingest writes, where, and the share of bad rows at which it stops.
+
+    `settings` is what the content depends on, as manifests keep it; `scratch` may be emptied between two commands.
+    `forgotten` is the folder with the list of users who are to be left out, when there is one.
+    """
+
+    n_partitions: int
+    scratch: Path
+    quarantine: Path
+    max_quarantine_share: float
+    settings: Mapping[str, Any]
+    forgotten: Path | None = None
+
+
+class DecodedRows(NamedTuple):
+    """Rows on their way to the partitions, as `slice_by_partition` takes them."""
+
+    ids: UserIds
+    user: np.ndarray | None
+    keep: np.ndarray
+    columns: Mapping[str, np.ndarray]
+
+
+class TableReader(ABC):
+    """What is particular to a table: how batches are decoded and counted, and what a partition is made of.
+
+    Readers travel to the workers. `counts` are an object of the reader's own: they add up, and know their JSON.
+    """
+
+    stage: ClassVar[str]
+    schema: ClassVar[PartSchema]
+    unit: ClassVar[str]
+    """What a row is."""
+    remedy: ClassVar[str]
+    """What to do about rows that cannot be used."""
+    id_kind: str
+
+    @abstractmethod
+    def start(self, content: Mapping[str, Any] | None = None) -> Any:
+        """Return counts of nothing, or those whose JSON is given."""
+
+    @abstractmethod
+    def columns(self, file: FileFacts) -> tuple[Sequence[str], Sequence[str]]:
+        """Return the columns to read, and those of them to read as dictionaries."""
+
+    @abstractmethod
+    def decode(self, table: pa.Table, file: FileFacts, row: int, counts: Any, bad_rows: QuarantineRows) -> DecodedRows:
+        """Return the rows of a batch that begins at `row` of a file; add to counts and bad rows."""
+
+    @abstractmethod
+    def collect(
+        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int
+    ) -> tuple[int, Mapping[str, np.ndarray]]:
+        """Return the users of one partition and its arrays, from the slices in file order."""
+
+    @abstractmethod
+    def describe(self, counts: Any) -> str:
+        """Say how many rows cannot be used, and why."""
+
+    def part_counts(self, n_partitions: int) -> list[Path]:
+        """Return the files in which `collect` leaves counts, one a partition, if it does."""
+        return []
+
+
+@dataclass(frozen=True)
+class LakeTable:
+    """Files of the lake that become one run, and the scratch folder through which their rows pass."""
+
+    reader: TableReader
+    files: Sequence[FileFacts]
+    run: Path
+    digest: str
+    folder: Path
+    quarantine: str
+    """Name of the file with the bad rows."""
+    config: Mapping[str, Any]
+    facts: Mapping[str, Any]
+    """What the manifest says of the table beside the settings and the counts."""
+
+
+def ingest_tables(
+    client: Client, tables: Sequence[LakeTable], settings: IngestSettings, *, progress: Progress
+) -> list[tuple[Run, Any]]:
+    """Write the runs of some tables of one kind; return them and the counts of their rows.
+
+    What an earlier attempt left whole is not done again. Raises BadInput, with the table's run unfinished, when too
+    many of its rows cannot be used.
+    """
+    kind, n_partitions = tables[0].reader, settings.n_partitions
+    readings, collections, blocks = [], [], []
+    for table in tables:
+        table.folder.mkdir(parents=True, exist_ok=True)
+        pieces = plan_blocks(table.files, BATCH_ROWS)
+        blocks.append([ExchangeBlock(table.folder, number) for number in range(len(pieces))])
+        readings += [
+            (piece, table.reader, n_partitions, block) for piece, block in zip(pieces, blocks[-1], strict=True)
+        ]
+    rows = [sum(piece.n_rows for piece in pieces) for pieces, *_ in readings]
+    run_tasks(client, f"{kind.stage}-read", read_block, readings, progress=progress, units=rows, unit=kind.unit)
+    for table, own in zip(tables, blocks, strict=True):
+        slices = [path for block in own for path in block.slice_paths()]
+        start_run(table.run, n_partitions)
+        # A partition whose counts are lost with the scratch folder would look flawless: it is written again.
+        for partition, path in enumerate(table.reader.part_counts(n_partitions)):
+            if not path.is_file():
+                remove_part(table.run, partition)
+        collections += [
+            (table.run, partition, n_partitions, slices, table.reader, settings.forgotten)
+            for partition in start_run(table.run, n_partitions)
+        ]
+    run_tasks(client, f"{kind.stage}-collect", collect_partition, collections, progress=progress, units=int)
+    return [_finish(table, own, settings) for table, own in zip(tables, blocks, strict=True)]
+
+
+def _finish(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: IngestSettings) -> tuple[Run, Any]:
+    """Add up the counts of a table, set its bad rows aside, refuse too many of them, write the manifest."""
+    reader = table.reader
+    counts = reader.start()
+    for content in [
+        *(block.read_facts() for block in blocks),
+        *(read_json(path) for path in reader.part_counts(settings.n_partitions)),
+    ]:
+        counts.add(reader.start(content))
+    path = settings.quarantine / table.quarantine
+    collect_quarantine(sorted(table.folder.glob("quarantine-*.parquet")), path, settings.forgotten)
+    share = settings.max_quarantine_share
+    if counts.n_bad > share * sum(sum(file.rows) for file in table.files):
+        raise BadInput(
+            f"{reader.describe(counts)}, more than quarantine.max_share {share:.2%}: see {path}, then {reader.remedy}"
+        )
+    run = finish_run(
+        table.run,
+        reader.schema.kind,
+        table.digest,
+        settings.n_partitions,
+        config={**settings.settings, **table.config, "id_kind": reader.id_kind},
+        inputs=[file.identity for file in table.files],
+        facts={**table.facts, **counts.to_json(VALUES_SHOWN)},
+    )
+    shutil.rmtree(table.folder, ignore_errors=True)
+    return run, counts
+
+
+def read_block(pieces: Sequence[FileSlice], reader: TableReader, n_partitions: int, block: ExchangeBlock) -> None:
+    """Read a block of a table and write its rows, sliced by partition, to scratch files.
+
+    A block that is whole is not read again.
+    """
+    if block.is_whole():
+        return
+    counts = reader.start()
+    bad_rows = QuarantineRows()
+    n_batches = 0
+    for piece in pieces:
+        names, dictionaries = reader.columns(piece.file)
+        for row, table in measure_each("read", read_batches(piece, names, dictionaries)):
+            with measure("decode"):
+                rows = reader.decode(table, piece.file, row, counts, bad_rows)
+            sections = slice_by_partition(rows.ids, rows.user, rows.keep, rows.columns, n_partitions)
+            with measure("write"):
+                write_slices(block.slice_path(n_batches), n_partitions, sections)
+            n_batches += 1
+    write_quarantine(block.quarantine_path, bad_rows)
+    block.finish(n_batches, counts.to_json(VALUES_COUNTED))
+
+
+def collect_partition(
+    run: Path, partition: int, n_partitions: int, slices: Sequence[Path], reader: TableReader, forgotten: Path | None
+) -> int:
+    """Collect the slices of one partition, in file order, write the part and return its users."""
+    with measure("read"):
+        parts = read_slices(slices, partition, n_partitions)
+    with measure("kernel"):
+        n_users, arrays = reader.collect(parts, partition)
+    with measure("write"):
+        arrays = leave_out_forgotten(reader.schema, arrays, load_forgotten(forgotten))
+        write_part(run, partition, reader.schema, arrays)
+    return n_users
+
+
+def describe_problems(counts: Mapping[str, int], values: Iterable[Counter[str]]) -> str:
+    """Return reasons and the most frequent unknown values as a phrase.
+
+    Examples
+    --------
+    >>> describe_problems({"bad age": 2, "bad gender": 1200}, [Counter({"x": 3, "y": 1})])
+    "1,200 bad gender, 2 bad age; values 'x', 'y'"
+    """
+    reasons = ", ".join(f"{count:,} {reason}" for reason, count in Counter(counts).most_common() if count)
+    unknown = ", ".join(repr(value) for counter in values for value, _ in counter.most_common(3))
+    return f"{reasons}; values {unknown}" if unknown else reasons
+
+
+def most_frequent(values: Counter[str], n: int) -> dict[str, int]:
+    """Return the n most frequent values with their counts; equal counts by value."""
+    return dict(sorted(values.items(), key=lambda item: (-item[1], item[0]))[:n])
