@@ -1,5 +1,8 @@
 """Name what can go wrong with data, so that every command can answer with one sentence and an exit code."""
 
+import difflib
+from collections.abc import Callable, Collection
+
 
 class AmmrankError(Exception):
     """Base of all errors whose message is written for the user."""
@@ -19,3 +22,28 @@ class DamagedStore(BadInput):
 
 class SiteBusy(AmmrankError):
     """Another run holds the site."""
+
+
+def suggest(
+    name: str,
+    choices: Collection[str],
+    otherwise: str = "known ones are",
+    *,
+    show: Callable[[str], str] = str,
+    limit: int | None = None,
+) -> str:
+    """Return which of the choices was meant, else all of them or the first `limit`, each as `show` writes it.
+
+    Examples
+    --------
+    >>> suggest("nigthly", ["ingest", "nightly"])
+    'did you mean nightly?'
+    >>> suggest("x", ["ingest", "nightly", "report"], "commands are", show=repr, limit=2)
+    "commands are 'ingest', 'nightly', …"
+    """
+    close = difflib.get_close_matches(name, choices, n=1, cutoff=0.5)
+    if close:
+        return f"did you mean {show(close[0])}?"
+    listed = [show(choice) for choice in choices]
+    rest = ", …" if limit is not None and limit < len(listed) else ""
+    return f"{otherwise} {', '.join(listed[:limit])}{rest}"

@@ -18,3 +18,6 @@ MAX_AGE = 120
 
 INTENSITY, RECENCY = "intensity", "recency"
 DAY_US = 86_400_000_000
+
+USERS_A_PARTITION = 50_000
+"""Users of a partition when nobody says otherwise: writing an array costs 3 ms, so few and large ones."""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from typing import Any
 
 import click
+
+from ammrank_dask.storage.errors import suggest
 
 # The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
 COMMANDS = {
@@ -60,9 +61,7 @@ class LazyGroup(click.Group):
         """Find the command, or suggest one."""
         name = args[0] if args else ""
         if name and not name.startswith("-") and name not in COMMANDS:
-            close = difflib.get_close_matches(name, COMMANDS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else f"; commands are {', '.join(COMMANDS)}"
-            raise click.UsageError(f"there is no command {name!r}{hint}", ctx)
+            raise click.UsageError(f"there is no command {name!r}; {suggest(name, COMMANDS, 'commands are')}", ctx)
         return super().resolve_command(ctx, args)
 
 

@@ -14,7 +14,8 @@ from ammrank_dask.evaluation.folds import Rows
 from ammrank_dask.evaluation.measures import Measures, SliceSums
 from ammrank_dask.evaluation.policy_counts import TOP_K
 from ammrank_dask.methods.registry import REFERENCE
-from ammrank_dask.report.exposure import Thresholds, measure_policy
+from ammrank_dask.report.exposure import measure_policy
+from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 
 PAPER = {

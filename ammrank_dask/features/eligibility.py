@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from ammrank_dask.kernels.scoring import Filter
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, suggest
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 
 UNKNOWN_AGE, UNKNOWN_GENDER = "unknown-age", "unknown-gender"
@@ -69,7 +68,8 @@ def limits_by_name(
     by_group = {}
     for group, names in (exclude_by_group or {}).items():
         if group not in USER_GROUPS:
-            raise BadInput(f"exclude_by_group: there is no group of users {group!r}; {_suggest(group, USER_GROUPS)}")
+            meant = suggest(group, USER_GROUPS, show=repr, limit=5)
+            raise BadInput(f"exclude_by_group: there is no group of users {group!r}; {meant}")
         by_group[group] = _codes_of(names, categories, f"exclude_by_group.{group}")
     return Limits(min_score, _codes_of(exclude, categories, "exclude"), by_group)
 
@@ -78,13 +78,7 @@ def _codes_of(names: Iterable[str], categories: Sequence[str], where: str) -> fr
     known = {name: code for code, name in enumerate(categories)}
     for name in names:
         if name not in known:
-            raise BadInput(f"{where}: there is no ranked category {name!r}; {_suggest(name, categories)}")
+            raise BadInput(
+                f"{where}: there is no ranked category {name!r}; {suggest(name, categories, show=repr, limit=5)}"
+            )
     return frozenset(known[name] for name in names)
-
-
-def _suggest(name: str, known: Sequence[str]) -> str:
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    some = ", ".join(repr(other) for other in known[:5])
-    return f"known ones are {some}{', …' if len(known) > 5 else ''}"

@@ -21,14 +21,13 @@ from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, 
 from ammrank_dask.storage.store.parts import CheckedReader, read_part, write_part
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
-from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY
+from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY, USERS_A_PARTITION
 from ammrank_dask.user_hash import partition_of
 
 COLUMNS_FILE = "columns.json"
 DEMOGRAPHIC_GROUPS = (AGE, GENDER)
 OWN_GROUP = "own"
 """Group of columns that did not come from a log."""
-USERS_A_PARTITION = 50_000
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import importlib
 import importlib.util
@@ -17,7 +16,7 @@ from ammrank_dask.methods.base import Method
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.halving import make_grid, scale_to_pairs
 from ammrank_dask.model.plane_model import PlaneModel
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, suggest
 
 REFERENCE = "amm-rank"
 """The method the others are compared with."""
@@ -77,9 +76,7 @@ def resolve_methods(names: Sequence[str]) -> list[str]:
         elif name in METHODS:
             found.append(name)
         else:
-            close = difflib.get_close_matches(name, METHODS, n=1)
-            hint = f"; did you mean {close[0]}?" if close else ""
-            raise BadInput(f"there is no method {name!r}{hint} Known ones are {', '.join(METHODS)}, or a FILE.py")
+            raise BadInput(f"there is no method {name!r} or FILE.py; {suggest(name, METHODS)}")
     labels = [method_label(name) for name in found]
     twice = sorted({label for label in labels if labels.count(label) > 1})
     if twice:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ammrank_dask.report.exposure import Thresholds
+from ammrank_dask.report.thresholds import Thresholds
 
 OK, WARN = "ok", "warn"
 

@@ -1,29 +1,14 @@
 """Measure how evenly categories are handed out, and who gets too much or nothing."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from ammrank_dask.report.thresholds import Thresholds, share_of, starved
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.vocabulary import CATEGORY
-
-
-@dataclass(frozen=True)
-class Thresholds:
-    """What counts as starved and over-exposed, and from where on a measure of a night is a warning."""
-
-    starved_ratio: float = 0.25
-    overexposed_factor: float = 2.0
-    starved_users: float = 0.01
-    overexposed_users: float = 0.01
-    starved_categories: float = 0.2
-    changed_users: float = 0.95
-    jaccard: float = 0.5
-    score_shift: float = 0.5
-    psi: float = 0.25
 
 
 def exposure_table(exposure: np.ndarray, categories: Sequence[str], clicks: np.ndarray | None = None) -> pd.DataFrame:
@@ -90,11 +75,6 @@ def has_ranks(counts: PolicyCounts, k: int) -> bool:
     return counts.exposure.shape[1] == k
 
 
-def starved(held: np.ndarray, clicks: np.ndarray, ratio: float) -> np.ndarray:
-    """Tell of each category whether its exposure share is below `ratio` of its click share, or nobody holds it."""
-    return (held == 0) | (share_of(held) < ratio * share_of(np.asarray(clicks)))
-
-
 def rank_weights(k: int) -> np.ndarray:
     """Return the weight of ranks 1 … k, 1/log2(1 + rank): what is shown first is seen most.
 
@@ -150,8 +130,3 @@ def entropy(counts: np.ndarray) -> float:
     if len(counts) == 1:
         return 1.0
     return float(-(share * np.log(share)).sum() / np.log(len(counts))) + 0.0
-
-
-def share_of(counts: np.ndarray) -> np.ndarray:
-    """Return the counts as shares of their sum, zeros when there is nothing."""
-    return counts / max(1, counts.sum())

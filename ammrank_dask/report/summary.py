@@ -10,7 +10,8 @@ from distributed import Client
 
 from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import population_stability
-from ammrank_dask.report.exposure import Thresholds, exposure_table, has_ranks, measure_policy, share_of, starved
+from ammrank_dask.report.exposure import exposure_table, has_ranks, measure_policy
+from ammrank_dask.report.thresholds import Thresholds, share_of, starved
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.storage.vocabulary import CATEGORY, RANK

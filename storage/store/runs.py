@@ -25,7 +25,10 @@ from ammrank_dask.storage.store.parts import (
 from ammrank_dask.storage.store.registry import FORMAT, PART_SCHEMAS
 
 MANIFEST = "manifest.json"
-_VERSIONED = ("ammrank-dask", "numpy", "numba", "zarr", "numcodecs", "pyarrow")
+DECIDE_BYTES = ("ammrank-dask", "numpy", "numba", "zarr", "numcodecs", "pyarrow")
+"""The packages on whose versions stored bytes depend."""
+VERSIONED = (*DECIDE_BYTES, "cloudpickle", "dask", "distributed", "pandas")
+"""The packages on whose versions a run depends; workers must have the same."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,7 @@ def finish_run(
         "inputs": inputs,
         "facts": dict(facts or {}),
         "files": dict(files or {}),
-        "versions": {name: importlib.metadata.version(name) for name in _VERSIONED},
+        "versions": {name: importlib.metadata.version(name) for name in DECIDE_BYTES},
         "parts": [part.to_json() for part in parts],
     }
     write_json(path / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})

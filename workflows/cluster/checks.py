@@ -17,8 +17,8 @@ from distributed import Client, WorkerPlugin, wait
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.atomic import OTHERS
+from ammrank_dask.storage.store.runs import VERSIONED
 
-VERSIONED = ("ammrank-dask", "cloudpickle", "dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "zarr")
 _SECONDS_TO_SEE = 5.0
 """How long a file may take to show up on another host: network file systems remember that it was not there."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +18,8 @@ from pydantic import (
     model_validator,
 )
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.report import thresholds as report_thresholds
+from ammrank_dask.storage.errors import BadInput, suggest
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
 
 
@@ -138,20 +138,37 @@ class Score(Section):
     )
 
 
+_USUAL = report_thresholds.Thresholds()
+
+
 class Thresholds(Section):
     starved_ratio: float = Field(
-        0.25, ge=0.0, description="a category is starved below this share of its click share, or without a user"
+        _USUAL.starved_ratio,
+        ge=0.0,
+        description="a category is starved below this share of its click share, or without a user",
     )
-    overexposed_factor: float = Field(2.0, gt=0.0, description="a user is over-exposed with more than this times k")
-    starved_users: float = Field(0.01, ge=0.0, le=1.0, description="share of users without a category that warns")
-    overexposed_users: float = Field(0.01, ge=0.0, le=1.0, description="share of over-exposed users that warns")
-    starved_categories: float = Field(0.2, ge=0.0, le=1.0, description="share of starved categories that warns")
-    changed_users: float = Field(0.95, ge=0.0, le=1.0, description="share of users with another top K that warns")
-    jaccard: float = Field(0.5, ge=0.0, le=1.0, description="mean overlap with the night before, warns when lower")
+    overexposed_factor: float = Field(
+        _USUAL.overexposed_factor, gt=0.0, description="a user is over-exposed with more than this times k"
+    )
+    starved_users: float = Field(
+        _USUAL.starved_users, ge=0.0, le=1.0, description="share of users without a category that warns"
+    )
+    overexposed_users: float = Field(
+        _USUAL.overexposed_users, ge=0.0, le=1.0, description="share of over-exposed users that warns"
+    )
+    starved_categories: float = Field(
+        _USUAL.starved_categories, ge=0.0, le=1.0, description="share of starved categories that warns"
+    )
+    changed_users: float = Field(
+        _USUAL.changed_users, ge=0.0, le=1.0, description="share of users with another top K that warns"
+    )
+    jaccard: float = Field(
+        _USUAL.jaccard, ge=0.0, le=1.0, description="mean overlap with the night before, warns when lower"
+    )
     score_shift: float = Field(
-        0.5, ge=0.0, description="mean change of a score by the same model, up or down, that warns"
+        _USUAL.score_shift, ge=0.0, description="mean change of a score by the same model, up or down, that warns"
     )
-    psi: float = Field(0.25, ge=0.0, description="population stability index of a category that warns")
+    psi: float = Field(_USUAL.psi, ge=0.0, description="population stability index of a category that warns")
 
 
 class ReportConfig(Section):
@@ -339,7 +356,7 @@ def _suggest(key: str) -> str:
     section, _, name = key.rpartition(".")
     known = {path: path.rpartition(".") for path, _ in _keys(Config())}
     siblings = {last: path for path, (parent, _, last) in known.items() if parent == section}
-    close = difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
     elsewhere = [path for path, (_, _, last) in known.items() if last == name]
-    meant = elsewhere or [siblings[found] for found in close]
-    return f"did you mean {meant[0]}?" if meant else f"known keys are {', '.join(siblings.values())}"
+    if elsewhere:
+        return f"did you mean {elsewhere[0]}?"
+    return suggest(name, siblings, "known keys are", show=siblings.__getitem__)

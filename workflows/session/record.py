@@ -22,6 +22,7 @@ from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.site.run_log import LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import VERSIONED
 from ammrank_dask.tasks import is_scheduler_gone
 from ammrank_dask.workflows.session.options import exit_code_of, message_of
 from ammrank_dask.workflows.session.past_nights import last_nights
@@ -30,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 STAGES = ("ingest", "features", "train", "gate", "score", "report", "publish")
 PACKAGES = ("ammrank_dask", "storage", "workflows")
-VERSIONED = ("ammrank-dask", "dask", "distributed", "numba", "numpy", "pandas", "pyarrow", "zarr")
 SECONDS_TO_ANSWER = 20
 """How long a worker may take to say how much memory it used; one that hangs is left out."""
 

@@ -13,10 +13,10 @@ import numpy as np
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.drift import align_exposure, measure_drift
-from ammrank_dask.report.exposure import Thresholds
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
+from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualification_rows import held_parts
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications

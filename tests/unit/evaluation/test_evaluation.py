@@ -273,8 +273,8 @@ def test_evaluate_table__bad_input_is_one_sentence(case, tmp_path, cluster_file)
 @pytest.mark.parametrize(
     ("methods", "message"),
     [
-        ("lrr", "there is no method 'lrr'; did you mean lr"),
-        ("svm", f"there is no method 'svm'.*Known ones are {', '.join(METHODS)}"),
+        ("lrr", "there is no method 'lrr' or FILE.py; did you mean lr"),
+        ("svm", f"there is no method 'svm' or FILE.py; known ones are {', '.join(METHODS)}"),
         ("lr,lr", "every method must be named once, found lr more than once"),
         ("nowhere.py", "nowhere.py must be a file that defines a method, found none there"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_balanced import best_assignment, dual, skewed_chances
 
-from ammrank_dask.report.exposure import starved
+from ammrank_dask.report.thresholds import starved
 from ammrank_dask.scoring.balanced import assign_partition, balance
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds, exposure_bounds
