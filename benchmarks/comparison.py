@@ -18,6 +18,7 @@ from ammrank_dask.methods.registry import METHODS, grid_of
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.evaluate import evaluate_site, evaluate_table
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
@@ -42,8 +43,8 @@ def compare_methods_on_world(
         make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
         started = time.perf_counter()
         evaluation = evaluate_site(
-            client, site, config, LAST, variants=variants, methods=methods, n_folds=5, seed=0, truth=None,
-            scratch=out / ".rows", progress=_say_seconds(started),
+            Night(client, site, config, LAST, _say_seconds(started)),
+            variants=variants, methods=methods, n_folds=5, seed=0, truth=None, scratch=out / ".rows",
         )  # fmt: skip
         shutil.rmtree(out / ".rows", ignore_errors=True)
     write_evaluation(out, evaluation)
@@ -85,8 +86,8 @@ def compare_training_time(work: Path, *, users: int = 266_000) -> None:
     with cluster(2) as client:
         site, config = comparison_site(work, users)
         make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
-        known = ingest(client, site, config, LAST)
-        features = open_features(training_features(client, site, config, known).path)
+        known = ingest(Night(client, site, config, LAST))
+        features = open_features(training_features(Night(client, site, config, known.date), known).path)
         rows = prepare_features(client, features, "adv", scratch)
     print(f"\ntime to train, one fold of {rows.training(0).n_rows:,} users, one core; {describe_machine()}")
     grid = {}

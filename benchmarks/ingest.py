@@ -12,6 +12,7 @@ from distributed import Client
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
 
@@ -58,7 +59,7 @@ def _time_ingest(client: Client, site: Site, config: Config) -> tuple[float, flo
         if stage == "fold" and not done:
             marks.append(time.perf_counter() - started)
 
-    ingest(client, site, config, FIRST, progress=notice)
+    ingest(Night(client, site, config, FIRST, notice))
     return marks[0], time.perf_counter() - started
 
 
@@ -71,10 +72,10 @@ def compare_night(work: Path, *, users: int = 100_000, history: int = 90, worker
         site, config = site_of(work / "night-site", lake, users)
         last = FIRST + dt.timedelta(history - 1)
         started = time.perf_counter()
-        known = ingest(client, site, config, last)
+        known = ingest(Night(client, site, config, last))
         fill = time.perf_counter() - started
         site.publish(last, known.roles)
-        night = best_of(1, lambda: ingest(client, site, config, last + dt.timedelta(1)))
+        night = best_of(1, lambda: ingest(Night(client, site, config, last + dt.timedelta(1))))
         shutil.rmtree(site.path)
     print(f"\none more night on {history} days, {users:,} users, {events:,} events; {describe_machine()}")
     print(f"  back-fill of {history} days   {fill:6.2f} s")
@@ -93,5 +94,5 @@ def _warm(client: Client, work: Path) -> None:
     for number in range(2):
         site, config = site_of(work / f"warm-site-{number}", lake, 2_000)
         config = config.model_copy(update={"label": config.label.model_copy(update={"days": 1})})
-        ingest(client, site, config, FIRST + dt.timedelta(2))
+        ingest(Night(client, site, config, FIRST + dt.timedelta(2)))
         shutil.rmtree(site.path)

@@ -14,6 +14,7 @@ from distributed import Client
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
 
@@ -77,7 +78,7 @@ def _cpu_seconds() -> float:
 
 
 def _run(client: Client, site: Site, config: Any, date: dt.date) -> dict[str, Any]:
-    nightly(client, site, config, date)
+    nightly(Night(client, site, config, date))
     attempt = read_attempt(site.run_folder(date))
     assert attempt is not None
     return attempt
@@ -95,5 +96,5 @@ def _warm(client: Client, work: Path) -> None:
         }
     )
     for number in (4, 5):
-        nightly(client, site, config, FIRST + dt.timedelta(number))
+        nightly(Night(client, site, config, FIRST + dt.timedelta(number)))
     shutil.rmtree(site.path)

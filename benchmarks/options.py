@@ -18,6 +18,7 @@ from ammrank_dask.model.ensemble import AMMRankEnsemble
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, split_of
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
@@ -46,7 +47,9 @@ def compare_options(work: Path, *, users: int = 200_000, days: int = 67, seeds: 
     with cluster(2) as client:
         make_lake(client, lake, users=users, days=days)
         early, late = (
-            open_features(training_features(client, site, config, ingest(client, site, config, date)).path)
+            open_features(
+                training_features(Night(client, site, config, date), ingest(Night(client, site, config, date))).path
+            )
             for date in (last - dt.timedelta(7), last)
         )
         X, rankings = rows_of(late, "train")

@@ -20,6 +20,7 @@ from ammrank_dask.evaluation.folds import Blocks
 from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import Setting, build_method
 from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.comparison import DAYS, LAST, comparison_site
@@ -40,8 +41,8 @@ def compare_peers(work: Path, *, users: int = 266_000) -> None:
     with cluster(2) as client:
         site, config = comparison_site(work, users)
         make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
-        known = ingest(client, site, config, LAST)
-        features = open_features(training_features(client, site, config, known).path)
+        known = ingest(Night(client, site, config, LAST))
+        features = open_features(training_features(Night(client, site, config, known.date), known).path)
         rows = prepare_features(client, features, "adv", scratch)
     X, rankings = _stack(rows.training(0), TRAIN_ROWS)
     X_test, truth = _stack(rows.test(0), TRAIN_ROWS)

@@ -21,6 +21,7 @@ from ammrank_dask.methods.registry import METHODS
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_json, write_text
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.complete_journey import NIGHTS, build_lake
@@ -101,8 +102,8 @@ def compare_on_world(
     client: Client, world: World, variant: str, scratch: Path, folds: int
 ) -> tuple[dict[str, MethodResult], Rows]:
     """Return the results of the methods that are registered, the default with its own parameters."""
-    ingested = ingest(client, world.site, world.config, world.night)
-    features = open_features(training_features(client, world.site, world.config, ingested).path)
+    ingested = ingest(Night(client, world.site, world.config, world.night))
+    features = open_features(training_features(Night(client, world.site, world.config, ingested.date), ingested).path)
     rows = prepare_features(client, features, variant, scratch, n_folds=folds)
     methods = [method for method in (DEFAULT, *OTHERS) if method in METHODS]
     return compare_methods(client, rows, methods, given={DEFAULT: {}}, count_exposure=False), rows

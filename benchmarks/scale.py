@@ -7,6 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
@@ -28,9 +29,11 @@ def run_scale(work: Path, *, users: int = 1_000_000, days: int = 60, memory: str
 
         events = step("simulate", lambda: make_lake(client, lake, users=users, days=days))
         site, config = site_of(work / "scale-site", lake, users)
-        known = step("ingest", lambda: ingest(client, site, config, last))
-        features = step("features of all users", lambda: score_features(client, site, config, known))
-        training = step("features with rankings", lambda: training_features(client, site, config, known))
+        known = step("ingest", lambda: ingest(Night(client, site, config, last)))
+        features = step("features of all users", lambda: score_features(Night(client, site, config, known.date), known))
+        training = step(
+            "features with rankings", lambda: training_features(Night(client, site, config, known.date), known)
+        )
         after = worker_facts(client)
     print(f"\n{users:,} users, {days} days, {events:,} events, 2 workers of {memory}; {describe_machine()}")
     for name, seconds, peak in rows:

@@ -11,6 +11,7 @@ from numcodecs import blosc
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.store.registry import FEATURES
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
@@ -23,8 +24,8 @@ def compare_read(work: Path, *, users: int = 400_000, days: int = 60) -> None:
         lake = work / f"store-{users}"
         make_lake(client, lake, users=users, days=days)
         site, config = site_of(work / "store-site", lake, users)
-        known = ingest(client, site, config, first + dt.timedelta(days - 1))
-        run = score_features(client, site, config, known)
+        known = ingest(Night(client, site, config, first + dt.timedelta(days - 1)))
+        run = score_features(Night(client, site, config, known.date), known)
         # In a worker, where partitions are read every night, with the memory settings of cluster.yaml.
         size, stored, warm, fresh, parts, rows = client.submit(_time_reads, run.path, pure=False).result()
     print(f"\nreading features, {run.n_rows:,} users, {run.nnz / run.n_rows:.0f} values a user, {size / 2**20:,.0f} MiB"

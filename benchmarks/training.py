@@ -24,6 +24,7 @@ from ammrank_dask.model.plane_sums import PlaneSums, train_block
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, split_of
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of, worker_facts
@@ -60,8 +61,8 @@ def compare_shards(work: Path, *, users: int = 532_000, days: int = 60, epochs: 
     site, config = site_of(work / "shards-site", lake, users)
     with cluster(2) as client:
         make_lake(client, lake, users=users, days=days)
-        known = ingest(client, site, config, FIRST + dt.timedelta(days - 1))
-        features = open_features(training_features(client, site, config, known).path)
+        known = ingest(Night(client, site, config, FIRST + dt.timedelta(days - 1)))
+        features = open_features(training_features(Night(client, site, config, known.date), known).path)
         print(f"\nshards, {features.n_users:,} users with rankings, {epochs} epochs; {describe_machine()}")
         errors = {}
         for shards in (1, 8, 64):

@@ -11,6 +11,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config, Lake, load_config, write_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, show
 from ammrank_dask.workflows.session.progress import progress_for
 
@@ -47,7 +48,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
         config = load_config(place.config_path)
         facts = {}
         for night in range(nights):
-            facts = nightly(client, place, config, last - dt.timedelta(nights - 1 - night), progress=progress)
+            facts = nightly(Night(client, place, config, last - dt.timedelta(nights - 1 - night), progress))
     show({"site": str(place.path), **facts}, as_json)
 
 

@@ -16,6 +16,7 @@ from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, date_option, show
 from ammrank_dask.workflows.session.progress import progress_for
 from ammrank_dask.workflows.stages.evaluate import describe_evaluation, evaluate_site, evaluate_table
@@ -74,7 +75,7 @@ def command(
                 assert site is not None
                 assert config is not None
                 evaluation = evaluate_site(
-                    client, Site(site), config, date, variants=variants, truth=truth, progress=progress, **options
+                    Night(client, Site(site), config, date, progress), variants=variants, truth=truth, **options
                 )
     finally:
         shutil.rmtree(scratch, ignore_errors=True)

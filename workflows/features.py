@@ -36,12 +36,10 @@ def command(
         # A day before the published one needs no lag state: nobody trains on it.
         current = None if rebuild else job.site.current()
         with_lag = labels or current is None or date >= current.date
-        known = ingest(
-            job.client, job.site, job.config, date, rebuild=rebuild, with_lag=with_lag, progress=job.progress
-        )
-        build = training_features if labels else score_features
-        run = build(job.client, job.site, job.config, known, progress=job.progress)
-        roles = {**known.roles, "features": run.path}
+        night = job.night(date)
+        ingested = ingest(night, rebuild=rebuild, with_lag=with_lag)
+        run = training_features(night, ingested) if labels else score_features(night, ingested)
+        roles = {**ingested.roles, "features": run.path}
         published = not labels and job.site.publish(date, roles)
         prune(job.site, job.config, date, roles.values(), (*INPUT_FOLDERS, "features"))
     facts = {"users": run.n_rows, "values": run.nnz, "partitions": run.n_parts, "features": str(run.path)}

@@ -15,7 +15,7 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
-from ammrank_dask.workflows.stages.ingest import describe, ingest
+from ammrank_dask.workflows.stages.ingest import describe_ingested, ingest
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 
 
@@ -35,18 +35,10 @@ def command(
     if forget_history and not rebuild:
         raise click.UsageError("--forget-history needs --rebuild")
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
-        result = ingest(
-            job.client,
-            job.site,
-            job.config,
-            date,
-            rebuild=rebuild,
-            forget_history=forget_history,
-            progress=job.progress,
-        )
-        published = job.site.publish(date, result.roles)
-        prune(job.site, job.config, date, result.roles.values(), INPUT_FOLDERS)
-    show({**describe(result), "published": published}, as_json)
+        ingested = ingest(job.night(date), rebuild=rebuild, forget_history=forget_history)
+        published = job.site.publish(date, ingested.roles)
+        prune(job.site, job.config, date, ingested.roles.values(), INPUT_FOLDERS)
+    show({**describe_ingested(ingested), "published": published}, as_json)
 
 
 if __name__ == "__main__":

@@ -27,14 +27,13 @@ from ammrank_dask.workflows.stages.nightly import nightly
 def command(site: Path, dates: list[dt.date], rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Run one night: ingest, features, training when due, scoring, report, publish."""
     with (
-        announce(site, dates[0]) as told,
+        announce(site, dates[0]) as facts,
         open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job,
     ):
         for date in dates:
-            told["date"] = str(date)
-            facts = nightly(job.client, job.site, job.config, date, rebuild=rebuild, progress=job.progress)
-            told |= {**facts, "nights": len(dates)}
-    show(told, as_json)
+            facts["date"] = str(date)
+            facts |= {**nightly(job.night(date), rebuild=rebuild), "nights": len(dates)}
+    show(facts, as_json)
 
 
 if __name__ == "__main__":

@@ -32,12 +32,12 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
         qualifications = open_run(folder, KIND)
         summary = None if rebuild else find_summary(job.site, job.config, qualifications)
         if summary is None:
-            known = ingest(job.client, job.site, job.config, date, with_lag=False, progress=job.progress)
-            summary = measure_night(job.client, job.site, job.config, known, qualifications, progress=job.progress)
+            night = job.night(date)
+            summary = measure_night(night, ingest(night, with_lag=False), qualifications)
         written = draw_report(job.site, qualifications, summary)
     warnings = [check["what"] for check in summary["checks"] if check["status"] == "warn"]
-    shown = {"warnings": "; ".join(warnings) or "none", "report": str(written / PAGE)}
-    show({"date": str(date), **shown}, as_json)
+    printed = {"warnings": "; ".join(warnings) or "none", "report": str(written / PAGE)}
+    show({"date": str(date), **printed}, as_json)
 
 
 if __name__ == "__main__":

@@ -33,14 +33,12 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
         model = find_model(job.site, date)
         if model is None:
             raise BadInput(f"{site} has no model up to {date}; run `ammrank train {site} --date {date}` first")
-        known = ingest(job.client, job.site, job.config, date, progress=job.progress)
-        features = score_features(job.client, job.site, job.config, known, progress=job.progress)
-        run = score_users(
-            job.client, job.site, job.config, known, features, model, rebuild=rebuild, progress=job.progress
-        )
+        night = job.night(date)
+        ingested = ingest(night)
+        run = score_users(night, ingested, score_features(night, ingested), model, rebuild=rebuild)
     facts = run.manifest["facts"]
-    shown = {"users": facts["users"], "cold users": facts["cold_users"], "qualifications": str(run.path)}
-    show({"date": str(date), **shown}, as_json)
+    printed = {"users": facts["users"], "cold users": facts["cold_users"], "qualifications": str(run.path)}
+    show({"date": str(date), **printed}, as_json)
 
 
 if __name__ == "__main__":

@@ -17,37 +17,44 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.published import find_champion
-from ammrank_dask.workflows.stages.train import train_model
+from ammrank_dask.workflows.stages.train import require_history, train_model
 
 
 @click.command("train", cls=AmmrankCommand)
 @site_argument
 @date_option
 @click.option(
-    "--tune", "tunes", is_flag=True, help="Choose train.regularization and train.max_planes on held-out users first."
+    "--tune",
+    "tune_first",
+    is_flag=True,
+    help="Choose train.regularization and train.max_planes on held-out users first.",
 )
 @computing_options
-def command(site: Path, date: dt.date, tunes: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
+def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Train a model on the users who clicked in the label window that ends with a date."""
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
-        known = ingest(job.client, job.site, job.config, date, progress=job.progress)
+        night = job.night(date)
+        ingested = ingest(night)
+        require_history(job.config, ingested)
+        features = training_features(night, ingested)
         start = find_champion(job.site, date)
-        run = train_model(job.client, job.site, job.config, known, start=start, tunes=tunes, progress=job.progress)
+        run = train_model(night, ingested, features, start=start, tune_first=tune_first)
     facts = run.manifest["facts"]
-    shown: dict[str, Any] = {"date": str(date), "users": facts["users"], "planes": facts["planes"]}
-    shown["published"] = f"{facts['training']['published']} model"
-    shown["validation error"] = facts["training"]["validation_error"]
+    printed: dict[str, Any] = {"date": str(date), "users": facts["users"], "planes": facts["planes"]}
+    printed["published"] = f"{facts['training']['published']} model"
+    printed["validation error"] = facts["training"]["validation_error"]
     if facts["tuning"] is not None:
         if as_json:
-            shown["tuning"] = facts["tuning"]["trials"]
+            printed["tuning"] = facts["tuning"]["trials"]
         else:
             click.echo(Tuning.from_json(**facts["tuning"]).to_text())
-        shown |= {f"train.{name}": value for name, value in facts["tuning"]["best"].items()}
-        shown["popularity error"] = facts["tuning"]["popularity"]
-        shown["next"] = f"set these in {job.site.config_path} so that later nights train with them"
-    show({**shown, "model": str(run.path)}, as_json)
+        printed |= {f"train.{name}": value for name, value in facts["tuning"]["best"].items()}
+        printed["popularity error"] = facts["tuning"]["popularity"]
+        printed["next"] = f"set these in {job.site.config_path} so that later nights train with them"
+    show({**printed, "model": str(run.path)}, as_json)
 
 
 if __name__ == "__main__":

@@ -171,6 +171,7 @@ def build_features(
     click_group: str,
     n_partitions: int,
     inputs: Mapping[str, Any],
+    stage: str = "features",
     progress: Progress = silent,
 ) -> Run:
     """Write a features run, one task a partition; what is written is not done again."""
@@ -179,7 +180,7 @@ def build_features(
     tasks = [
         (source.part(partition), settings, click_group, path, partition) for partition in start_run(path, n_partitions)
     ]
-    run_tasks(client, "features", build_partition, tasks, progress=progress, units=int)
+    run_tasks(client, stage, build_partition, tasks, progress=progress, units=int)
     label_end = source.label_days[-1][0] if source.label_days else None
     return finish_features(
         path,

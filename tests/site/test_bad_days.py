@@ -14,6 +14,7 @@ from lakes import At, date_of, event, event_folder, good_events, write_events, w
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.verify import command as verify
 
@@ -38,7 +39,7 @@ def begun(client, tmp_path_factory):
     lake = write_lake(world / "lake", n_days=LAST, ids=IDS, repeat=1)
     site = write_site(world / "site", lake, lake={}, **CONFIG)
     site.config_path.write_text(site.config_path.read_text().replace(str(lake), "../lake"))
-    nightly(client, site, load_config(site.config_path), date_of(LAST - 1))
+    nightly(Night(client, site, load_config(site.config_path), date_of(LAST - 1)))
     return world
 
 
@@ -54,7 +55,7 @@ def run(client, world, **changes):
     config = load_config(site.config_path)
     for name, section in changes.items():
         config = config.model_copy(update={name: getattr(config, name).model_copy(update=section)})
-    return nightly(client, site, config, date_of(LAST))
+    return nightly(Night(client, site, config, date_of(LAST)))
 
 
 def counts_of(world):
@@ -147,7 +148,7 @@ def test_nightly__another_taxonomy_needs_a_rebuild(client, world, pairs):
         run(client, world)
     assert not is_published(world)
     site = Site(world / "site")
-    facts = nightly(client, site, load_config(site.config_path), date_of(LAST), rebuild=True)
+    facts = nightly(Night(client, site, load_config(site.config_path), date_of(LAST)), rebuild=True)
     assert facts["gate"].endswith("has other categories or features and was not compared")
     assert is_published(world)
 
@@ -181,7 +182,7 @@ def test_nightly__hostile_names_do_no_harm(client, tmp_path):
     write_taxonomy(lake, pairs)
     site = write_site(tmp_path / "site", lake, lake={"users": None}, **CONFIG)
     before = sorted(path for path in tmp_path.rglob("*") if "site" not in path.parts)
-    nightly(client, site, load_config(site.config_path), date_of(LAST - 1))
+    nightly(Night(client, site, load_config(site.config_path), date_of(LAST - 1)))
     assert sorted(path for path in tmp_path.rglob("*") if "site" not in path.parts) == before
     folders = {path.name for path in (site.qualifications_folder(date_of(LAST - 1)) / "by_category").iterdir()}
     assert folders <= {"category=..%2F..%2Fx", "category=%3Dcmd%28%29", "category=%3Cimg%20onerror%3Dalert%281%29%3E"}

@@ -12,6 +12,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.verify import command as verify
 
@@ -48,7 +49,7 @@ def begun(client, tmp_path_factory):
     config = {**CONFIG, "lake": {key: str(lake / name) for key, name in names.items()}}
     write_text(place.config_path, write_config(check_config(config, "test")))
     for number in (4, 5):
-        nightly(client, place, load_config(place.config_path), day(number))
+        nightly(Night(client, place, load_config(place.config_path), day(number)))
     return place
 
 
@@ -143,7 +144,7 @@ def test_nightly__refuses_damaged_input_and_leaves_what_is_published(client, pla
     with pytest.raises(
         (DamagedStore, BadInput), match=r"make it again with --rebuild|train it again|not the JSON that was"
     ):
-        nightly(client, place, load_config(place.config_path), day(6))
+        nightly(Night(client, place, load_config(place.config_path), day(6)))
     assert (place.path / "CURRENT").read_bytes() == published
 
 
@@ -151,9 +152,9 @@ def test_nightly__rebuild_repairs_and_ends_with_the_bytes_of_a_sound_site(client
     sound = Site(tmp_path / "sound")
     shutil.copytree(begun.path, sound.path)
     config = load_config(place.config_path)
-    nightly(client, sound, config, day(6))
+    nightly(Night(client, sound, config, day(6)))
     for store in ("partial of a day", "state", "users"):
         flip(STORES[store](place))
-    nightly(client, place, config, day(6), rebuild=True)
+    nightly(Night(client, place, config, day(6)), rebuild=True)
     assert place.digest() == sound.digest()
     assert CliRunner().invoke(verify, [str(place.path)]).exit_code == 0

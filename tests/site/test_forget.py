@@ -21,6 +21,7 @@ from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.registry import FEATURES, STATE
 from ammrank_dask.storage.store.runs import verify_run
 from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
@@ -58,7 +59,7 @@ def begun(request, client, tmp_path_factory):
         write_events(lake, day, bad, file="part-1.parquet", **types)
     site = write_site(world / "site", lake, **CONFIG)
     for day in (4, 5):
-        nightly(client, site, load_config(site.config_path), date_of(day))
+        nightly(Night(client, site, load_config(site.config_path), date_of(day)))
     return site, ids
 
 
@@ -129,7 +130,7 @@ def test_forget_users__stay_away_and_the_night_equals_one_that_never_knew_them(c
     site, ids = place
     gone = ids[:2]
     forget_users(client, site, write_list(tmp_path / "list.txt", gone))
-    nightly(client, site, load_config(site.config_path), date_of(6))
+    nightly(Night(client, site, load_config(site.config_path), date_of(6)))
     for store, users in found_users(site).items():
         assert not users & {str(user) for user in gone}, store
     # From scratch, with the list in force from the first day on, the states are the same.
@@ -137,7 +138,7 @@ def test_forget_users__stay_away_and_the_night_equals_one_that_never_knew_them(c
     fresh.path.mkdir()
     for name in ("ammrank.yaml", ".forget-key", "forgotten.json"):
         shutil.copy2(site.path / name, fresh.path / name)
-    known = ingest(client, fresh, load_config(site.config_path), date_of(6))
+    known = ingest(Night(client, fresh, load_config(site.config_path), date_of(6)))
     ours = site.path / site.current().runs["head"]
     assert known.head.path.name == ours.name
     for part in sorted(ours.glob("part-*.json")):
@@ -232,7 +233,7 @@ def test_forget_users__the_list_holds_no_id_and_needs_its_key(client, place, tmp
         assert stat.S_IMODE((site.path / name).stat().st_mode) == 0o600
     (site.path / ".forget-key").unlink()
     with pytest.raises(DamagedStore, match=r"\.forget-key, the key of .*forgotten.json, is missing or cut"):
-        nightly(client, site, load_config(site.config_path), date_of(6))
+        nightly(Night(client, site, load_config(site.config_path), date_of(6)))
 
 
 def test_load_forgotten__not_what_was_written(tmp_path):

@@ -25,6 +25,7 @@ from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.workflows.ingest import command
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
@@ -74,7 +75,10 @@ def state_bytes(site, known):
 
 
 def all_bytes(client, site, config, known):
-    runs = [score_features(client, site, config, known), training_features(client, site, config, known)]
+    runs = [
+        score_features(Night(client, site, config, known.date), known),
+        training_features(Night(client, site, config, known.date), known),
+    ]
     features = [site.relative(run.path) for run in runs]
     return state_bytes(site, known), digest_tree(site.path, features)
 
@@ -115,7 +119,7 @@ def parents(site):
 
 def test_ingest__the_state_equals_a_loop_over_the_lake(client, place):
     config = config_of()
-    known = ingest(client, place, config, LAST)
+    known = ingest(Night(client, place, config, LAST))
     expected = reference.interest(
         [event for _, event in lake_events(place)], reference.end_of(LAST), config.alpha, parents(place), 2
     )
@@ -135,14 +139,14 @@ def test_ingest__the_state_equals_a_loop_over_the_lake(client, place):
 
 def test_features__equal_a_loop_over_the_lake(client, place):
     config = config_of()
-    known = ingest(client, place, config, LAST)
+    known = ingest(Night(client, place, config, LAST))
     lag = LAST - dt.timedelta(config.label.days)
     before = [event for day, event in lake_events(place) if day <= lag]
     after = [event for day, event in lake_events(place) if day > lag]
     cells = reference.interest(before, reference.end_of(lag), config.alpha, parents(place), 2)
     clicks = reference.interest(after, reference.end_of(LAST), config.alpha, parents(place), 2)
     users = pq.read_table(place.path.parent / "lake" / "users.parquet").to_pandas().set_index("user_id")
-    features = open_features(training_features(client, place, config, known).path)
+    features = open_features(training_features(Night(client, place, config, known.date), known).path)
     categories = features.categories
     starts = [13, 18, 21, 25, 30, 35, 45, 55, 65]
     seen = set()
@@ -165,12 +169,12 @@ def test_features__equal_a_loop_over_the_lake(client, place):
 def test_ingest__nights_and_one_back_fill_give_the_same_bytes(client, place):
     config = config_of()
     for night in range(N_DAYS):
-        known = ingest(client, place, config, FIRST + dt.timedelta(night))
+        known = ingest(Night(client, place, config, FIRST + dt.timedelta(night)))
         place.publish(known.date, known.roles)
         prune(place, config, known.date, known.roles.values(), INPUT_FOLDERS)
     nightly = all_bytes(client, place, config, known)
     again = other_site(place, "again")
-    filled = ingest(client, again, config, LAST)
+    filled = ingest(Night(client, again, config, LAST))
     assert all_bytes(client, again, config, filled) == nightly
     kept = sorted(path.name for path in (place.path / "days").glob("date=*"))
     assert kept == [f"date={LAST - dt.timedelta(n)}" for n in range(config.keep_days - 1, -1, -1)]
@@ -180,21 +184,21 @@ def test_ingest__nights_and_one_back_fill_give_the_same_bytes(client, place):
 @pytest.mark.parametrize("n_workers", [1, 3])
 def test_ingest__any_number_of_workers_gives_the_same_bytes(client, place, n_workers):
     config = config_of()
-    two = all_bytes(client, place, config, ingest(client, place, config, LAST))
+    two = all_bytes(client, place, config, ingest(Night(client, place, config, LAST)))
     other = other_site(place, "other")
     with (
         LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as elsewhere,
     ):
-        assert all_bytes(elsewhere, other, config, ingest(elsewhere, other, config, LAST)) == two
+        assert all_bytes(elsewhere, other, config, ingest(Night(elsewhere, other, config, LAST))) == two
 
 
 def test_ingest__a_second_time_changes_nothing(client, place):
     config = config_of()
-    first = ingest(client, place, config, LAST)
+    first = ingest(Night(client, place, config, LAST))
     before = {p: p.stat().st_mtime_ns for p in place.path.rglob("*") if p.is_file()}
     stages = []
-    second = ingest(client, place, config, LAST, progress=lambda stage, done, total: stages.append((stage, total)))
+    second = ingest(Night(client, place, config, LAST, lambda stage, done, total: stages.append((stage, total))))
     assert second.roles == first.roles
     assert [stage for stage in stages if stage[1]] == []  # no task was run
     assert {p: p.stat().st_mtime_ns for p in place.path.rglob("*") if p.is_file()} == before
@@ -202,29 +206,29 @@ def test_ingest__a_second_time_changes_nothing(client, place):
 
 def test_ingest__a_corrected_day_after_the_lag_gives_the_bytes_of_a_fresh_site(client, place):
     config = config_of()
-    ingest(client, place, config, LAST)
+    ingest(Night(client, place, config, LAST))
     drop_first_row(event_folder(place, LAST - dt.timedelta(1)))
-    corrected = ingest(client, place, config, LAST)
+    corrected = ingest(Night(client, place, config, LAST))
     fresh = other_site(place, "fresh")
-    assert state_bytes(place, corrected) == state_bytes(fresh, ingest(client, fresh, config, LAST))
+    assert state_bytes(place, corrected) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
 
 
 def test_ingest__an_older_corrected_day_needs_a_rebuild(client, place):
     config = config_of()
-    ingest(client, place, config, LAST)
+    ingest(Night(client, place, config, LAST))
     drop_first_row(event_folder(place, FIRST))
     with pytest.raises(BadInput, match=f"the events of {FIRST} changed .* --rebuild"):
-        ingest(client, place, config, LAST)
-    rebuilt = ingest(client, place, config, LAST, rebuild=True)
+        ingest(Night(client, place, config, LAST))
+    rebuilt = ingest(Night(client, place, config, LAST), rebuild=True)
     fresh = other_site(place, "fresh")
-    assert state_bytes(place, rebuilt) == state_bytes(fresh, ingest(client, fresh, config, LAST))
+    assert state_bytes(place, rebuilt) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
 
 
 def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, place):
     config = config_of()
-    ingest(client, place, config, LAST - dt.timedelta(1))
+    ingest(Night(client, place, config, LAST - dt.timedelta(1)))
     shutil.rmtree(event_folder(place, FIRST))
-    known = ingest(client, place, config, LAST)
+    known = ingest(Night(client, place, config, LAST))
     assert known.history[0][0] == FIRST
     assert len(known.history) == N_DAYS
 
@@ -234,7 +238,7 @@ def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, place):
 @pytest.mark.parametrize("dropped", [0, 3], ids=["first", "middle"])
 def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, place, missing_days, is_damaged, dropped):
     config = config_of(lake={**CONFIG["lake"], "missing_days": missing_days})
-    known = ingest(client, place, config, LAST)
+    known = ingest(Night(client, place, config, LAST))
     place.publish(LAST, known.roles)
     shutil.rmtree(event_folder(place, FIRST + dt.timedelta(dropped)))
     if is_damaged:
@@ -246,20 +250,20 @@ def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, place, m
         match=f"the lake no longer has 1 of the days that the state remembers, from {lost} to {lost}, and begins with"
         f" {begin}; --rebuild would lose them: put them back in the lake, or .* --rebuild --forget-history`",
     ):
-        ingest(client, place, config, LAST, rebuild=True)
+        ingest(Night(client, place, config, LAST), rebuild=True)
     assert digest_tree(place.path, ["state", "CURRENT"]) == before
 
 
 def test_ingest__forgotten_history_is_the_state_of_a_lake_that_never_had_it(client, place):
-    place.publish(LAST, ingest(client, place, config_of(), LAST).roles)
+    place.publish(LAST, ingest(Night(client, place, config_of(), LAST)).roles)
     shutil.rmtree(event_folder(place, FIRST))
     other_alpha = config_of(alpha=0.5)
-    known = ingest(client, place, other_alpha, LAST, rebuild=True, forget_history=True)
+    known = ingest(Night(client, place, other_alpha, LAST), rebuild=True, forget_history=True)
     assert known.history[0][0] == FIRST + dt.timedelta(1)
     fresh = other_site(place, "fresh")
-    assert state_bytes(place, known) == state_bytes(fresh, ingest(client, fresh, other_alpha, LAST))
+    assert state_bytes(place, known) == state_bytes(fresh, ingest(Night(client, fresh, other_alpha, LAST)))
     # What was accepted once is not asked again: the night that follows folds the same days.
-    again = ingest(client, place, other_alpha, LAST, rebuild=True)
+    again = ingest(Night(client, place, other_alpha, LAST), rebuild=True)
     assert again.head.path == known.head.path
 
 
@@ -274,25 +278,25 @@ def test_ingest__a_missing_day_is_refused_or_bridged_and_taken_in_when_it_comes(
     away = place.path.parent / "away"
     shutil.move(event_folder(place, late), away)
     with pytest.raises(BadInput, match=f"no events for {late}; .* lake.missing_days: bridge"):
-        ingest(client, place, config_of(), LAST)
+        ingest(Night(client, place, config_of(), LAST))
     bridge = config_of(lake={**CONFIG["lake"], "missing_days": "bridge"})
-    known = ingest(client, place, bridge, LAST)
+    known = ingest(Night(client, place, bridge, LAST))
     assert dict(known.history)[late] is None
     shutil.move(away, event_folder(place, late))
-    whole = ingest(client, place, bridge, LAST)
+    whole = ingest(Night(client, place, bridge, LAST))
     fresh = other_site(place, "fresh")
-    assert state_bytes(place, whole) == state_bytes(fresh, ingest(client, fresh, bridge, LAST))
+    assert state_bytes(place, whole) == state_bytes(fresh, ingest(Night(client, fresh, bridge, LAST)))
 
 
 def test_features__of_any_kept_day_equal_those_of_that_night(client, place):
     config = config_of()
     past = LAST - dt.timedelta(2)
-    known = ingest(client, place, config, LAST)
+    known = ingest(Night(client, place, config, LAST))
     place.publish(LAST, known.roles)
-    old = ingest(client, place, config, past, with_lag=False)
-    run = score_features(client, place, config, old)
+    old = ingest(Night(client, place, config, past), with_lag=False)
+    run = score_features(Night(client, place, config, old.date), old)
     other = other_site(place, "other")
-    then = score_features(client, other, config, ingest(client, other, config, past))
+    then = score_features(Night(client, other, config, past), ingest(Night(client, other, config, past)))
     assert digest_tree(run.path, ["."]) == digest_tree(then.path, ["."])
     assert place.current().date == LAST
 
@@ -300,7 +304,7 @@ def test_features__of_any_kept_day_equal_those_of_that_night(client, place):
 def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, place, monkeypatch):
     config = config_of()
     whole = other_site(place, "whole")
-    expected = state_bytes(whole, ingest(client, whole, config, LAST))
+    expected = state_bytes(whole, ingest(Night(client, whole, config, LAST)))
 
     import ammrank_dask.ingest.intake as stage
 
@@ -315,33 +319,33 @@ def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, place, monke
 
     monkeypatch.setattr(stage, "collect_partition", fail_once)
     with pytest.raises(OSError, match="No space left"):
-        ingest(client, place, config, LAST)
+        ingest(Night(client, place, config, LAST))
     monkeypatch.undo()
     written = {path for path in (place.path / "days").glob("date=*/*/part-*.zarr")}
     assert written
     times = {path: path.stat().st_mtime_ns for path in written}
     assert place.current() is None
-    known = ingest(client, place, config, LAST)
+    known = ingest(Night(client, place, config, LAST))
     assert state_bytes(place, known) == expected
     assert all(path.stat().st_mtime_ns == times[path] for path in written if path.exists())
 
 
 def test_ingest__a_part_damaged_by_a_crash_is_written_again(client, place):
     config = config_of()
-    known = ingest(client, place, config, LAST)
+    known = ingest(Night(client, place, config, LAST))
     expected = state_bytes(place, known)
     (known.head.path / "manifest.json").unlink()
     chunk = part_path(known.head.path, 1) / "intensity" / "c" / "0"
     chunk.write_bytes(chunk.read_bytes()[:-1])
-    assert state_bytes(place, ingest(client, place, config, LAST)) == expected
+    assert state_bytes(place, ingest(Night(client, place, config, LAST))) == expected
 
 
 def test_publish__never_goes_back_nor_loses_a_role(client, place):
     config = config_of()
-    known = ingest(client, place, config, LAST)
-    run = score_features(client, place, config, known)
+    known = ingest(Night(client, place, config, LAST))
+    run = score_features(Night(client, place, config, known.date), known)
     assert place.publish(LAST, {**known.roles, "features": run.path})
-    earlier = ingest(client, place, config, LAST - dt.timedelta(1), with_lag=False)
+    earlier = ingest(Night(client, place, config, LAST - dt.timedelta(1)), with_lag=False)
     assert not place.publish(earlier.date, {**earlier.roles, "features": run.path})
     assert not place.publish(LAST, known.roles)
     assert json.loads((place.path / "CURRENT").read_text())["date"] == str(LAST)
@@ -349,8 +353,8 @@ def test_publish__never_goes_back_nor_loses_a_role(client, place):
 
 def test_features__every_user_has_a_row_and_variants_choose_columns(client, place):
     config = config_of()
-    known = ingest(client, place, config, LAST)
-    features = open_features(score_features(client, place, config, known).path)
+    known = ingest(Night(client, place, config, LAST))
+    features = open_features(score_features(Night(client, place, config, known.date), known).path)
     n_categories = len(read_taxonomy(place.path.parent / "lake" / "taxonomy.csv", 2).categories)
     assert features.n_users == 300
     assert features.n_columns("adv") == 2 * 5 * n_categories + 11
@@ -370,8 +374,8 @@ def test_features__open_with_plain_zarr_and_scipy(client, place):
     import scipy.sparse as sp
 
     config = config_of()
-    known = ingest(client, place, config, LAST)
-    features = open_features(score_features(client, place, config, known).path)
+    known = ingest(Night(client, place, config, LAST))
+    features = open_features(score_features(Night(client, place, config, known.date), known).path)
     group = zarr.open_group(features.path / "part-00001.zarr" / "X", mode="r")
     assert group.attrs["encoding-type"] == "csr_matrix"
     X = sp.csr_matrix((group["data"][:], group["indices"][:], group["indptr"][:]), shape=group.attrs["shape"])

@@ -22,6 +22,7 @@ from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import check_config, write_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.report import write_night_report
@@ -61,7 +62,7 @@ def nights(client, tmp_path_factory):
     config = check_config(CONFIG, "test")
     site.config_path.write_text(write_config(config))
     for number in (5, 6, 8):
-        nightly(client, site, config, day(number))
+        nightly(Night(client, site, config, day(number)))
     return site
 
 
@@ -158,12 +159,12 @@ def test_write_night_report__groups_equal_plain_counts(nights):
 def test_write_night_report__a_rerun_gives_the_same_bytes_without_the_nights_before(client, site):
     before = {path.name: path.read_bytes() for path in site.report_folder(day(8)).iterdir()}
     config = check_config(CONFIG, "test")
-    known = ingest(client, site, config, day(8))
+    known = ingest(Night(client, site, config, day(8)))
     scored = open_run(site.qualifications_folder(day(8)))
     remove_run(site.qualifications_folder(day(6)))
-    write_night_report(client, site, config, known, scored)
+    write_night_report(Night(client, site, config, known.date), known, scored)
     assert {path.name: path.read_bytes() for path in site.report_folder(day(8)).iterdir()} == before
-    write_night_report(client, site, config, known, scored, rebuild=True)
+    write_night_report(Night(client, site, config, known.date), known, scored, rebuild=True)
     assert summary_of(site, 8)["drift"]["date"] == str(day(5))
 
 
@@ -171,16 +172,16 @@ def test_write_night_report__is_measured_again_when_lost_or_with_other_threshold
     path = site.report_folder(day(8)) / "summary.json"
     before = path.read_bytes()
     config = check_config(CONFIG, "test")
-    known = ingest(client, site, config, day(8))
+    known = ingest(Night(client, site, config, day(8)))
     scored = open_run(site.qualifications_folder(day(8)))
     flipped = before.replace(b'"n_users": ', b'"n_users": 1')
     assert flipped != before
     for content in (before[:100], b"[]", b'{"source": "other"}', flipped):
         path.write_bytes(content)
-        write_night_report(client, site, config, known, scored)
+        write_night_report(Night(client, site, config, known.date), known, scored)
         assert path.read_bytes() == before
     strict = check_config({**CONFIG, "report": {"thresholds": {"changed_users": 0.0}}}, "test")
-    write_night_report(client, site, strict, known, scored)
+    write_night_report(Night(client, site, strict, known.date), known, scored)
     changed = next(check for check in summary_of(site, 8)["checks"] if check["name"] == "changed_users")
     assert (changed["limit"], changed["status"]) == (0.0, "warn")
 
@@ -189,10 +190,10 @@ def test_write_night_report__a_damaged_past_night_is_left_out(client, site, capl
     path = site.qualifications_folder(day(5)) / "by_user" / "part-00001.parquet"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     config = check_config(CONFIG, "test")
-    known = ingest(client, site, config, day(6), with_lag=False)
+    known = ingest(Night(client, site, config, day(6)), with_lag=False)
     scored = open_run(site.qualifications_folder(day(6)))
     with caplog.at_level("WARNING", "ammrank_dask.workflows.stages.report"):
-        write_night_report(client, site, config, known, scored, rebuild=True)
+        write_night_report(Night(client, site, config, known.date), known, scored, rebuild=True)
     summary = summary_of(site, 6)
     assert summary["drift"] is None
     assert summary["realised"][0]["measures"] is None
@@ -207,8 +208,10 @@ def test_write_night_report__a_damaged_past_night_is_left_out(client, site, capl
 def test_write_night_report__a_past_night_that_was_never_published_is_not_looked_at(client, site):
     (site.path / "published" / f"date={day(5)}").unlink()
     config = check_config(CONFIG, "test")
-    known = ingest(client, site, config, day(6), with_lag=False)
-    write_night_report(client, site, config, known, open_run(site.qualifications_folder(day(6))), rebuild=True)
+    known = ingest(Night(client, site, config, day(6)), with_lag=False)
+    write_night_report(
+        Night(client, site, config, known.date), known, open_run(site.qualifications_folder(day(6))), rebuild=True
+    )
     assert summary_of(site, 6)["drift"] is None
     assert summary_of(site, 6)["realised"][0]["measures"] is None
 
@@ -233,7 +236,7 @@ def test_draw_report__links_lead_to_files(nights):
 
 def test_write_night_report__other_partitions_and_no_users_table(client, site):
     config = check_config({**CONFIG, "lake": {**CONFIG["lake"], "users": None}, "partitions": 2}, "test")
-    nightly(client, site, config, day(7), rebuild=True)
+    nightly(Night(client, site, config, day(7)), rebuild=True)
     summary = summary_of(site, 7)
     assert summary["drift"] is None
     assert summary["realised"][0]["measures"] is None
@@ -243,11 +246,11 @@ def test_write_night_report__other_partitions_and_no_users_table(client, site):
 def test_write_night_report__users_in_other_partitions_than_the_night_are_not_ranked(client, site):
     scored = open_run(site.qualifications_folder(day(8)))
     config = check_config({**CONFIG, "partitions": 4}, "test")
-    known = ingest(client, site, config, day(8), rebuild=True, with_lag=False)
+    known = ingest(Night(client, site, config, day(8)), rebuild=True, with_lag=False)
     settings = scored.manifest["config"]
     with pytest.raises(BadInput, match="the users must be in the 3 partitions of the qualifications, found 4"):
         rank_by_group(client, held_parts(scored), known.users, settings["categories"], settings["k"])
-    write_night_report(client, site, config, known, scored, rebuild=True)
+    write_night_report(Night(client, site, config, known.date), known, scored, rebuild=True)
     assert summary_of(site, 8)["groups"] == []
 
 
@@ -257,7 +260,7 @@ def test_write_night_report__category_top_n_in_force(client, nights, tmp_path):
     lake = {name: str((nights.path / place).resolve()) for name, place in CONFIG["lake"].items()}
     config = check_config({**CONFIG, "lake": lake, "score": {"k": K, "policy": "category_top_n", "n": 30}}, "test")
     for number in (5, 6):
-        nightly(client, site, config, day(number))
+        nightly(Night(client, site, config, day(number)))
     summary = summary_of(site, 6)
     held, before = held_by_user(site, 6), held_by_user(site, 5)
     measured = summary["policies"]["category_top_n"]
@@ -275,7 +278,7 @@ def test_write_night_report__category_top_n_in_force(client, nights, tmp_path):
     assert "rank_1" not in header
     assert drift["psi"] == 0.0  # every category has its 30 users in both nights
     # Back to the other policy: its exposure is not compared with that of this one.
-    nightly(client, site, check_config({**CONFIG, "lake": lake}, "test"), day(7))
+    nightly(Night(client, site, check_config({**CONFIG, "lake": lake}, "test"), day(7)))
     summary = summary_of(site, 7)
     assert summary["drift"]["date"] == str(day(6))
     assert summary["drift"]["psi"] is None

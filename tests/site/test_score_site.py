@@ -23,6 +23,7 @@ from ammrank_dask.storage.store.runs import finish_run, remove_run
 from ammrank_dask.workflows.explain import command as explain_command
 from ammrank_dask.workflows.score import command as score_command
 from ammrank_dask.workflows.session.config import check_config, write_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.explain import describe_feature, explain_user
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
@@ -65,7 +66,7 @@ def world(client, tmp_path_factory):
     site = Site(folder / "site")
     site.path.mkdir()
     site.config_path.write_text(write_config(config_of()))
-    nightly(client, site, config_of(), NIGHT)
+    nightly(Night(client, site, config_of(), NIGHT))
     return site
 
 
@@ -103,10 +104,10 @@ def test_suppress__users_are_in_no_features_and_no_qualifications(client, world,
     else:
         path.write_text(("user_id\n" if form == "csv" else "") + "".join(f"{user}\n" for user in [*out, out[0]]))
     config = config_of(suppress=path.name)
-    facts = nightly(client, fresh, config, NIGHT)
-    known = ingest(client, fresh, config, NIGHT)
-    assert users_of(score_features(client, fresh, config, known)) == set(all_users(world)) - set(out)
-    trained = users_of(training_features(client, fresh, config, known))
+    facts = nightly(Night(client, fresh, config, NIGHT))
+    known = ingest(Night(client, fresh, config, NIGHT))
+    assert users_of(score_features(Night(client, fresh, config, known.date), known)) == set(all_users(world)) - set(out)
+    trained = users_of(training_features(Night(client, fresh, config, known.date), known))
     assert trained
     assert not trained & set(out)
     quals = open_qualifications(fresh.qualifications_folder(NIGHT))
@@ -117,16 +118,16 @@ def test_suppress__users_are_in_no_features_and_no_qualifications(client, world,
 
 def test_suppress__an_empty_list_leaves_nobody_out(client, world, fresh):
     (fresh.path / "out.txt").write_text("\n")
-    known = ingest(client, fresh, config_of(), NIGHT)
-    run = score_features(client, fresh, config_of(suppress="out.txt"), known)
+    known = ingest(Night(client, fresh, config_of(), NIGHT))
+    run = score_features(Night(client, fresh, config_of(suppress="out.txt"), known.date), known)
     assert users_of(run) == set(all_users(world))
 
 
 def test_suppress__a_changed_list_needs_a_rebuild(client, place):
     (place.path / "out.txt").write_text(f"{all_users(place)[0]}\n")
     with pytest.raises(BadInput, match=r"were written from other input; write them again with .* --rebuild"):
-        nightly(client, place, config_of(suppress="out.txt"), NIGHT)
-    nightly(client, place, config_of(suppress="out.txt"), NIGHT, rebuild=True)
+        nightly(Night(client, place, config_of(suppress="out.txt"), NIGHT))
+    nightly(Night(client, place, config_of(suppress="out.txt"), NIGHT), rebuild=True)
     assert open_qualifications(place.qualifications_folder(NIGHT)).facts["users"] == 299
 
 
@@ -137,9 +138,9 @@ def test_suppress__a_changed_list_needs_a_rebuild(client, place):
 def test_suppress__a_file_that_cannot_be_read_is_refused(client, fresh, text, message):
     if text:
         (fresh.path / "out.txt").write_text(text)
-    known = ingest(client, fresh, config_of(), NIGHT)
+    known = ingest(Night(client, fresh, config_of(), NIGHT))
     with pytest.raises(BadInput, match=message):
-        score_features(client, fresh, config_of(suppress="out.txt"), known)
+        score_features(Night(client, fresh, config_of(suppress="out.txt"), known.date), known)
 
 
 def test_exclude_by_group__holds_in_rankings_and_qualifications(client, world, fresh):
@@ -147,9 +148,9 @@ def test_exclude_by_group__holds_in_rankings_and_qualifications(client, world, f
     kept_out = plain.categories[plain.counts.exposure.sum(axis=1).argmax()]
     code = plain.categories.index(kept_out)
     config = config_of(exclude_by_group={"female": [kept_out]})
-    nightly(client, fresh, config, NIGHT)
-    known = ingest(client, fresh, config, NIGHT)
-    features = open_features(score_features(client, fresh, config, known).path)
+    nightly(Night(client, fresh, config, NIGHT))
+    known = ingest(Night(client, fresh, config, NIGHT))
+    features = open_features(score_features(Night(client, fresh, config, known.date), known).path)
     quals = open_qualifications(fresh.qualifications_folder(NIGHT))
     frame = quals.to_pandas()
     gender = {}
@@ -160,8 +161,8 @@ def test_exclude_by_group__holds_in_rankings_and_qualifications(client, world, f
     assert not (holders == 0).any()
     assert (holders == 1).any()
     assert (frame.groupby("user_id").size() == 4).all()
-    training = open_features(training_features(client, fresh, config, known).path)
-    usual = open_features(training_features(client, fresh, config_of(), known).path)
+    training = open_features(training_features(Night(client, fresh, config, known.date), known).path)
+    usual = open_features(training_features(Night(client, fresh, config_of(), known.date), known).path)
     for i in range(training.n_partitions):
         part, before = training.partition(i), usual.partition(i)
         women = part.gender == 0
@@ -187,7 +188,7 @@ def test_exclude_by_group__holds_in_rankings_and_qualifications(client, world, f
 def test_nightly__refuses_settings_of_score_that_do_not_fit(client, place, score, message):
     before = place.digest()
     with pytest.raises(BadInput, match=message):
-        nightly(client, place, config_of(**score), NIGHT + dt.timedelta(1))
+        nightly(Night(client, place, config_of(**score), NIGHT + dt.timedelta(1)))
     assert place.digest() == before
 
 
@@ -203,7 +204,7 @@ def test_score_users__facts_are_there_for_the_policies_of_the_report(world):
 
 def test_score_users__delta_is_against_the_night_before_and_a_back_fill_changes_nothing(client, place):
     later = NIGHT + dt.timedelta(2)
-    nightly(client, place, config_of(), later)
+    nightly(Night(client, place, config_of(), later))
     quals = open_qualifications(place.qualifications_folder(later))
     first = open_qualifications(place.qualifications_folder(NIGHT))
     assert quals.run.manifest["inputs"]["previous"] == first.run.digest
@@ -213,10 +214,10 @@ def test_score_users__delta_is_against_the_night_before_and_a_back_fill_changes_
             pair = (row["user_id"], row["category"])
             held.add(pair) if row["change"] == "added" else held.remove(pair)
     assert held == {(u, c) for u, _, c, _ in quals.to_pandas().itertuples(index=False)}
-    nightly(client, place, config_of(), NIGHT + dt.timedelta(1))
+    nightly(Night(client, place, config_of(), NIGHT + dt.timedelta(1)))
     assert find_previous(place, later).path.name == f"date={NIGHT + dt.timedelta(1)}"
     before = (quals.path / "manifest.json").read_bytes()
-    nightly(client, place, config_of(), later)
+    nightly(Night(client, place, config_of(), later))
     assert (quals.path / "manifest.json").read_bytes() == before
 
 
@@ -227,10 +228,10 @@ def test_score_users__delta_is_against_the_last_published_night(client, place, m
     with monkeypatch.context() as patched:
         patched.setattr("ammrank_dask.workflows.stages.nightly.write_night_report", fail)
         with pytest.raises(BadInput, match="no report"):
-            nightly(client, place, config_of(), NIGHT + dt.timedelta(1))
+            nightly(Night(client, place, config_of(), NIGHT + dt.timedelta(1)))
     assert place.qualifications_folder(NIGHT + dt.timedelta(1)).is_dir()
     later = NIGHT + dt.timedelta(2)
-    nightly(client, place, config_of(), later)
+    nightly(Night(client, place, config_of(), later))
     first, second = (open_qualifications(place.qualifications_folder(night)) for night in (NIGHT, later))
     assert second.run.manifest["inputs"]["previous"] == first.run.digest
     summary = json.loads((place.report_folder(later) / "summary.json").read_text())
@@ -251,9 +252,9 @@ def test_models_in_use__a_damaged_old_night_keeps_all_models(client, place, capl
 
 
 def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
-    known = ingest(client, place, config_of(), NIGHT)
+    known = ingest(Night(client, place, config_of(), NIGHT))
     model = find_model(place, NIGHT)
-    features = score_features(client, place, config_of(), known)
+    features = score_features(Night(client, place, config_of(), known.date), known)
     remove_run(place.qualifications_folder(NIGHT))
     broken = AMMRank.load(model.path)
     broken.categories_ = [f"other {i}" for i in range(50)]
@@ -261,19 +262,22 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
     written = model.manifest
     model = finish_run(model.path, "model", model.digest, 1, config=written["config"], inputs=written["inputs"])
     with pytest.raises(BadInput, match=r"the model must rank the categories of the features .*; train again"):
-        score_users(client, place, config_of(), known, features, model)
+        score_users(Night(Night(client, place, config_of(), known.date), known, features, model.date), model)
     assert not place.qualifications_folder(NIGHT).exists()
 
 
 def test_score_users__features_with_a_bad_checksum_are_refused(client, place):
-    known = ingest(client, place, config_of(), NIGHT)
-    features = score_features(client, place, config_of(), known)
+    known = ingest(Night(client, place, config_of(), NIGHT))
+    features = score_features(Night(client, place, config_of(), known.date), known)
     chunk = next(path for path in sorted(features.path.rglob("c/0")) if path.stat().st_size > 100)
     data = chunk.read_bytes()
     chunk.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     remove_run(place.qualifications_folder(NIGHT))
     with pytest.raises(BadInput, match=r"is not what was written \(checksum differs\); make it again with --rebuild"):
-        score_users(client, place, config_of(), known, features, find_model(place, NIGHT))
+        score_users(
+            Night(Night(client, place, config_of(), known.date), known, features, find_model(place, NIGHT).date),
+            find_model(place, NIGHT),
+        )
 
 
 def test_score__without_a_model_says_what_to_run(client, fresh):
@@ -332,7 +336,7 @@ def test_explain__refuses_what_is_not_there_and_echoes_no_id(world, arguments, m
 def test_explain__nothing_published_or_features_gone(client, place, tmp_path):
     with pytest.raises(BadInput, match="has nothing published yet; run `ammrank nightly"):
         explain_user(Site(tmp_path), None, "1")
-    nightly(client, place, config_of(), NIGHT + dt.timedelta(1))
+    nightly(Night(client, place, config_of(), NIGHT + dt.timedelta(1)))
     with pytest.raises(BadInput, match="the features from which 2026-01-10 was scored are not kept any more"):
         explain_user(place, NIGHT, str(all_users(place)[0]))
 
@@ -354,5 +358,12 @@ def test_describe_feature__in_words(column, value, words):
 def test_train_model__still_learns_with_limits(client, fresh, world):
     category = open_qualifications(world.qualifications_folder(NIGHT)).categories[0]
     config = config_of(exclude_by_group={"13-17": [category], "unknown-age": [category]})
-    known = ingest(client, fresh, config, NIGHT)
-    assert train_model(client, fresh, config, known).manifest["facts"]["planes"] > 0
+    known = ingest(Night(client, fresh, config, NIGHT))
+    assert (
+        train_model(
+            Night(client, fresh, config, known.date),
+            known,
+            training_features(Night(client, fresh, config, known.date), known),
+        ).manifest["facts"]["planes"]
+        > 0
+    )

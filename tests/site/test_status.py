@@ -18,6 +18,7 @@ from ammrank_dask.storage.store.atomic import private_files, write_text
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.workflows.nightly import command as night_command
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.notify import announce
 from ammrank_dask.workflows.session.options import nights_options
 from ammrank_dask.workflows.session.record import record_night
@@ -58,9 +59,9 @@ def site(client, tmp_path_factory):
     place.path.mkdir(mode=0o755)
     write_text(place.config_path, write_config(check_config(CONFIG, "test")))
     with private_files(), place.exclusive():
-        nightly(client, place, load_config(place.config_path), day(5))
+        nightly(Night(client, place, load_config(place.config_path), day(5)))
         with pytest.raises(BadInput):
-            nightly(client, place, check_config({**CONFIG, "score": {"k": 51}}, "test"), day(6))
+            nightly(Night(client, place, check_config({**CONFIG, "score": {"k": 51}}, "test"), day(6)))
     return place
 
 
@@ -287,7 +288,7 @@ def test_nightly__several_nights_by_the_command_end_as_one_by_one(client, site, 
     facts = json.loads(done.stdout)
     assert (facts["nights"], facts["date"], facts["published"]) == (2, str(day(5)), True)
     for number in (4, 5):
-        nightly(client, places[1], load_config(places[1].config_path), day(number))
+        nightly(Night(client, places[1], load_config(places[1].config_path), day(number)))
     assert places[0].digest() == places[1].digest()
     assert [read_attempt(places[0].run_folder(day(number)))["status"] for number in (4, 5)] == ["done", "done"]
 

@@ -11,6 +11,8 @@ from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.train import train_model
 from ammrank_dask.workflows.train import command
@@ -69,11 +71,25 @@ def test_train_model__begins_with_the_model_given_unless_told_otherwise(site):
     ):
         warm_config = check_config(content_of(site.path.parent), "test")
         cold_config = check_config(content_of(site.path.parent, warm_start=False), "test")
-        known = ingest(client, site, warm_config, before)
-        first = train_model(client, site, warm_config, known)
-        known = ingest(client, site, warm_config, date)
-        warm = train_model(client, site, warm_config, known, start=first)
-        cold = train_model(client, site, cold_config, known, start=first)
+        known = ingest(Night(client, site, warm_config, before))
+        first = train_model(
+            Night(client, site, warm_config, known.date),
+            known,
+            training_features(Night(client, site, warm_config, known.date), known),
+        )
+        known = ingest(Night(client, site, warm_config, date))
+        warm = train_model(
+            Night(client, site, warm_config, known.date),
+            known,
+            training_features(Night(client, site, warm_config, known.date), known),
+            start=first,
+        )
+        cold = train_model(
+            Night(client, site, cold_config, known.date),
+            known,
+            training_features(Night(client, site, cold_config, known.date), known),
+            start=first,
+        )
     assert first.manifest["inputs"]["start"] is None
     assert warm.manifest["inputs"]["start"] == first.digest
     assert cold.manifest["inputs"]["start"] is None

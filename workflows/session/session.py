@@ -1,10 +1,11 @@
-"""Open what every computing command on a site needs: its config, the lock, the cluster and the progress display."""
+"""Open what a command computes with: the site, locked, and the cluster, as soon as one is needed."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from dataclasses import dataclass
+import datetime as dt
+import functools
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from distributed import Client
@@ -13,27 +14,55 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.tasks import Progress
 from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import Config, load_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.progress import progress_for
 
 
-@dataclass(frozen=True)
 class Session:
     """A site that is held against other runs, and the cluster to work on it."""
 
-    site: Site
-    config: Config
-    client: Client
-    progress: Progress
+    def __init__(self, site: Site, config: Config, start: Callable[[], tuple[Client, Progress]]) -> None:
+        self.site = site
+        self.config = config
+        self._start = start
+
+    @functools.cached_property
+    def _started(self) -> tuple[Client, Progress]:
+        return self._start()
+
+    @property
+    def client(self) -> Client:
+        """The cluster; it starts when it is asked for the first time."""
+        return self._started[0]
+
+    @property
+    def progress(self) -> Progress:
+        """Whom to tell how far it is."""
+        return self._started[1]
+
+    def night(self, date: dt.date) -> Night:
+        """Return one night of the site, on the cluster."""
+        return Night(self.client, self.site, self.config, date, self.progress)
 
 
 @contextlib.contextmanager
 def open_session(path: Path, *, cluster: str | None, as_json: bool, quiet: bool) -> Iterator[Session]:
-    """Read the config first, so that a mistake in it costs no cluster; then lock the site and open the cluster."""
+    """Read the config first, so that a mistake in it costs no lock and no cluster; then lock the site."""
     site = Site(path)
     config = load_config(site.config_path)
-    with (
-        site.exclusive(),
-        open_cluster(cluster, path, quiet) as client,
-        progress_for(quiet, as_json) as progress,
-    ):
-        yield Session(site, config, client, progress)
+    with site.exclusive(), open_lazily(cluster, path, as_json=as_json, quiet=quiet) as start:
+        yield Session(site, config, start)
+
+
+@contextlib.contextmanager
+def open_lazily(
+    cluster: str | None, site: Path | None, *, as_json: bool, quiet: bool
+) -> Iterator[Callable[[], tuple[Client, Progress]]]:
+    """Yield what starts the cluster and the progress; both end with the block."""
+    with contextlib.ExitStack() as stack:
+
+        def start() -> tuple[Client, Progress]:
+            client = stack.enter_context(open_cluster(cluster, site, quiet))
+            return client, stack.enter_context(progress_for(quiet, as_json))
+
+        yield start

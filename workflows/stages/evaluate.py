@@ -22,22 +22,18 @@ from ammrank_dask.methods.registry import REFERENCE
 from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
-from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
 from ammrank_dask.tasks import Progress
-from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.train import too_little_history
+from ammrank_dask.workflows.stages.train import require_history
 
 TABLE_VARIANT = "table"
 
 
 def evaluate_site(
-    client: Any,
-    site: Site,
-    config: Config,
-    date: dt.date,
+    night: Night,
     *,
     variants: Sequence[str],
     methods: Sequence[str],
@@ -45,18 +41,16 @@ def evaluate_site(
     seed: int,
     truth: Path | None,
     scratch: Path,
-    progress: Progress,
 ) -> dict[str, Any]:
     """Return the comparison on the users who clicked in the label window that ends with a date.
 
     The site is held only while its features are read; methods then work on decoded rows.
     """
-    with site.exclusive():
-        known = ingest(client, site, config, date, progress=progress)
-        reason = too_little_history(config, known)
-        if reason is not None:
-            raise BadInput(reason)
-        features = open_features(training_features(client, site, config, known, progress=progress).path)
+    client, progress = night.client, night.progress
+    with night.site.exclusive():
+        ingested = ingest(night)
+        require_history(night.config, ingested)
+        features = open_features(training_features(night, ingested).path)
         chosen = list(dict.fromkeys(variants)) or _default_variants(features)
         for variant in chosen:
             check_variant(features, variant)
@@ -64,14 +58,14 @@ def evaluate_site(
             variant: prepare_features(client, features, variant, scratch / variant, n_folds=n_folds, progress=progress)
             for variant in chosen
         }
-        floor = _measure_floor(client, features, config, site, date, truth, n_folds, progress)
+        floor = _measure_floor(night, features, truth, n_folds)
     found = {
         variant: compare_methods(client, rows, methods, stage=f"evaluate-{variant}", seed=seed, progress=progress)
         for variant, rows in prepared.items()
     }
     source = {
         "kind": "site",
-        "date": str(date),
+        "date": str(night.date),
         "features": features.run.digest,
         "labelled_users": features.n_users,
         "tuning_users": next(iter(prepared.values())).n_tuning,
@@ -135,18 +129,10 @@ def _default_variants(features: Features) -> list[str]:
     return [AD_VIEW_GROUP, f"no-{AD_VIEW_GROUP}"] if has_views else [f"no-{AD_VIEW_GROUP}"]
 
 
-def _measure_floor(
-    client: Any,
-    features: Features,
-    config: Config,
-    site: Site,
-    date: dt.date,
-    truth: Path | None,
-    n_folds: int,
-    progress: Progress,
-) -> dict[str, Any]:
+def _measure_floor(night: Night, features: Features, truth: Path | None, n_folds: int) -> dict[str, Any]:
     """Return the floor and the digest of the world when the lake is a simulated one, else nothing for both."""
-    lake = (site.path / config.lake.events).resolve().parent
+    config = night.config
+    lake = (night.site.path / config.lake.events).resolve().parent
     folder = lake.with_name(f"{lake.name}-truth") if truth is None else truth
     simulation = read_simulation(folder)
     if simulation is None:
@@ -156,11 +142,11 @@ def _measure_floor(
     if set(features.categories) - set(simulation["categories"]):
         return {"floor": None, "simulation": None}
     share = tuning_share(features.n_users)
-    floor = measure_floor(client, features, folder, n_folds=n_folds, tuning_share=share, progress=progress)
+    floor = measure_floor(night.client, features, folder, n_folds=n_folds, tuning_share=share, progress=night.progress)
     parameters = simulation["parameters"]
     last = dt.date.fromisoformat(parameters["start"]) + dt.timedelta(parameters["days"] - 1)
     # Expected clicks are of the last label window of the lake only; tastes do not change with time.
-    if last != date or parameters["label_days"] != config.label.days or parameters["alpha"] != config.alpha:
+    if last != night.date or parameters["label_days"] != config.label.days or parameters["alpha"] != config.alpha:
         floor.pop("expected_clicks", None)
     described = {"world": simulation["world"], "parameters": parameters}
     return {"floor": describe_floor(floor), "simulation": described}

@@ -13,37 +13,36 @@ from ammrank_dask.features.build import FeatureSource, build_features
 from ammrank_dask.features.eligibility import Limits, limits_by_name
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_file, digest_of
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
-from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings, lake_path
 from ammrank_dask.workflows.stages.ingest import Ingested
 
 
-def score_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
+def score_features(night: Night, ingested: Ingested) -> Run:
     """Build the features of every user to be scored, at the end of the ingested date."""
-    suppressed, digest = suppressed_users(site, config, known)
+    suppressed, digest = suppressed_users(night, ingested)
     source = FeatureSource(
-        known.date,
-        known.head,
+        ingested.date,
+        ingested.head,
         (),
-        known.users,
-        config.score.users == "all",
-        id_kind=known.id_kind,
+        ingested.users,
+        night.config.score.users == "all",
+        id_kind=ingested.id_kind,
         suppressed=suppressed,
     )
-    inputs = {"state": known.head.digest, "users": known.users.digest if known.users else None, **digest}
-    return _build(client, site, config, known, _plan(config, known, source, inputs), progress)
+    inputs = {"state": ingested.head.digest, "users": ingested.users.digest if ingested.users else None, **digest}
+    return _build(night, ingested, _plan(night.config, ingested, source, inputs))
 
 
-def training_features(client: Any, site: Site, config: Config, known: Ingested, *, progress: Progress = silent) -> Run:
+def training_features(night: Night, ingested: Ingested) -> Run:
     """Build the features at the end of the lag date of the users who clicked in the label window after it."""
-    return _build(client, site, config, known, plan_training_features(site, config, known), progress)
+    return _build(night, ingested, _plan_training(night, ingested), stage="training_features")
 
 
 @dataclass(frozen=True)
@@ -55,47 +54,48 @@ class PlannedFeatures:
     digest: str
 
 
-def plan_training_features(site: Site, config: Config, known: Ingested) -> PlannedFeatures:
-    """Return what `training_features` would build, so that one can ask whether it is needed."""
-    if known.lag is None:
+def _plan_training(night: Night, ingested: Ingested) -> PlannedFeatures:
+    config = night.config
+    if ingested.lag is None:
         raise BadInput(
-            f"the site knows {len(known.history)} days, a label window takes {config.label.days} and features some"
+            f"the site knows {len(ingested.history)} days, a label window takes {config.label.days} and features some"
             " before it; ingest more days or set label.days"
         )
-    lag_date = known.date - dt.timedelta(config.label.days)
-    window = [(day, digest) for day, digest in known.history if day > lag_date]
-    suppressed, suppress_digest = suppressed_users(site, config, known)
-    limits = ranking_limits(config, known.taxonomy.categories)
+    lag_date = ingested.date - dt.timedelta(config.label.days)
+    window = [(day, digest) for day, digest in ingested.history if day > lag_date]
+    suppressed, suppress_digest = suppressed_users(night, ingested)
+    limits = ranking_limits(config, ingested.taxonomy.categories)
     source = FeatureSource(
         lag_date,
-        known.lag,
+        ingested.lag,
         (),
-        known.users,
+        ingested.users,
         False,
-        label_days=tuple((day, known.days[day]) for day, _ in window),
+        label_days=tuple((day, ingested.days[day]) for day, _ in window),
         min_categories=config.label.min_categories,
-        id_kind=known.id_kind,
+        id_kind=ingested.id_kind,
         suppressed=suppressed,
         limits=limits,
     )
     inputs = {
-        "state": known.lag.digest,
-        "users": known.users.digest if known.users else None,
+        "state": ingested.lag.digest,
+        "users": ingested.users.digest if ingested.users else None,
         "label_days": [[str(day), digest] for day, digest in window],
         **suppress_digest,
         **({"exclude_by_group": config.score.exclude_by_group} if limits.exclude_by_group else {}),
     }
-    return _plan(config, known, source, inputs)
+    return _plan(config, ingested, source, inputs)
 
 
-def suppressed_users(site: Site, config: Config, known: Ingested) -> tuple[dict[int, UserIds], dict[str, str]]:
+def suppressed_users(night: Night, ingested: Ingested) -> tuple[dict[int, UserIds], dict[str, str]]:
     """Return the users to leave out, by partition, and what identifies them among the inputs of a run."""
+    config = night.config
     if config.score.suppress is None:
         return {}, {}
-    path = lake_path(site, config.score.suppress)
+    path = lake_path(night.site, config.score.suppress)
     if not path.is_file():
         raise BadInput(f"score.suppress must name a file of user ids, found none at {path}; write it or set null")
-    ids = read_user_list(path, known.id_kind, may_be_empty=True)
+    ids = read_user_list(path, ingested.id_kind, may_be_empty=True)
     home = partition_of(ids, config.partitions)
     by_partition = {int(i): ids.take(np.flatnonzero(home == i)) for i in np.unique(home)}
     return by_partition, {"suppress": digest_file(path)}
@@ -109,8 +109,8 @@ def ranking_limits(config: Config, categories: Sequence[str]) -> Limits:
         raise BadInput(f"score.{error}") from None
 
 
-def _plan(config: Config, known: Ingested, source: FeatureSource, inputs: dict[str, Any]) -> PlannedFeatures:
-    settings = feature_settings(config, known.taxonomy)
+def _plan(config: Config, ingested: Ingested, source: FeatureSource, inputs: dict[str, Any]) -> PlannedFeatures:
+    settings = feature_settings(config, ingested.taxonomy)
     digest = digest_of(
         [inputs, settings.columns.to_json(), settings.alpha, settings.intensity, settings.normalize,
          source.all_users, source.min_categories, config.partitions]
@@ -118,17 +118,16 @@ def _plan(config: Config, known: Ingested, source: FeatureSource, inputs: dict[s
     return PlannedFeatures(source, inputs, digest)
 
 
-def _build(
-    client: Any, site: Site, config: Config, known: Ingested, planned: PlannedFeatures, progress: Progress
-) -> Run:
+def _build(night: Night, ingested: Ingested, planned: PlannedFeatures, *, stage: str = "features") -> Run:
     return build_features(
-        client,
+        night.client,
         planned.source,
-        feature_settings(config, known.taxonomy),
-        site.run("features", planned.source.date, planned.digest),
+        feature_settings(night.config, ingested.taxonomy),
+        night.site.run("features", planned.source.date, planned.digest),
         planned.digest,
         click_group=CLICK_GROUP,
-        n_partitions=config.partitions,
+        n_partitions=night.config.partitions,
         inputs=planned.inputs,
-        progress=progress,
+        stage=stage,
+        progress=night.progress,
     )

@@ -6,57 +6,48 @@ import datetime as dt
 from typing import Any
 
 from ammrank_dask.features.store import open_features
-from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.training.gate import GateResult, compare_models, is_no_worse
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import fits, model_date
 
 
 def choose_model(
-    client: Any,
-    site: Site,
-    config: Config,
-    known: Ingested,
-    champion: Run | None,
-    challenger: Run,
-    *,
-    progress: Progress = silent,
+    night: Night, ingested: Ingested, features: Run, champion: Run | None, challenger: Run
 ) -> tuple[Run, str]:
     """Return the model that scores, and why as a sentence; a comparison is kept as the verdict of the date.
 
     Without a champion, or with one of other categories or features, there is nothing to compare.
     """
+    config = night.config
     if champion is None:
         return challenger, "no model before it"
-    if not fits(champion, config, known.taxonomy):
+    if not fits(champion, config, ingested.taxonomy):
         return challenger, f"the model of {model_date(champion)} has other categories or features and was not compared"
     settings = {"k": config.score.k, **config.gate.model_dump()}
-    verdict = read_verdict(site, known.date)
+    verdict = read_verdict(night.site, night.date)
     if verdict is None or (verdict.champion, verdict.challenger, verdict.facts["settings"]) != (
         champion.digest,
         challenger.digest,
         settings,
     ):
-        features = training_features(client, site, config, known, progress=progress)
         old, new = compare_models(
-            client,
+            night.client,
             open_features(features.path),
             champion=champion.path,
             challenger=challenger.path,
             k=config.score.k,
-            progress=progress,
+            progress=night.progress,
         )
         verdict = _judge(config, champion, challenger, old, new, settings)
-        write_verdict(site, known.date, verdict, settings)
+        write_verdict(night.site, night.date, verdict, settings)
     return challenger if verdict.accepted else champion, verdict.facts["reason"]
 
 
-def is_due(site: Site, champion: Run | None, config: Config, known: Ingested) -> bool:
+def is_due(night: Night, champion: Run | None, ingested: Ingested) -> bool:
     """Tell whether there is no model in use, it is of other features, or the last training is long enough ago.
 
     A training whose model the gate turned down counts. Only what was known before this night decides, so that a rerun
@@ -64,11 +55,11 @@ def is_due(site: Site, champion: Run | None, config: Config, known: Ingested) ->
     """
     if champion is None:
         return True
-    if not fits(champion, config, known.taxonomy):
+    if not fits(champion, night.config, ingested.taxonomy):
         return True
-    judged = [date for date in verdict_dates(site) if date < known.date]
+    judged = [date for date in verdict_dates(night.site) if date < night.date]
     last = max([dt.date.fromisoformat(model_date(champion)), *judged])
-    return (known.date - last).days >= config.train.every_nights
+    return (night.date - last).days >= night.config.train.every_nights
 
 
 def _judge(

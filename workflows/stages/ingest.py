@@ -2,39 +2,41 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.ingest.events import DayPlan, ingest_days, scan_files
-from ammrank_dask.ingest.fold import FoldPlan, find_base, fold_states, history_of, state_digest
+from ammrank_dask.ingest.fold import fold_states
 from ammrank_dask.ingest.intake import IngestSettings
 from ammrank_dask.ingest.users import ingest_users
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
-from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.atomic import digest_of, read_json
 from ammrank_dask.storage.store.registry import DAY, STATE
-from ammrank_dask.storage.store.runs import Run, is_finished, open_run
-from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
 from ammrank_dask.workflows.cluster.memory_check import check_memory
-from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import (
     event_mapping,
-    first_change,
     lake_path,
     people_mapping,
     site_taxonomy,
     state_settings,
 )
-from ammrank_dask.workflows.stages.lost_history import refuse_lost_history
-
-ONE_DAY = dt.timedelta(days=1)
+from ammrank_dask.workflows.stages.history import (
+    HistorySettings,
+    IngestPlan,
+    find_lost_days,
+    fitting_states,
+    plan_ingest,
+)
 
 
 @dataclass(frozen=True)
@@ -64,200 +66,153 @@ class Ingested:
         return {"bridged days": ", ".join(days)} if days else {}
 
 
-def ingest(
-    client: Any,
-    site: Site,
-    config: Config,
-    date: dt.date,
-    *,
-    rebuild: bool = False,
-    forget_history: bool = False,
-    with_lag: bool = True,
-    progress: Progress = silent,
-) -> Ingested:
-    """Ingest the days up to `date` that are new or changed, and fold them into the states at `date` and at its lag.
+def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False, with_lag: bool = True) -> Ingested:
+    """Ingest the days up to the date that are new or changed, and fold them into the states at it and at its lag.
 
-    Without `with_lag` only the state at `date` is made: enough for features of a day that is long past.
+    Without `with_lag` only the state at the date is made: enough for features of a day that is long past.
     Raises BadInput when a setting changed or a day changed that is older than any state, unless `rebuild`; and when
     `rebuild` would lose days that only the states remember, unless `forget_history`.
     """
+    site, config = night.site, night.config
     taxonomy = site_taxonomy(site, config)
-    settings = state_settings(config, taxonomy)
+    settings = _history_settings(night, taxonomy)
     if rebuild:
         if not forget_history:
-            refuse_lost_history(site, config, settings, date)
+            _refuse_lost_history(night, settings)
         site.remove_damaged()
         shutil.rmtree(site.scratch, ignore_errors=True)
-    check_memory(client, site, config, date, len(taxonomy.categories))
+    check_memory(night.client, site, config, night.date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
-    states = [] if rebuild else _states_of(site, settings, date)
-    files = _scan_lake(client, site, config, mapping, date, progress)
-    history = _write_history(site, files, states, settings, config, date)
-    lag_date = date - dt.timedelta(config.label.days)
-    lag_history = [(day, digest) for day, digest in history if day <= lag_date] if with_lag else []
+    kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
+    states = fitting_states(kept, settings)
+    files = _scan_lake(night, mapping)
+    plan = plan_ingest(files, states, settings, night.date, with_lag=with_lag)
+    days = _ingest_days(night, mapping, settings, files, plan)
+    id_kind = _id_kind(days.values(), states, settings)
+    head, lag = _fold(night, mapping, settings, plan, days, id_kind)
+    users = _ingest_people(night)
+    history = list(plan.head.history)
+    ingested = Ingested(night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind)
+    _refuse_mixed_ids(ingested)
+    return ingested
 
-    base, n_base = find_base(states, history)
-    lag_base, n_lag_base = find_base(states, lag_history)
-    if base is None:
-        _refuse_changed_past(states, history, site, date)
-    needed = {day for day, _ in [*history[n_base:], *lag_history[n_lag_base:]]}
-    if with_lag:
-        needed |= {day for day, _ in history if day > lag_date}
-    days = _ingest_needed(client, site, config, mapping, settings, files, history, needed, progress)
-    id_kind = _id_kind(days.values(), states)
 
-    head_path = site.run("state", date, state_digest(settings, history))
-    plans = [FoldPlan(base, tuple((d, days[d]) for d, _ in history[n_base:]), {date: head_path})]
-    lag_path = None
-    if lag_history:
-        lag_path = site.run("state", lag_history[-1][0], state_digest(settings, lag_history))
-        if lag_base is base:
-            plans = [FoldPlan(base, plans[0].days, {lag_history[-1][0]: lag_path, date: head_path})]
-        else:
-            lag_days = tuple((d, days[d]) for d, _ in lag_history[n_lag_base:])
-            plans.append(FoldPlan(lag_base, lag_days, {lag_history[-1][0]: lag_path}))
-    fold_states(
-        client,
-        [plan for plan in plans if plan.days],
-        history=history,
-        settings=settings,
-        alpha=config.alpha,
-        max_age_days=config.state.max_age_days,
-        n_partitions=config.partitions,
-        id_kind=id_kind,
-        n_cells=mapping.n_cells,
-        progress=progress,
+def _history_settings(night: Night, taxonomy: Taxonomy) -> HistorySettings:
+    return HistorySettings(
+        state_settings(night.config, taxonomy),
+        night.config.label.days,
+        night.config.lake.missing_days != "refuse",
+        f"`ammrank ingest {night.site.path} --date {night.date} --rebuild`",
     )
-    users = _ingest_people(client, site, config, progress)
-    lag = open_run(lag_path, STATE.kind) if lag_path is not None else None
-    result = Ingested(date, taxonomy, settings, history, days, open_run(head_path, STATE.kind), lag, users, id_kind)
-    _refuse_mixed_ids(result)
-    return result
 
 
-def _states_of(site: Site, settings: dict[str, Any], date: dt.date) -> list[Run]:
-    """Return the states that fit the settings; refuse to go on when there are only others."""
-    states = [open_run(path, STATE.kind) for path in site.finished_runs("state")]
-    changes = [first_change(run.manifest["config"], settings) for run in states]
-    fitting = [run for run, change in zip(states, changes, strict=True) if change is None]
-    if states and not fitting:
+def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
+    """Refuse to fold again what the lake no longer has."""
+    folders = list_days(lake_path(night.site, night.config.lake.events), night.config.lake.date_key)
+    in_lake = {day for day, folder in folders.items() if list_files(folder)}
+    manifests = []
+    for path in night.site.finished_runs("state"):
+        with contextlib.suppress(DamagedStore):  # not open_run, which refuses a damaged state
+            manifests.append(read_json(path / MANIFEST))
+    lost = find_lost_days(manifests, in_lake, settings.state, night.date)
+    if lost:
         raise BadInput(
-            f"the state of {states[-1].manifest['config']['date']} was built when {changes[-1]};"
-            f" rebuild with `ammrank ingest {site.path} --date {date} --rebuild`"
+            f"the lake no longer has {len(lost):,} of the days that the state remembers, from {min(lost)} to"
+            f" {max(lost)}, and begins with {min(in_lake, default='none')}; --rebuild would lose them: put them back in"
+            f" the lake, or go on without them with"
+            f" `ammrank ingest {night.site.path} --date {night.date} --rebuild --forget-history`"
         )
-    return fitting
 
 
-def _scan_lake(
-    client: Any, site: Site, config: Config, mapping: EventMapping, date: dt.date, progress: Progress
-) -> dict[dt.date, tuple[FileFacts, ...]]:
-    events = lake_path(site, config.lake.events)
-    folders = list_days(events, config.lake.date_key)
+def _scan_lake(night: Night, mapping: EventMapping) -> dict[dt.date, tuple[FileFacts, ...]]:
+    site, date = night.site, night.date
+    folders = list_days(lake_path(site, night.config.lake.events), night.config.lake.date_key)
     if min(folders) > date and not site.finished_runs("state"):
         raise BadInput(f"the lake has no events up to {date}; its first day is {min(folders)}")
     folders = {day: folder for day, folder in folders.items() if day <= date}
-    cache = site.path / "days" / "scanned.json"
     columns = mapping.columns
     names = (columns.user_id, columns.group, columns.category, columns.timestamp)
-    known = load_scanned(cache, names)
     listed = [(day, path, folder) for day, folder in folders.items() for path in list_files(folder)]
-    wanted = [(path, path.relative_to(folder).as_posix()) for _, path, folder in listed]
-    scanned = scan_files(client, wanted, names, known, progress=progress)
-    if any(known.get(file.path) != file for file in scanned):
-        save_scanned(cache, names, {**known, **{file.path: file for file in scanned}}.values())
+    paths = [(path, path.relative_to(folder).as_posix()) for _, path, folder in listed]
     files: dict[dt.date, list[FileFacts]] = {}
-    for (day, _, _), file in zip(listed, scanned, strict=True):
+    for (day, _, _), file in zip(listed, _scan(night, "days", paths, names, keep=True), strict=True):
         files.setdefault(day, []).append(file)
-    return {day: tuple(found) for day, found in files.items()}
+    return {day: tuple(of_day) for day, of_day in files.items()}
 
 
-def _write_history(
-    site: Site,
-    files: dict[dt.date, tuple[FileFacts, ...]],
-    states: Sequence[Run],
-    settings: dict[str, Any],
-    config: Config,
-    date: dt.date,
-) -> list[tuple[dt.date, str | None]]:
-    """Return every day from the first one known up to `date` with the digest of its input."""
-    longest = max(states, key=lambda run: len(run.manifest["inputs"]), default=None)
-    remembered = dict(history_of(longest)) if longest is not None else {}
-    known = [*remembered, *files]
-    if not known or min(known) > date:
-        raise BadInput(f"the lake has no parquet files up to {date}; check lake.events and --date")
-    first = min(remembered, default=min(known))
-    if min(files, default=first) < first:
-        raise BadInput(
-            f"the events of {min(files)} came after the state was begun with {first};"
-            f" rebuild with `ammrank ingest {site.path} --date {date} --rebuild`"
-        )
-    settings_digest = digest_of(settings)
-    history: list[tuple[dt.date, str | None]] = []
-    missing = []
-    day = first
-    while day <= date:
-        # A day that the lake has dropped since is known from the state; one that came late is new input.
-        if day in files:
-            history.append((day, day_digest(settings_digest, files[day])))
-        else:
-            history.append((day, remembered.get(day)))
-            if day not in remembered:
-                missing.append(day)
-        day += ONE_DAY
-    if missing and config.lake.missing_days == "refuse":
-        shown = ", ".join(str(day) for day in missing[:3]) + (" …" if len(missing) > 3 else "")
-        raise BadInput(
-            f"the lake has no events for {shown}; add them, or set lake.missing_days: bridge to go on without"
-        )
-    return history
+def _scan(
+    night: Night, folder: str, paths: Sequence[tuple[Path, str]], columns: Sequence[str], *, keep: bool
+) -> list[FileFacts]:
+    """Scan the files that are new or changed since the last time; with `keep` remember files that are gone, too."""
+    cache = night.site.path / folder / "scanned.json"
+    before = load_scanned(cache, columns)
+    scanned = scan_files(night.client, paths, columns, before, progress=night.progress)
+    if any(before.get(file.path) != file for file in scanned):
+        now = {file.path: file for file in scanned}
+        save_scanned(cache, columns, ({**before, **now} if keep else now).values())
+    return scanned
 
 
-def _refuse_changed_past(
-    states: Sequence[Run], history: Sequence[tuple[dt.date, str | None]], site: Site, date: dt.date
-) -> None:
-    now = dict(history)
-    for run in states:
-        changed = [day for day, digest in history_of(run) if day in now and now[day] != digest]
-        if changed:
-            raise BadInput(
-                f"the events of {changed[0]} changed after they were folded into every state that is kept;"
-                f" rebuild with `ammrank ingest {site.path} --date {date} --rebuild`"
-            )
-
-
-def _ingest_needed(
-    client: Any,
-    site: Site,
-    config: Config,
+def _ingest_days(
+    night: Night,
     mapping: EventMapping,
-    settings: dict[str, Any],
-    files: dict[dt.date, tuple[FileFacts, ...]],
-    history: Sequence[tuple[dt.date, str | None]],
-    needed: set[dt.date],
-    progress: Progress,
+    settings: HistorySettings,
+    files: Mapping[dt.date, Sequence[FileFacts]],
+    plan: IngestPlan,
 ) -> dict[dt.date, Run | None]:
-    plans = []
-    for day, digest in history:
-        if day not in needed or digest is None:
+    """Return the partials of the planned days, None for a day that is bridged; make those that are not there."""
+    day_plans = []
+    for day, digest in plan.head.history:
+        if day not in plan.days or digest is None:
             continue
-        run = site.day_run(day, digest)
+        run = night.site.day_run(day, digest)
         if day not in files and not is_finished(run):
             raise BadInput(f"the events of {day} are needed again and no longer in the lake; put them back")
-        plans.append(DayPlan(day, files.get(day, ()), run, digest))
-    if config.lake.duplicates == "refuse":
-        _refuse_duplicates(files, {plan.date for plan in plans if not is_finished(plan.run)})
-    ingest_days(client, plans, mapping, _ingest_settings(site, config, settings), alpha=config.alpha, progress=progress)
-    days: dict[dt.date, Run | None] = {day: None for day in needed}
-    for plan in plans:
-        days[plan.date] = open_run(plan.run, DAY.kind)
+        day_plans.append(DayPlan(day, tuple(files.get(day, ())), run, digest))
+    if night.config.lake.duplicates == "refuse":
+        _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
+    intake = _ingest_settings(night, settings.state)
+    ingest_days(night.client, day_plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
+    days: dict[dt.date, Run | None] = {day: None for day in plan.days}
+    for day_plan in day_plans:
+        days[day_plan.date] = open_run(day_plan.run, DAY.kind)
     return days
 
 
-def _refuse_duplicates(files: dict[dt.date, tuple[FileFacts, ...]], days: set[dt.date]) -> None:
+def _fold(
+    night: Night,
+    mapping: EventMapping,
+    settings: HistorySettings,
+    plan: IngestPlan,
+    days: Mapping[dt.date, Run | None],
+    id_kind: str,
+) -> tuple[Run, Run | None]:
+    """Make the planned states and return them: head, and lag if it is planned."""
+    head_path, lag_path = (
+        None if state is None else night.site.run("state", state.date, state.digest(settings))
+        for state in (plan.head, plan.lag)
+    )
+    assert head_path is not None
+    fold_states(
+        night.client,
+        plan.fold_plans(days, head_path, lag_path),
+        history=plan.head.history,
+        settings=settings.state,
+        alpha=night.config.alpha,
+        max_age_days=night.config.state.max_age_days,
+        n_partitions=night.config.partitions,
+        id_kind=id_kind,
+        n_cells=mapping.n_cells,
+        progress=night.progress,
+    )
+    return open_run(head_path, STATE.kind), None if lag_path is None else open_run(lag_path, STATE.kind)
+
+
+def _refuse_duplicates(files: Mapping[dt.date, Sequence[FileFacts]], days: set[dt.date]) -> None:
     """Refuse a file of new days that is there twice: a day that was copied, or a delivery that was repeated."""
     first: dict[str, tuple[dt.date, FileFacts]] = {}
-    for day, found in files.items():
-        for file in (file for file in found if sum(file.rows)):
+    for day, of_day in files.items():
+        for file in (file for file in of_day if sum(file.rows)):
             other_day, other = first.setdefault(file.digest, (day, file))
             if other is not file and days & {day, other_day}:
                 raise BadInput(
@@ -266,32 +221,30 @@ def _refuse_duplicates(files: dict[dt.date, tuple[FileFacts, ...]], days: set[dt
                 )
 
 
-def _id_kind(days: Any, states: Sequence[Run]) -> str:
+def _id_kind(days: Iterable[Run | None], states: Sequence[Run], settings: HistorySettings) -> str:
     kinds = {run.manifest["config"]["id_kind"] for run in [*days, *states] if run is not None and run.nnz}
     if len(kinds) > 1:
         raise BadInput(
-            "user ids were integers on some days and strings on others; convert the log and rebuild with --rebuild"
+            "user ids were integers on some days and strings on others; convert the log and rebuild with"
+            f" {settings.rebuild_command}"
         )
     return kinds.pop() if kinds else "int64"
 
 
-def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) -> Run | None:
+def _ingest_people(night: Night) -> Run | None:
+    config = night.config
     if config.lake.users is None:
         return None
-    place = lake_path(site, config.lake.users)
-    if not place.exists():
-        raise BadInput(f"there is no users table at {place}; set lake.users (null for no demographics)")
+    table = lake_path(night.site, config.lake.users)
+    if not table.exists():
+        raise BadInput(f"there is no users table at {table}; set lake.users (null for no demographics)")
     mapping = people_mapping(config)
-    cache = site.path / "users" / "scanned.json"
-    known = load_scanned(cache, mapping.columns)
-    folder = place if place.is_dir() else place.parent
-    paths = list_files(place) if place.is_dir() else [place]
+    folder = table if table.is_dir() else table.parent
+    paths = list_files(table) if table.is_dir() else [table]
     if not paths:
-        raise BadInput(f"{place} has no parquet files; set lake.users (null for no demographics)")
-    wanted = [(path, path.relative_to(folder).as_posix()) for path in paths]
-    files = scan_files(client, wanted, mapping.columns, known, progress=progress)
-    if any(known.get(file.path) != file for file in files):
-        save_scanned(cache, mapping.columns, files)
+        raise BadInput(f"{table} has no parquet files; set lake.users (null for no demographics)")
+    named = [(path, path.relative_to(folder).as_posix()) for path in paths]
+    files = _scan(night, "users", named, mapping.columns, keep=False)
     settings = {
         "columns": mapping.columns,
         "genders": dict(sorted(mapping.gender_of.items())),
@@ -300,38 +253,41 @@ def _ingest_people(client: Any, site: Site, config: Config, progress: Progress) 
         "partitions": config.partitions,
     }
     digest = day_digest(digest_of(settings), files)
-    intake = _ingest_settings(site, config, settings)
-    return ingest_users(client, files, mapping, site.users_run(digest), digest, intake, progress=progress)
+    run = night.site.users_run(digest)
+    return ingest_users(
+        night.client, files, mapping, run, digest, _ingest_settings(night, settings), progress=night.progress
+    )
 
 
-def _ingest_settings(site: Site, config: Config, settings: dict[str, Any]) -> IngestSettings:
+def _ingest_settings(night: Night, settings: Mapping[str, Any]) -> IngestSettings:
+    site, config = night.site, night.config
     quarantine, max_share = site.path / "quarantine", config.quarantine.max_share
-    return IngestSettings(config.partitions, site.scratch, quarantine, max_share, settings, forgotten=site.path)
+    return IngestSettings(config.partitions, site.scratch, quarantine, max_share, dict(settings), forgotten=site.path)
 
 
-def _refuse_mixed_ids(result: Ingested) -> None:
-    if result.users is None or not result.head.nnz or not result.users.n_rows:
+def _refuse_mixed_ids(ingested: Ingested) -> None:
+    if ingested.users is None or not ingested.head.nnz or not ingested.users.n_rows:
         return
-    found = result.users.manifest["config"]["id_kind"]
-    if found != result.id_kind:
+    in_table = ingested.users.manifest["config"]["id_kind"]
+    if in_table != ingested.id_kind:
         raise BadInput(
-            f"user ids are {result.id_kind} in the events and {found} in the users table; convert one of the two"
+            f"user ids are {ingested.id_kind} in the events and {in_table} in the users table; convert one of the two"
         )
 
 
-def describe(result: Ingested) -> dict[str, Any]:
+def describe_ingested(ingested: Ingested) -> dict[str, Any]:
     """Return the facts of an ingest for a person."""
-    fresh = [run.manifest["facts"] for run in result.days.values() if run is not None]
-    last = result.days.get(result.date)
+    fresh = [run.manifest["facts"] for run in ingested.days.values() if run is not None]
+    last = ingested.days.get(ingested.date)
     counts = last.manifest["facts"]["counts"] if last is not None else {}
     facts: dict[str, Any] = {
-        "date": str(result.date),
-        "days": len(result.history),
+        "date": str(ingested.date),
+        "days": len(ingested.history),
         "events of the days read": sum(fact["events"] for fact in fresh),
         "events of the date": last.manifest["facts"]["events"] if last is not None else 0,
         "not used": ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "kept") or "none",
-        "users with events": result.head.n_rows,
-        "cells": result.head.nnz,
-        "state": str(result.head.path),
+        "users with events": ingested.head.n_rows,
+        "cells": ingested.head.nnz,
+        "state": str(ingested.head.path),
     }
-    return {**facts, **result.bridged}
+    return {**facts, **ingested.bridged}

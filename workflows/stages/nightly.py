@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from typing import Any
 
 from ammrank_dask.storage.site.reports import PAGE
-from ammrank_dask.storage.site.site import Site
-from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.record import record_night
-from ammrank_dask.workflows.stages.features import score_features
+from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.session.record import NightRecord, record_night
+from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
-from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.ingest import Ingested, ingest
 from ammrank_dask.workflows.stages.models import model_date
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model, models_in_use
 from ammrank_dask.workflows.stages.report import write_night_report
@@ -21,45 +19,52 @@ from ammrank_dask.workflows.stages.score import check_k, score_users
 from ammrank_dask.workflows.stages.train import too_little_history, train_if_possible
 
 
-def nightly(
-    client: Any, site: Site, config: Config, date: dt.date, *, rebuild: bool = False, progress: Progress = silent
-) -> dict[str, Any]:
+def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
     """Run one night and return where its results are; CURRENT moves last, with one rename."""
-    with record_night(client, site, date) as night:
-        with night.stage("ingest"):
-            known = ingest(client, site, config, date, rebuild=rebuild, progress=progress)
-            check_k(config, known)
-        with night.stage("features"):
-            features = score_features(client, site, config, known, progress=progress)
-        roles = {**known.roles, "features": features.path}
-        facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **known.bridged}
+    site, config, date = night.site, night.config, night.date
+    with record_night(night.client, site, date) as record:
+        with record.stage("ingest"):
+            ingested = ingest(night, rebuild=rebuild)
+            check_k(config, ingested)
+        with record.stage("features"):
+            features = score_features(night, ingested)
+        roles = {**ingested.roles, "features": features.path}
+        facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **ingested.bridged}
 
-        reason = too_little_history(config, known)
-        published = None if rebuild else find_published_model(site, date)
-        model = find_champion(site, date) if published is None else published
-        trained = None
-        if published is None and reason is None and is_due(site, model, config, known):
-            with night.stage("train"):
-                trained, reason = train_if_possible(client, site, config, known, model, progress=progress)
-        if trained is not None:
-            facts["training"] = f"{trained.manifest['facts']['users']:,} users"
-            with night.stage("gate"):
-                model, facts["gate"] = choose_model(client, site, config, known, model, trained, progress=progress)
-        elif published is None and reason is not None:
-            facts["training"] = f"none: {reason}"
-
+        model = None if rebuild else find_published_model(site, date)
+        if model is None:
+            model, training = _train_when_due(night, ingested, record)
+            facts |= training
         if model is not None:
-            with night.stage("score"):
-                scored = score_users(client, site, config, known, features, model, rebuild=rebuild, progress=progress)
-            with night.stage("report"):
-                report = write_night_report(client, site, config, known, scored, rebuild=rebuild, progress=progress)
+            with record.stage("score"):
+                scored = score_users(night, ingested, features, model, rebuild=rebuild)
+            with record.stage("report"):
+                report = write_night_report(night, ingested, scored, rebuild=rebuild)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             facts["model"] = f"of {model_date(model)}"
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
-        with night.stage("publish"):
+        with record.stage("publish"):
             facts["published"] = site.publish(date, roles)
             prune_nights(site, config, date)
             keep = [*roles.values(), *models_in_use(site), *rejected_to_keep(site, config, date)]
             prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models"))
-        night.finish(facts, roles)
+        record.finish(facts, roles)
     return facts
+
+
+def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tuple[Run | None, dict[str, str]]:
+    """Return the model that scores the night, None before the first, and what is to tell about a training."""
+    champion = find_champion(night.site, night.date)
+    reason = too_little_history(night.config, ingested)
+    if reason is None:
+        if not is_due(night, champion, ingested):
+            return champion, {}
+        with record.stage("training_features"):
+            features = training_features(night, ingested)
+        with record.stage("train"):
+            trained, reason = train_if_possible(night, ingested, features, champion)
+        if trained is not None:
+            with record.stage("gate"):
+                model, judgement = choose_model(night, ingested, features, champion, trained)
+            return model, {"training": f"{trained.manifest['facts']['users']:,} users", "gate": judgement}
+    return champion, {"training": f"none: {reason}"}

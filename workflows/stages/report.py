@@ -19,7 +19,7 @@ from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualification_rows import held_parts
-from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
 from ammrank_dask.storage.site.site import Site
@@ -27,8 +27,8 @@ from ammrank_dask.storage.store.atomic import digest_of, read_json
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
-from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.published import find_previous
 from ammrank_dask.workflows.stages.verdicts import find_verdict
@@ -40,25 +40,16 @@ REPORT_FORMAT = 2
 REALISED_NIGHTS = (1, 7, 30)
 
 
-def write_night_report(
-    client: Any,
-    site: Site,
-    config: Config,
-    known: Ingested,
-    qualifications: Run,
-    *,
-    rebuild: bool = False,
-    progress: Progress = silent,
-) -> Path:
+def write_night_report(night: Night, ingested: Ingested, qualifications: Run, *, rebuild: bool = False) -> Path:
     """Write the report of a night and return its folder.
 
     A report that was written from these qualifications is not measured again, unless `rebuild`: the nights before it
     may be gone or others since, and a rerun must give the same bytes.
     """
-    summary = None if rebuild else find_summary(site, config, qualifications)
+    summary = None if rebuild else find_summary(night.site, night.config, qualifications)
     if summary is None:
-        summary = measure_night(client, site, config, known, qualifications, progress=progress)
-    return draw_report(site, qualifications, summary)
+        summary = measure_night(night, ingested, qualifications)
+    return draw_report(night.site, qualifications, summary)
 
 
 def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, Any] | None:
@@ -73,33 +64,33 @@ def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, A
     return summary if is_same else None
 
 
-def measure_night(
-    client: Any, site: Site, config: Config, known: Ingested, qualifications: Run, *, progress: Progress = silent
-) -> dict[str, Any]:
+def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict[str, Any]:
     """Return the content of `summary.json` of a night."""
     facts, settings = qualifications.manifest["facts"], qualifications.manifest["config"]
-    before, drift = _compare_with_before(client, find_previous(site, known.date), qualifications, progress)
+    before, drift = _compare_with_before(night, qualifications)
     groups, parts = [], held_parts(qualifications)
-    if known.users is not None and known.users.n_parts == len(parts):
-        groups = rank_by_group(client, parts, known.users, settings["categories"], settings["k"], progress=progress)
+    if ingested.users is not None and ingested.users.n_parts == len(parts):
+        groups = rank_by_group(
+            night.client, parts, ingested.users, settings["categories"], settings["k"], progress=night.progress
+        )
     summary = summarise(
         {name: PolicyCounts.from_json(found) for name, found in facts["policies"].items()},
         settings["policy"],
         np.array(facts["clicks"], np.int64),
         settings["categories"],
-        date=str(known.date),
+        date=str(night.date),
         cold_users=facts["cold_users"],
         k=settings["k"],
         n_of={name: found["n"] for name, found in facts["policies"].items() if "n" in found},
-        thresholds=Thresholds(**config.report.thresholds.model_dump()),
+        thresholds=Thresholds(**night.config.report.thresholds.model_dump()),
         before=before,
         drift=drift,
-        realised=[_look_back(client, site, config, known, nights, progress) for nights in REALISED_NIGHTS],
+        realised=[_look_back(night, ingested, nights) for nights in REALISED_NIGHTS],
         groups=groups,
     )
     summary["events_of_label_window"] = facts["events_of_label_window"]
-    summary["source"] = _source(config, qualifications)
-    verdict = find_verdict(site, known.date, qualifications.manifest["inputs"]["model"])
+    summary["source"] = _source(night.config, qualifications)
+    verdict = find_verdict(night.site, night.date, qualifications.manifest["inputs"]["model"])
     summary["gate"] = dict(verdict.facts) if verdict is not None else None
     return summary
 
@@ -130,19 +121,20 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
 
 
 def _compare_with_before(
-    client: Any, previous: Qualifications | None, qualifications: Run, progress: Progress
+    night: Night, qualifications: Run
 ) -> tuple[tuple[str, PolicyCounts | None] | None, dict[str, Any] | None]:
     """Return date and counts of the night before and the drift since; None when the two cannot be compared.
 
     With another policy in force there are no counts: its exposure is no measure for this one.
     """
+    previous = find_previous(night.site, night.date)
     parts = held_parts(qualifications)
     if previous is None or previous.n_partitions != len(parts):
         return None, None
     settings = qualifications.manifest["config"]
     categories, policy = settings["categories"], settings["policy"]
     try:
-        drift = measure_drift(client, held_parts(previous.run), parts, categories, progress=progress)
+        drift = measure_drift(night.client, held_parts(previous.run), parts, categories, progress=night.progress)
     except DamagedStore as error:
         logger.warning("the drift since the night before is not measured: %s", error)
         return None, None
@@ -155,39 +147,41 @@ def _compare_with_before(
     return (date, PolicyCounts(exposure, counts.categories_per_user)), drift
 
 
-def _look_back(
-    client: Any, site: Site, config: Config, known: Ingested, nights: int, progress: Progress
-) -> dict[str, Any]:
+def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
     """Return what became of what a past night published; no measures when there is nothing, or no clicks since."""
-    date = known.date - dt.timedelta(nights)
+    site, config = night.site, night.config
+    date = night.date - dt.timedelta(nights)
     found: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
     folder = site.qualifications_folder(date)
     if not site.is_published(date) or not is_finished(folder):
         return found
-    categories = known.taxonomy.categories
+    categories = ingested.taxonomy.categories
     first_cell = config.event_groups.index(CLICK_GROUP) * len(categories)
     try:
         past = open_qualifications(folder)
-        days = _days_since(site, known, date)
+        days = _days_since(site, ingested, date)
         if days is None or past.n_partitions != config.partitions:
             return found
-        night = PastNight(
+        published = PastNight(
             held_parts(past.run),
             [[day.part(number) for day in days] for number in range(config.partitions)],
             most_clicked(past.facts["clicks"], past.categories, past.k, categories),
             past.k,
         )
         cells = (first_cell, first_cell + len(categories))
-        return {**found, "measures": measure_realised(client, night, categories, cells, progress=progress)}
+        return {
+            **found,
+            "measures": measure_realised(night.client, published, categories, cells, progress=night.progress),
+        }
     except DamagedStore as error:
         logger.warning("what became of the night of %s is not measured: %s", date, error)
         return found
 
 
-def _days_since(site: Site, known: Ingested, date: dt.date) -> list[Run] | None:
+def _days_since(site: Site, ingested: Ingested, date: dt.date) -> list[Run] | None:
     """Return the partials of the days after a date, those that are bridged left out; None when one is gone."""
     runs = []
-    for day, digest in known.history:
+    for day, digest in ingested.history:
         if day <= date or digest is None:
             continue
         path = site.day_run(day, digest)

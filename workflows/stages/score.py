@@ -16,8 +16,8 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_run, verify_run
-from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import has_same_values, load_site_model, model_date
 from ammrank_dask.workflows.stages.published import find_previous
@@ -39,53 +39,44 @@ def score_settings(config: Config) -> ScoreSettings:
     )
 
 
-def check_k(config: Config, known: Ingested) -> None:
+def check_k(config: Config, ingested: Ingested) -> None:
     """Refuse settings of `score` that do not fit the categories, before anything is computed for them."""
-    n_categories = len(known.taxonomy.categories)
+    n_categories = len(ingested.taxonomy.categories)
     if config.score.k > n_categories:
         raise BadInput(f"score.k must be between 1 and the number of categories ({n_categories}), got {config.score.k}")
     try:
-        score_settings(config).check(known.taxonomy.categories)
+        score_settings(config).check(ingested.taxonomy.categories)
     except BadInput as error:
         raise BadInput(f"score.{error}") from None
 
 
-def score_users(
-    client: Any,
-    site: Site,
-    config: Config,
-    known: Ingested,
-    features: Run,
-    model: Run,
-    *,
-    rebuild: bool = False,
-    progress: Progress = silent,
-) -> Run:
+def score_users(night: Night, ingested: Ingested, features: Run, model: Run, *, rebuild: bool = False) -> Run:
     """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
-    check_k(config, known)
-    if not has_same_values(model, config, known.taxonomy):
+    site, config = night.site, night.config
+    check_k(config, ingested)
+    if not has_same_values(model, config, ingested.taxonomy):
         raise BadInput(
             f"the model of {model_date(model)} was trained with another alpha, features.intensity or"
-            f" features.normalize; run `ammrank train {site.path} --date {known.date}` first"
+            f" features.normalize; run `ammrank train {site.path} --date {ingested.date}` first"
         )
     settings = score_settings(config)
-    previous = find_previous(site, known.date)
+    previous = find_previous(site, ingested.date)
     inputs = {
         "features": features.digest,
         "model": model.digest,
         "previous": None if previous is None else previous.run.digest,
     }
-    final = site.qualifications_folder(known.date)
-    published = _published_run(site, known.date, inputs, settings, rebuild)
+    final = site.qualifications_folder(ingested.date)
+    published = _published_run(site, ingested.date, inputs, settings, rebuild)
     if published is not None:
         return published
     digest = _digest(inputs, settings)
     building = final.with_name(f".building-{final.name}-{digest}")
-    window = _count_label_window(config, known)
+    window = _count_label_window(config, ingested)
     opened = open_features(features.path)
     if not is_finished(building):
         counts = write_qualifications(
-            client,
+            night.client,
             load_site_model(model),
             opened,
             building,
@@ -93,10 +84,10 @@ def score_users(
             previous=previous,
             clicks=window["clicks"],
             starved_below=config.report.thresholds.starved_ratio,
-            progress=progress,
+            progress=night.progress,
         )
         finish_qualifications(
-            building, digest, opened, settings, counts, inputs=inputs, config={"date": str(known.date)}, facts=window
+            building, digest, opened, settings, counts, inputs=inputs, config={"date": str(ingested.date)}, facts=window
         )
     swap_folder(building, final)
     if building.is_dir():
@@ -135,12 +126,12 @@ def _digest(inputs: Mapping[str, Any], settings: ScoreSettings) -> str:
     return digest_of([dict(inputs), settings.to_json()])
 
 
-def _count_label_window(config: Config, known: Ingested) -> dict[str, Any]:
+def _count_label_window(config: Config, ingested: Ingested) -> dict[str, Any]:
     """Return clicks by category code, and events by what became of them, of the days of the label window."""
-    first = known.date - dt.timedelta(config.label.days - 1)
-    clicks = [0] * len(known.taxonomy.categories)
+    first = ingested.date - dt.timedelta(config.label.days - 1)
+    clicks = [0] * len(ingested.taxonomy.categories)
     events: Counter[str] = Counter()
-    for day, run in known.days.items():
+    for day, run in ingested.days.items():
         if run is not None and day >= first:
             for code, count in run.manifest["facts"]["clicks"]:
                 clicks[code] += count

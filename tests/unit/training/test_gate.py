@@ -20,6 +20,7 @@ from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.training.gate import NOBODY, GateResult, compare_models, is_no_worse, measure_model
 from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.models import find_model
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.status import describe_site
@@ -62,7 +63,7 @@ def begun(client, lake):
     """A site whose night 5 trained the first model."""
     site = Site(lake.parent / "begun")
     site.path.mkdir()
-    nightly(client, site, check_config(CONFIG, "test"), day(5))
+    nightly(Night(client, site, check_config(CONFIG, "test"), day(5)))
     return site.path
 
 
@@ -163,7 +164,7 @@ def model_of_night(place):
 def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     worse = check_config({**CONFIG, "train": TERRIBLE}, "test")
     current = (place.path / "CURRENT").read_bytes()
-    facts = nightly(client, place, worse, day(7))
+    facts = nightly(Night(client, place, worse, day(7)))
     assert facts["gate"].startswith(f"the model of {day(5)} stays: disagreement error 0.")
     assert facts["model"] == f"of {day(5)}"
     assert model_of_night(place) == str(day(5))
@@ -179,13 +180,13 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     shutil.rmtree(place.path / "gates")
     (place.path / "CURRENT").write_bytes(current)
     (place.path / "published" / f"date={day(7)}").unlink()
-    nightly(client, place, worse, day(7))
+    nightly(Night(client, place, worse, day(7)))
     assert place.digest() == digest
     assert (place.verdict_folder(day(7)) / "manifest.json").read_bytes() == written
     # The challenger is kept, and the next night neither trains again nor scores with it.
     assert verdict.challenger in {open_run(path).digest for path in place.finished_runs("models")}
     assert find_model(place, day(7)).digest == verdict.champion
-    facts = nightly(client, place, worse, day(8))
+    facts = nightly(Night(client, place, worse, day(8)))
     assert "training" not in facts
     assert model_of_night(place) == str(day(5))
 
@@ -198,7 +199,7 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     ],
 )
 def test_nightly__a_model_that_is_not_found_worse_takes_over(client, place, gate, said):
-    facts = nightly(client, place, check_config({**CONFIG, "gate": gate}, "test"), day(7))
+    facts = nightly(Night(client, place, check_config({**CONFIG, "gate": gate}, "test"), day(7)))
     assert said in facts["gate"]
     assert model_of_night(place) == str(day(7))
 
@@ -208,7 +209,7 @@ def test_nightly__a_model_of_other_columns_is_not_compared(client, place):
     # As an earlier try leaves it that had something to compare: it is not the verdict of this night.
     stale = {"accepted": True, "reason": "stale", "champion": {}, "challenger": {}, "settings": {}}
     write_verdict(place, day(6), Verdict("challenger", "champion", True, stale), {})
-    facts = nightly(client, place, without, day(6))
+    facts = nightly(Night(client, place, without, day(6)))
     assert facts["gate"] == f"the model of {day(5)} has other categories or features and was not compared"
     assert json.loads((place.report_folder(day(6)) / "summary.json").read_text())["gate"] is None
     assert "gate" not in describe_site(place, without, day(6))

@@ -30,6 +30,7 @@ from ammrank_dask.workflows.cluster.checks import PrivateFiles, _compare_version
 from ammrank_dask.workflows.cluster.memory_check import check_memory, largest_partition
 from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
 
 FIRST = dt.date(2026, 1, 5)
@@ -247,7 +248,7 @@ def test_largest_partition__from_the_lake_and_then_from_the_state(client, place)
     config = check_config(CONFIG, "test")
     first = largest_partition(place, config, FIRST + dt.timedelta(2), n_categories=50)
     assert first.users == 200
-    known = ingest(client, place, config, FIRST + dt.timedelta(2))
+    known = ingest(Night(client, place, config, FIRST + dt.timedelta(2)))
     events = [run.manifest["facts"]["events"] for run in known.days.values()]
     assert first.events == pytest.approx(max(events) / 2, rel=0.3)
     assert first.cells == pytest.approx(0.75 * sum(events) / 2, rel=0.1)
@@ -277,7 +278,7 @@ def test_check_memory__both_numbers(place):
         with pytest.raises(
             BadInput, match=r"needs about 32\d MiB for partitions of 200 users .* found one of 300 MiB, of which 90%"
         ):
-            ingest(client, place, config, FIRST)
+            ingest(Night(client, place, config, FIRST))
         assert not small.scheduler.tasks
 
 

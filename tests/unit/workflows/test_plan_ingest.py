@@ -1,0 +1,199 @@
+"""Planning of an ingest, with hand-made files and states: no cluster, no file."""
+
+import datetime as dt
+from pathlib import Path
+
+import pytest
+
+from ammrank_dask.ingest.fold import FoldPlan
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.files import FileFacts, day_digest
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.workflows.stages.history import HistorySettings, find_lost_days, fitting_states, plan_ingest
+
+FIRST = dt.date(2026, 3, 1)
+STATE = {"alpha": 0.97, "partitions": 2}
+REBUILD = "`ammrank ingest site --date 2026-03-08 --rebuild`"
+SETTINGS = HistorySettings(STATE, label_days=3, bridges_missing_days=False, rebuild_command=REBUILD)
+BRIDGING = HistorySettings(STATE, label_days=3, bridges_missing_days=True, rebuild_command=REBUILD)
+
+
+def day(number):
+    return FIRST + dt.timedelta(number)
+
+
+def days(*numbers):
+    return {day(number) for number in numbers}
+
+
+def file_of(number, content="a"):
+    return FileFacts(f"lake/{day(number)}/0.parquet", "0.parquet", 100, 0, f"{content}{number}", (10,), "int64")
+
+
+def lake(*numbers, changed=()):
+    return {day(n): (file_of(n, "b" if n in changed else "a"),) for n in numbers}
+
+
+def digest_of_day(number, content="a"):
+    return day_digest(digest_of(STATE), [file_of(number, content)])
+
+
+def state(*numbers, changed=(), bridged=(), config=STATE):
+    """Return a state of these days, as its manifest tells it."""
+    inputs = [[str(day(n)), None if n in bridged else digest_of_day(n, "b" if n in changed else "a")] for n in numbers]
+    manifest = {"config": {**config, "date": inputs[-1][0], "id_kind": "int64"}, "inputs": inputs, "parts": []}
+    return Run(Path(f"state/{inputs[-1][0]}"), "state", f"{inputs}", 2, manifest)
+
+
+def test_plan_ingest__from_scratch_reads_and_folds_every_day():
+    plan = plan_ingest(lake(*range(8)), [], SETTINGS, day(7))
+    assert plan.head.base is None
+    assert plan.head.history == [(day(n), digest_of_day(n)) for n in range(8)]
+    assert plan.lag.history == [(day(n), digest_of_day(n)) for n in range(5)]
+    assert plan.days == days(*range(8))
+
+
+def test_plan_ingest__from_scratch_makes_both_states_in_one_pass():
+    plan = plan_ingest(lake(*range(8)), [], SETTINGS, day(7))
+    runs = {day(n): None for n in range(8)}
+    assert plan.fold_plans(runs, Path("head"), Path("lag")) == [
+        FoldPlan(None, tuple((day(n), None) for n in range(8)), {day(4): Path("lag"), day(7): Path("head")})
+    ]
+
+
+def test_plan_ingest__files_after_the_date_do_not_count():
+    plan = plan_ingest(lake(*range(8)), [], SETTINGS, day(5))
+    assert plan.head.date == day(5)
+    assert plan.lag.date == day(2)
+
+
+def test_plan_ingest__no_day_before_the_label_window_has_no_lag():
+    plan = plan_ingest(lake(0, 1, 2), [], SETTINGS, day(2))
+    assert plan.lag is None
+    assert plan.fold_plans(dict.fromkeys(plan.days), Path("head"), None)[0].outputs == {day(2): Path("head")}
+
+
+def test_plan_ingest__night_after_night_folds_one_day_into_each_state():
+    head, lag = state(*range(7)), state(*range(4))
+    plan = plan_ingest(lake(*range(8)), [lag, head], SETTINGS, day(7))
+    assert plan.head.base is head
+    assert plan.head.new_days == [day(7)]
+    assert plan.lag.base is lag
+    assert plan.lag.new_days == [day(4)]
+    # Besides the days to fold, the clicks of the label window are needed.
+    assert plan.days == days(4, 5, 6, 7)
+    folds = plan.fold_plans(dict.fromkeys(plan.days), Path("head"), Path("lag"))
+    assert folds == [
+        FoldPlan(head, ((day(7), None),), {day(7): Path("head")}),
+        FoldPlan(lag, ((day(4), None),), {day(4): Path("lag")}),
+    ]
+
+
+def test_plan_ingest__the_same_night_again_folds_nothing():
+    head, lag = state(*range(8)), state(*range(5))
+    plan = plan_ingest(lake(*range(8)), [lag, head], SETTINGS, day(7))
+    assert plan.head.new_days == plan.lag.new_days == []
+    assert plan.fold_plans(dict.fromkeys(plan.days), Path("head"), Path("lag")) == []
+
+
+def test_plan_ingest__without_lag_needs_no_label_window():
+    plan = plan_ingest(lake(*range(8)), [state(*range(7))], SETTINGS, day(7), with_lag=False)
+    assert plan.lag is None
+    assert plan.days == days(7)
+
+
+def test_plan_ingest__a_day_changed_after_lag_makes_head_again_from_lag():
+    head, lag = state(*range(7)), state(*range(4))
+    plan = plan_ingest(lake(*range(8), changed=[5]), [lag, head], SETTINGS, day(7))
+    assert plan.head.base is lag
+    assert plan.head.new_days == [day(n) for n in (4, 5, 6, 7)]
+    assert plan.head.history[5] == (day(5), digest_of_day(5, "b"))
+    runs = dict.fromkeys(plan.days)
+    assert [fold.outputs for fold in plan.fold_plans(runs, Path("head"), Path("lag"))] == [
+        {day(4): Path("lag"), day(7): Path("head")}
+    ]
+
+
+def test_plan_ingest__a_day_changed_before_lag_needs_a_rebuild():
+    with pytest.raises(
+        BadInput, match=f"events of {day(2)} changed after they were folded .* kept; rebuild with {REBUILD}"
+    ):
+        plan_ingest(lake(*range(8), changed=[2]), [state(*range(4)), state(*range(7))], SETTINGS, day(7))
+
+
+def test_plan_ingest__a_rebuild_sees_no_states_and_takes_the_changed_day():
+    plan = plan_ingest(lake(*range(8), changed=[2]), [], SETTINGS, day(7))
+    assert plan.head.base is None
+    assert plan.head.history[2] == (day(2), digest_of_day(2, "b"))
+
+
+def test_plan_ingest__missing_days_are_refused_and_the_first_three_named():
+    with pytest.raises(BadInput, match=f"no events for {day(1)}, {day(2)}, {day(4)} …; add them, or set lake.missing"):
+        plan_ingest(lake(0, 3, 7), [], SETTINGS, day(7))
+
+
+def test_plan_ingest__missing_days_are_bridged_when_the_config_says_so():
+    plan = plan_ingest(lake(0, 1, 3), [], BRIDGING, day(3))
+    assert [digest for _, digest in plan.head.history] == [digest_of_day(0), digest_of_day(1), None, digest_of_day(3)]
+
+
+def test_plan_ingest__a_bridged_day_that_comes_late_is_new_input():
+    lag, head = state(0, 1), state(0, 1, 2, 3, bridged=[2])
+    plan = plan_ingest(lake(0, 1, 2, 3, 4), [lag, head], BRIDGING, day(4))
+    assert plan.head.base is lag
+    assert plan.head.new_days == [day(2), day(3), day(4)]
+
+
+def test_plan_ingest__days_that_the_lake_dropped_stay_in_the_state():
+    head = state(*range(7))
+    plan = plan_ingest(lake(6, 7), [head], SETTINGS, day(7), with_lag=False)
+    assert plan.head.base is head
+    assert plan.head.history == [(day(n), digest_of_day(n)) for n in range(8)]
+
+
+def test_plan_ingest__a_day_before_the_state_was_begun_needs_a_rebuild():
+    with pytest.raises(
+        BadInput, match=f"events of {day(0)} came after the state was begun with {day(1)}; rebuild with {REBUILD}"
+    ):
+        plan_ingest(lake(*range(8)), [state(*range(1, 7))], SETTINGS, day(7))
+
+
+@pytest.mark.parametrize("files", [{}, lake(5)])
+def test_plan_ingest__a_lake_without_files_up_to_the_date(files):
+    with pytest.raises(BadInput, match=f"the lake has no parquet files up to {day(3)}; check lake.events and --date"):
+        plan_ingest(files, [], SETTINGS, day(3))
+
+
+def test_fitting_states__leaves_out_those_of_other_settings():
+    fitting, other = state(0, 1), state(0, config={**STATE, "alpha": 0.5})
+    assert fitting_states([other, fitting], SETTINGS) == [fitting]
+    assert fitting_states([], SETTINGS) == []
+
+
+def test_fitting_states__only_others_need_a_rebuild():
+    with pytest.raises(
+        BadInput, match=rf"the state of {day(1)} was built when alpha was 0.5 and is now 0.97; rebuild with {REBUILD}"
+    ):
+        fitting_states([state(0, 1, config={**STATE, "alpha": 0.5})], SETTINGS)
+
+
+def test_find_lost_days__are_those_that_only_states_have():
+    manifests = [state(*range(4)).manifest, state(*range(7)).manifest]
+    assert find_lost_days(manifests, days(2, 3, 4, 5, 6, 7), STATE, day(7)) == days(0, 1)
+    assert find_lost_days(manifests, days(*range(8)), STATE, day(7)) == set()
+
+
+def test_find_lost_days__a_bridged_day_was_never_there():
+    assert find_lost_days([state(0, 1, 2, bridged=[1]).manifest], days(0, 2), STATE, day(2)) == set()
+
+
+def test_find_lost_days__none_once_the_date_was_made_without_them():
+    old, new = state(*range(8), config={**STATE, "alpha": 0.5}), state(*range(3, 8))
+    assert find_lost_days([new.manifest, old.manifest], days(*range(3, 8)), STATE, day(7)) == set()
+    assert find_lost_days([old.manifest], days(*range(3, 8)), STATE, day(7)) == days(0, 1, 2)
+
+
+@pytest.mark.parametrize("manifest", [{}, {"inputs": None}, {"inputs": [["no date", "x"]], "config": {}}, []])
+def test_find_lost_days__what_is_no_manifest_is_left_out(manifest):
+    assert find_lost_days([manifest], set(), STATE, day(7)) == set()

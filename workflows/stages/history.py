@@ -1,0 +1,203 @@
+"""Plan an ingest: which days count, from which states to go on, and which days to read.
+
+Everything here is a function of its arguments: no file is opened and no task is run.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ammrank_dask.ingest.fold import FoldPlan, History, find_base, history_of, state_digest
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.files import FileFacts, day_digest
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.workflows.session.settings import first_change
+
+ONE_DAY = dt.timedelta(days=1)
+DAYS_NAMED = 3
+
+DayFiles = Mapping[dt.date, Sequence[FileFacts]]
+
+
+@dataclass(frozen=True)
+class HistorySettings:
+    """What decides over the history of a site.
+
+    Parameters
+    ----------
+    state
+        The settings on which partials and states depend.
+    label_days
+        Days of the label window: the lag state ends before it.
+    bridges_missing_days
+        Whether a day that the lake does not have is taken as a day without events.
+    rebuild_command
+        The command that makes the state again from the lake, for messages.
+    """
+
+    state: Mapping[str, Any]
+    label_days: int
+    bridges_missing_days: bool
+    rebuild_command: str
+
+
+@dataclass(frozen=True)
+class StatePlan:
+    """A state to be made: its days, the state to go on from, and how many days that has."""
+
+    history: History
+    base: Run | None
+    n_base: int
+
+    @property
+    def date(self) -> dt.date:
+        """The last day of the state."""
+        return self.history[-1][0]
+
+    def digest(self, settings: HistorySettings) -> str:
+        """Return the digest that names the state."""
+        return state_digest(settings.state, self.history)
+
+    @property
+    def new_days(self) -> list[dt.date]:
+        """The days to fold into the base."""
+        return [day for day, _ in self.history[self.n_base :]]
+
+
+@dataclass(frozen=True)
+class IngestPlan:
+    """What an ingest has to do.
+
+    Parameters
+    ----------
+    head
+        The state at the date.
+    lag
+        The state before the label window; None when there is no day before it, or nobody wants it.
+    days
+        The days whose partials are needed: to fold, or for the clicks of the label window.
+    """
+
+    head: StatePlan
+    lag: StatePlan | None
+    days: frozenset[dt.date]
+
+    def fold_plans(self, runs: Mapping[dt.date, Run | None], head_path: Path, lag_path: Path | None) -> list[FoldPlan]:
+        """Return the folds that are left to do; two states from the same base are made in one pass."""
+        outputs = {self.head.date: head_path}
+        plans = []
+        if self.lag is not None and lag_path is not None:
+            if self.lag.base is self.head.base:
+                outputs = {self.lag.date: lag_path, **outputs}
+            else:
+                plans.append(FoldPlan(self.lag.base, _with_runs(self.lag.new_days, runs), {self.lag.date: lag_path}))
+        plans.insert(0, FoldPlan(self.head.base, _with_runs(self.head.new_days, runs), outputs))
+        return [plan for plan in plans if plan.days]
+
+
+def plan_ingest(
+    files: DayFiles, states: Sequence[Run], settings: HistorySettings, date: dt.date, *, with_lag: bool = True
+) -> IngestPlan:
+    """Plan how the states at a date and at its lag come out of the files of a lake and the states that are kept.
+
+    Raises BadInput when the lake lacks a day, when a day came that is older than the state, and when a day changed
+    that is in every state.
+    """
+    history = write_history(files, states, settings, date)
+    lag_date = date - dt.timedelta(settings.label_days)
+    lag_history = [(day, digest) for day, digest in history if day <= lag_date] if with_lag else []
+    head = StatePlan(history, *find_base(states, history))
+    lag = StatePlan(lag_history, *find_base(states, lag_history)) if lag_history else None
+    if head.base is None:
+        _refuse_changed_past(states, history, settings)
+    days = {*head.new_days, *(lag.new_days if lag is not None else ())}
+    if with_lag:
+        days |= {day for day, _ in history if day > lag_date}
+    return IngestPlan(head, lag, frozenset(days))
+
+
+def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run]:
+    """Return the states that were made with these settings; raise BadInput when there are only others."""
+    changes = [first_change(run.manifest["config"], settings.state) for run in states]
+    fitting = [run for run, change in zip(states, changes, strict=True) if change is None]
+    if states and not fitting:
+        raise BadInput(
+            f"the state of {states[-1].manifest['config']['date']} was built when {changes[-1]};"
+            f" rebuild with {settings.rebuild_command}"
+        )
+    return fitting
+
+
+def write_history(
+    files: DayFiles, states: Sequence[Run], settings: HistorySettings, date: dt.date
+) -> list[tuple[dt.date, str | None]]:
+    """Return every day from the first one of state or lake up to `date` with the digest of its input."""
+    longest = max(states, key=lambda run: len(run.manifest["inputs"]), default=None)
+    remembered = dict(history_of(longest)) if longest is not None else {}
+    days = [*remembered, *files]
+    if not days or min(days) > date:
+        raise BadInput(f"the lake has no parquet files up to {date}; check lake.events and --date")
+    first = min(remembered, default=min(days))
+    if min(files, default=first) < first:
+        raise BadInput(
+            f"the events of {min(files)} came after the state was begun with {first};"
+            f" rebuild with {settings.rebuild_command}"
+        )
+    settings_digest = digest_of(dict(settings.state))
+    history: list[tuple[dt.date, str | None]] = []
+    missing = []
+    for day in (first + n * ONE_DAY for n in range((date - first).days + 1)):
+        # A day that the lake has dropped since stands in the state; one that came late is new input.
+        if day in files:
+            history.append((day, day_digest(settings_digest, files[day])))
+        else:
+            history.append((day, remembered.get(day)))
+            if day not in remembered:
+                missing.append(day)
+    if missing and not settings.bridges_missing_days:
+        named = ", ".join(str(day) for day in missing[:DAYS_NAMED]) + (" …" if len(missing) > DAYS_NAMED else "")
+        raise BadInput(
+            f"the lake has no events for {named}; add them, or set lake.missing_days: bridge to go on without"
+        )
+    return history
+
+
+def find_lost_days(
+    manifests: Iterable[Mapping[str, Any]], days_in_lake: Collection[dt.date], state: Mapping[str, Any], date: dt.date
+) -> set[dt.date]:
+    """Return the days that only states remember: a rebuild from the lake would lose them.
+
+    There are none when a state of this date and these settings was already made without them. A manifest that is not
+    one of a state is left out: the days can be read of a state that is damaged or of another format, but not of that.
+    """
+    lost: set[dt.date] = set()
+    for manifest in manifests:
+        try:
+            days = {dt.date.fromisoformat(day) for day, digest in manifest["inputs"] if digest is not None}
+            is_same = manifest["config"]["date"] == str(date) and first_change(manifest["config"], state) is None
+        except (LookupError, TypeError, ValueError):
+            continue
+        if is_same and days <= set(days_in_lake):
+            return set()
+        lost |= days - set(days_in_lake)
+    return lost
+
+
+def _refuse_changed_past(states: Sequence[Run], history: History, settings: HistorySettings) -> None:
+    now = dict(history)
+    for run in states:
+        changed = [day for day, digest in history_of(run) if day in now and now[day] != digest]
+        if changed:
+            raise BadInput(
+                f"the events of {changed[0]} changed after they were folded into every state that is kept;"
+                f" rebuild with {settings.rebuild_command}"
+            )
+
+
+def _with_runs(days: Sequence[dt.date], runs: Mapping[dt.date, Run | None]) -> tuple[tuple[dt.date, Run | None], ...]:
+    return tuple((day, runs[day]) for day in days)
