@@ -11,9 +11,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config, Lake, load_config, write_config
-from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, show
-from ammrank_dask.workflows.session.progress import progress_for
 
 FIRST_DAY = dt.date(2026, 1, 5)
 HISTORY_DAYS = 60
@@ -30,25 +28,26 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
 
     The lake is written into SITE/lake. Run it again to go on where it stopped.
     """
-    from ammrank_dask.simulation.simulate import simulate
-    from ammrank_dask.workflows.cluster.open import open_cluster
-    from ammrank_dask.workflows.stages.nightly import nightly
+    from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, simulate
+    from ammrank_dask.workflows.session.session import Session, open_lazily
+    from ammrank_dask.workflows.stages.nightly import run_night
 
     place = Site(site.resolve())
-    lake = place.path / "lake"
+    lake, truth = place.path / "lake", place.path / "lake-truth"
     days = HISTORY_DAYS + nights - 1
     last = FIRST_DAY + dt.timedelta(days - 1)
-    with place.exclusive(), open_cluster(cluster, site, quiet) as client, progress_for(quiet, as_json) as progress:
-        truth = place.path / "lake-truth"
-        simulate(client, lake, truth=truth, users=users, days=days, seed=seed, start=FIRST_DAY, progress=progress)
+    with place.exclusive(), open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
+        if find_simulation(lake, truth, SimulationParameters(users, days, seed, FIRST_DAY.isoformat())) is None:
+            client, progress = start()
+            simulate(client, lake, truth=truth, users=users, days=days, seed=seed, start=FIRST_DAY, progress=progress)
         if not place.config_path.is_file():
-            places = Lake(events="lake/events", users="lake/users.parquet", taxonomy="lake/taxonomy.csv")
-            config = Config(lake=places, partitions=choose_partitions(users))
+            names = Lake(events="lake/events", users="lake/users.parquet", taxonomy="lake/taxonomy.csv")
+            config = Config(lake=names, partitions=choose_partitions(users))
             write_text(place.config_path, write_config(config))
-        config = load_config(place.config_path)
+        session = Session(place, load_config(place.config_path), start)
         facts = {}
         for night in range(nights):
-            facts = nightly(Night(client, place, config, last - dt.timedelta(nights - 1 - night), progress))
+            facts = run_night(session, last - dt.timedelta(nights - 1 - night))
     show({"site": str(place.path), **facts}, as_json)
 
 

@@ -16,7 +16,7 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
-from ammrank_dask.workflows.stages.nightly import nightly
+from ammrank_dask.workflows.stages.nightly import run_night
 
 
 @click.command("nightly", cls=AmmrankCommand)
@@ -32,7 +32,7 @@ def command(site: Path, dates: list[dt.date], rebuild: bool, cluster: str | None
     ):
         for date in dates:
             facts["date"] = str(date)
-            facts |= {**nightly(job.night(date), rebuild=rebuild), "nights": len(dates)}
+            facts |= {**run_night(job, date, rebuild=rebuild), "nights": len(dates)}
     show(facts, as_json)
 
 

@@ -124,13 +124,10 @@ def simulate(
         users, days, seed, start.isoformat(), user_ids, float(activity), float(alpha), label_days
     )
     began = time.monotonic()
-    world = World.build(seed, days)
-    summary: dict[str, Any] = {
-        "parameters": asdict(parameters),
-        "categories": list(world.categories),
-        "world": world.digest(),
-        "blocks": parameters.n_blocks,
-    }
+    complete = find_simulation(lake, truth, parameters)
+    if complete is not None:
+        return complete
+    summary = _describe(parameters)
     _claim_folders(lake, truth, summary)
     if not lake_write.taxonomy_path(lake).exists():
         lake_write.write_taxonomy(lake_write.taxonomy_path(lake), read_world_taxonomy())
@@ -149,24 +146,58 @@ def simulate(
     return summary
 
 
+def find_simulation(lake: Path, truth: Path, parameters: SimulationParameters) -> dict[str, Any] | None:
+    """Return the summary of a lake that is simulated whole, None when a file of it is missing.
+
+    Raises BadInput when the folders hold another simulation.
+    """
+    path = lake_write.simulation_path(truth)
+    if not path.exists():
+        return None
+    summary: dict[str, Any] = read_json(path)
+    _refuse_other(lake, truth, summary, _describe(parameters))
+    blocks = range(parameters.n_blocks)
+    days = [parameters.date_of(day) for day in range(parameters.days)]
+    files = [
+        lake_write.taxonomy_path(lake),
+        lake_write.users_path(lake),
+        *(lake_write.truth_path(truth, block) for block in blocks),
+        *(lake_write.events_path(lake, day, block) for day in days for block in blocks),
+    ]
+    return summary if "events" in summary and all(file.exists() for file in files) else None
+
+
+def _describe(parameters: SimulationParameters) -> dict[str, Any]:
+    world = World.build(parameters.seed, parameters.days)
+    return {
+        "parameters": asdict(parameters),
+        "categories": list(world.categories),
+        "world": world.digest(),
+        "blocks": parameters.n_blocks,
+    }
+
+
 def _claim_folders(lake: Path, truth: Path, summary: dict[str, Any]) -> None:
     path = lake_write.simulation_path(truth)
     if path.exists():
-        found = read_json(path)
-        for name, value in summary["parameters"].items():
-            if found["parameters"].get(name) != value:
-                raise BadInput(
-                    f"{truth} holds a simulation with {name} = {found['parameters'].get(name)}, not {value}; "
-                    "choose another lake and truth folder or remove both"
-                )
-        if found["world"] != summary["world"]:
-            raise BadInput(f"{truth} was simulated by another version; remove it and {lake} to simulate again")
+        _refuse_other(lake, truth, read_json(path), summary)
         for folder in [lake, truth, *(lake / "events").glob("date=*")]:
             sweep_temporary(folder)
         return
     if lake.exists() and any(lake.iterdir()):
         raise BadInput(f"{lake} is not empty and {truth} holds no simulation; choose an empty folder for the lake")
     write_json(path, summary)
+
+
+def _refuse_other(lake: Path, truth: Path, before: dict[str, Any], summary: dict[str, Any]) -> None:
+    for name, value in summary["parameters"].items():
+        if before["parameters"].get(name) != value:
+            raise BadInput(
+                f"{truth} holds a simulation with {name} = {before['parameters'].get(name)}, not {value}; "
+                "choose another lake and truth folder or remove both"
+            )
+    if before["world"] != summary["world"]:
+        raise BadInput(f"{truth} was simulated by another version; remove it and {lake} to simulate again")
 
 
 def write_block_users(parameters: SimulationParameters, lake: str) -> None:

@@ -211,3 +211,8 @@ def digest_tree(root: Path, relative: Iterable[str]) -> str:
         for path in sorted(files, key=lambda p: p.relative_to(root).as_posix()):
             total.update(f"{path.relative_to(root).as_posix()}\0{digest_file(path)}\n".encode())
     return total.hexdigest()
+
+
+def bytes_below(path: Path) -> int:
+    """Return the number of bytes of all files below a folder."""
+    return sum((Path(root) / name).stat().st_size for root, _, names in os.walk(path) for name in names)

@@ -22,6 +22,7 @@ from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.site.run_log import LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import bytes_below
 from ammrank_dask.storage.store.runs import VERSIONED
 from ammrank_dask.tasks import is_scheduler_gone
 from ammrank_dask.workflows.session.options import exit_code_of, message_of
@@ -30,7 +31,7 @@ from ammrank_dask.workflows.session.past_nights import last_nights
 logger = logging.getLogger(__name__)
 
 STAGES = ("ingest", "features", "training_features", "train", "gate", "score", "report", "publish")
-PACKAGES = ("ammrank_dask", "storage", "workflows")
+PACKAGE = "ammrank_dask"
 SECONDS_TO_ANSWER = 20
 """How long a worker may take to say how much memory it used; one that hangs is left out."""
 
@@ -68,11 +69,13 @@ class NightRecord:
         logger.info("stage %s took %.1f s", name, seconds)
         self._write()
 
-    def finish(self, facts: Mapping[str, Any], roles: Mapping[str, Path]) -> None:
-        """Say what the night came to and what it wrote."""
+    def finish(self, facts: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
+        """Say what the night came to, what it wrote, and the digest of what it read."""
         self.attempt |= {
             "facts": dict(facts),
-            "bytes": {role: _bytes_below(path) for role, path in sorted(roles.items())},
+            "inputs": inputs,
+            "runs": {role: self.site.relative(path) for role, path in sorted(roles.items())},
+            "bytes": {role: bytes_below(path) for role, path in sorted(roles.items())},
             "peak_memory": {"driver": _peak_memory()[1], "workers": self._worker_memory()},
         }
         self._end("done", 0)
@@ -117,11 +120,10 @@ def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRec
     record = NightRecord(client, site, date)
     record._write()
     handler = JsonLines(record.folder / LOG)
-    loggers = [logging.getLogger(name) for name in PACKAGES]
-    levels = [found.level for found in loggers]
-    for found in loggers:
-        found.addHandler(handler)
-        found.setLevel(logging.INFO)
+    package = logging.getLogger(PACKAGE)
+    level = package.level
+    package.addHandler(handler)
+    package.setLevel(logging.INFO)
     try:
         logger.info("night of %s began", date)
         with (
@@ -133,14 +135,9 @@ def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRec
         record.fail(error)
         raise
     finally:
-        for found, level in zip(loggers, levels, strict=True):
-            found.removeHandler(handler)
-            found.setLevel(level)
+        package.removeHandler(handler)
+        package.setLevel(level)
         handler.close()
-
-
-def _bytes_below(path: Path) -> int:
-    return sum((Path(root) / name).stat().st_size for root, _, names in os.walk(path) for name in names)
 
 
 def _peak_memory() -> tuple[str, int]:

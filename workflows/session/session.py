@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import functools
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from distributed import Client
@@ -18,27 +19,23 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.progress import progress_for
 
 
+@dataclass(frozen=True)
 class Session:
     """A site that is held against other runs, and the cluster to work on it."""
 
-    def __init__(self, site: Site, config: Config, start: Callable[[], tuple[Client, Progress]]) -> None:
-        self.site = site
-        self.config = config
-        self._start = start
-
-    @functools.cached_property
-    def _started(self) -> tuple[Client, Progress]:
-        return self._start()
+    site: Site
+    config: Config
+    start: Callable[[], tuple[Client, Progress]]
 
     @property
     def client(self) -> Client:
         """The cluster; it starts when it is asked for the first time."""
-        return self._started[0]
+        return self.start()[0]
 
     @property
     def progress(self) -> Progress:
         """Whom to tell how far it is."""
-        return self._started[1]
+        return self.start()[1]
 
     def night(self, date: dt.date) -> Night:
         """Return one night of the site, on the cluster."""
@@ -58,9 +55,10 @@ def open_session(path: Path, *, cluster: str | None, as_json: bool, quiet: bool)
 def open_lazily(
     cluster: str | None, site: Path | None, *, as_json: bool, quiet: bool
 ) -> Iterator[Callable[[], tuple[Client, Progress]]]:
-    """Yield what starts the cluster and the progress; both end with the block."""
+    """Yield what starts the cluster and the progress when it is first called; both end with the block."""
     with contextlib.ExitStack() as stack:
 
+        @functools.cache
         def start() -> tuple[Client, Progress]:
             client = stack.enter_context(open_cluster(cluster, site, quiet))
             return client, stack.enter_context(progress_for(quiet, as_json))

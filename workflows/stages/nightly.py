@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import Any
 
 from ammrank_dask.storage.site.reports import PAGE
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
+from ammrank_dask.workflows.session.session import Session
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
@@ -17,6 +19,13 @@ from ammrank_dask.workflows.stages.report import write_night_report
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from ammrank_dask.workflows.stages.score import check_k, score_users
 from ammrank_dask.workflows.stages.train import too_little_history, train_if_possible
+from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
+
+
+def run_night(session: Session, date: dt.date, *, rebuild: bool = False) -> dict[str, Any]:
+    """Run one night as `nightly` does, unless it is published and nothing changed since: that takes no cluster."""
+    unchanged = None if rebuild else find_unchanged(session.site, session.config, date)
+    return nightly(session.night(date), rebuild=rebuild) if unchanged is None else unchanged
 
 
 def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
@@ -24,6 +33,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
     site, config, date = night.site, night.config, night.date
     with record_night(night.client, site, date) as record:
         with record.stage("ingest"):
+            inputs = digest_inputs(site, config, date)
             ingested = ingest(night, rebuild=rebuild)
             check_k(config, ingested)
         with record.stage("features"):
@@ -48,7 +58,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             prune_nights(site, config, date)
             keep = [*roles.values(), *models_in_use(site), *rejected_to_keep(site, config, date)]
             prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models"))
-        record.finish(facts, roles)
+        record.finish(facts, roles, inputs)
     return facts
 
 

@@ -1,0 +1,97 @@
+"""Recognise a night that was run before and whose inputs are the same: there is nothing to do."""
+
+from __future__ import annotations
+
+import datetime as dt
+import importlib.metadata
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.lake.files import list_days, list_files
+from ammrank_dask.storage.site.forgotten import LIST_NAME
+from ammrank_dask.storage.site.reports import check_report
+from ammrank_dask.storage.site.run_log import read_attempt
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import bytes_below, digest_of
+from ammrank_dask.storage.store.registry import FORMAT
+from ammrank_dask.storage.store.runs import is_finished
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
+
+RESULTS = ("qualifications", "report")
+"""What stays of a night after the next one is published."""
+
+
+def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
+    """Return a digest of all that a night reads, by size and time of every file: cheap, nothing is opened.
+
+    It covers the config, every file or folder that a setting names, the days of the lake up to the date, who is to be
+    forgotten, and the version of this package.
+    """
+    folders = list_days(lake_path(site, config.lake.events), config.lake.date_key)
+    days = [[str(day), _describe_files(folder)] for day, folder in folders.items() if day <= date]
+    settings = config.model_dump(mode="json")
+    named = [lake_path(site, text) for text in sorted(set(_texts(settings)) - {"", config.lake.events})]
+    files = [[str(path), _describe_files(path)] for path in named if os.path.exists(path)]
+    listed = [_describe_files(site.path / name) for name in (CATEGORIES_NAME, LIST_NAME)]
+    version = importlib.metadata.version("ammrank-dask")
+    return digest_of([FORMAT, version, settings, days, files, listed])
+
+
+def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] | None:
+    """Return what the last run of a night came to, if the night is published whole and nothing changed since.
+
+    A night of which nothing is known, or that is not whole, is None: it has to be run.
+    """
+    attempt = read_attempt(site.run_folder(date))
+    if attempt is None or attempt.get("status") != "done" or "inputs" not in attempt:
+        return None
+    current = site.current()
+    is_current = current is not None and current.date == date
+    runs = {role: name for role, name in attempt["runs"].items() if is_current or role in RESULTS}
+    if is_current and current is not None and dict(current.runs) != runs:
+        return None
+    if not is_current and not ("qualifications" in runs and site.is_published(date)):
+        return None
+    if not all(_is_whole(site.path / name, role, attempt["bytes"]) for role, name in runs.items()):
+        return None
+    if attempt["inputs"] != digest_inputs(site, config, date):
+        return None
+    return {**attempt["facts"], "published": is_current, "unchanged": True}
+
+
+def _is_whole(path: Path, role: str, sizes: Mapping[str, int]) -> bool:
+    """Tell whether a result has the bytes that were written, by their number."""
+    if role != "report":
+        return is_finished(path) and bytes_below(path) == sizes.get(role)
+    try:
+        check_report(path)
+    except DamagedStore:
+        return False
+    return True
+
+
+def _describe_files(path: Path) -> list[list[Any]]:
+    """Return name, size and time of a file, or of all files of a day or table; nothing when there is none."""
+    if path.is_file():
+        return [_describe_file(path, path.parent)]
+    return [_describe_file(file, path) for file in list_files(path)]
+
+
+def _describe_file(path: Path, folder: Path) -> list[Any]:
+    status = path.stat()
+    return [path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns]
+
+
+def _texts(settings: Any) -> Iterator[str]:
+    if isinstance(settings, str):
+        yield settings
+    elif isinstance(settings, Mapping):
+        for value in settings.values():
+            yield from _texts(value)
+    elif isinstance(settings, list):
+        for value in settings:
+            yield from _texts(value)
