@@ -28,7 +28,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
 
     The lake is written into SITE/lake. Run it again to go on where it stopped.
     """
-    from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, simulate
+    from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, write_simulation
     from ammrank_dask.workflows.session.session import Session, open_lazily
     from ammrank_dask.workflows.stages.nightly import run_night
 
@@ -36,10 +36,11 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     lake, truth = place.path / "lake", place.path / "lake-truth"
     days = HISTORY_DAYS + nights - 1
     last = FIRST_DAY + dt.timedelta(days - 1)
+    parameters = SimulationParameters(users, days, seed, FIRST_DAY.isoformat())
     with place.exclusive(), open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
-        if find_simulation(lake, truth, SimulationParameters(users, days, seed, FIRST_DAY.isoformat())) is None:
+        if find_simulation(lake, truth, parameters) is None:
             client, progress = start()
-            simulate(client, lake, truth=truth, users=users, days=days, seed=seed, start=FIRST_DAY, progress=progress)
+            write_simulation(client, lake, truth, parameters, progress=progress)
         if not place.config_path.is_file():
             names = Lake(events="lake/events", users="lake/users.parquet", taxonomy="lake/taxonomy.csv")
             config = Config(lake=names, partitions=choose_partitions(users))

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +12,11 @@ from ammrank_dask.evaluation.page import PAGE, write_evaluation
 from ammrank_dask.methods.registry import METHODS, resolve_methods
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, date_option, show
-from ammrank_dask.workflows.session.progress import progress_for
-from ammrank_dask.workflows.stages.evaluate import describe_evaluation, evaluate_site, evaluate_table
+from ammrank_dask.workflows.session.session import open_lazily
+from ammrank_dask.workflows.stages.evaluate import describe_evaluation, evaluate_site, evaluate_table, scratch_rows
 
 
 @click.command("evaluate", cls=AmmrankCommand)
@@ -60,31 +57,22 @@ def command(
     config = None if site is None else load_config(Site(site).config_path)
     if out is None:
         out = site / "evaluations" / f"date={date}" if site is not None else Path(f"{table.stem}-evaluation")  # type: ignore[union-attr]
-    for left in out.glob(".rows-*"):  # of a comparison that was killed
-        shutil.rmtree(left, ignore_errors=True)
-    # Workers read the decoded rows from here, so it lies beside the results, in a folder that they see.
-    scratch = (out / f".rows-{uuid.uuid4().hex[:12]}").resolve()
     if table is not None:
-        read_rank_table(table)
-    options: dict[str, Any] = {"methods": chosen, "n_folds": n_folds, "seed": seed, "scratch": scratch}
-    try:
-        with open_cluster(cluster, site, quiet) as client, progress_for(quiet, as_json) as progress:
-            if table is not None:
-                evaluation = evaluate_table(client, table, progress=progress, **options)
-            else:
-                assert site is not None
-                assert config is not None
-                evaluation = evaluate_site(
-                    Night(client, Site(site), config, date, progress), variants=variants, truth=truth, **options
-                )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+        read_rank_table(table)  # a table that cannot be read costs no cluster
+    options: dict[str, Any] = {"methods": chosen, "n_folds": n_folds, "seed": seed}
+    with scratch_rows(out) as scratch, open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
+        client, progress = start()
+        if site is not None and config is not None:
+            night = Night(client, Site(site), config, date, progress)
+            evaluation = evaluate_site(night, variants=variants, truth=truth, scratch=scratch, **options)
+        else:
+            assert table is not None
+            evaluation = evaluate_table(client, table, scratch=scratch, progress=progress, **options)
     write_evaluation(out, evaluation)
     if as_json:
         show({"page": str(out / PAGE), **evaluation}, as_json)
         return
-    for line in describe_evaluation(evaluation):
-        click.echo(line)
+    click.echo("\n".join(describe_evaluation(evaluation)))
     show({"page": str(out / PAGE)}, as_json)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,32 +13,10 @@ import click
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.lake_init.describe import describe
-from ammrank_dask.workflows.lake_init.guess import (
-    EVENT_ROLES,
-    USER_ROLES,
-)
+from ammrank_dask.workflows.lake_init.guess import EVENT_ROLES, USER_ROLES
 from ammrank_dask.workflows.lake_init.inspect import find_places, inspect_lake
 from ammrank_dask.workflows.lake_init.write import no_clicks, refuse_existing, write_site
-from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, site_argument
-from ammrank_dask.workflows.session.progress import progress_for
-
-
-class Assignment(click.ParamType):
-    """NAME=VALUE with a name out of a list."""
-
-    name = "NAME=VALUE"
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
-        """Return the name and the value."""
-        if isinstance(value, tuple):
-            return value
-        name, found, given = value.partition("=")
-        if not found or name not in self.names or not given:
-            self.fail(f"{value!r} is not NAME=VALUE with a name of {', '.join(self.names)}", param, ctx)
-        return name, given
+from ammrank_dask.workflows.session.options import AmmrankCommand, Assignment, computing_options, site_argument
 
 
 @click.command("init", cls=AmmrankCommand)
@@ -57,12 +35,9 @@ class Assignment(click.ParamType):
     help="Name a column that cannot be guessed, for example timestamp=event_ts; repeatable.",
 )
 @click.option(
-    "--group",
-    "groups",
-    multiple=True,
-    type=Assignment((*GROUPS, IGNORE_GROUP)),
+    "--group", "groups", multiple=True, type=Assignment((*GROUPS, IGNORE_GROUP)),
     help="Say what a value of the group column means, for example adc=tap; repeatable.",
-)
+)  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the config that the site has.")
 @computing_options
 def command(
@@ -79,31 +54,24 @@ def command(
 
     What can be guessed is filled in and said; what cannot is named.
     """
-    from ammrank_dask.workflows.cluster.open import open_cluster
+    from ammrank_dask.workflows.session.session import open_lazily
 
     place = Site(site)
     places = find_places(lake.resolve())
     refuse_existing(place, places, force)
-    with open_cluster(cluster, site, quiet) as client, progress_for(quiet, as_json) as progress:
+    with open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
+        client, progress = start()
         found = inspect_lake(client, places, site.resolve(), columns=dict(columns), groups=groups, progress=progress)
     if found.config is None:
         _print_facts(found.facts, as_json)
         raise no_clicks(found.facts)
     write_site(place, found.config, found.categories)
-    last = found.facts["days"]["last"]
-    written = {
-        "config": str(place.config_path),
-        "next": f"ammrank nightly {shlex.quote(str(site))} --date {last}",
-    }
-    _print_facts({**found.facts, **written}, as_json)
+    command_to_type = f"ammrank nightly {shlex.quote(str(site))} --date {found.facts['days']['last']}"
+    _print_facts({**found.facts, "config": str(place.config_path), "next": command_to_type}, as_json)
 
 
 def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
-    if as_json:
-        click.echo(json.dumps(facts, sort_keys=True))
-        return
-    for line in describe(facts):
-        click.echo(line)
+    click.echo(json.dumps(facts, sort_keys=True) if as_json else "\n".join(describe(facts)))
 
 
 if __name__ == "__main__":

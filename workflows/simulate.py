@@ -6,7 +6,6 @@ from pathlib import Path
 import click
 
 from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, computing_options, show
-from ammrank_dask.workflows.session.progress import progress_for
 
 
 @click.command("simulate", cls=AmmrankCommand)
@@ -14,31 +13,18 @@ from ammrank_dask.workflows.session.progress import progress_for
 @click.option("--users", type=click.IntRange(min=1), default=10_000, show_default=True, help="Number of users.")
 @click.option("--days", type=click.IntRange(min=1), default=60, show_default=True, help="Number of days.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the world.")
-@click.option(
-    "--start",
-    type=DATE,
-    default="2026-01-05",
-    show_default=True,
-    help="First day; the default is a Monday.",
-)
+@click.option("--start", type=DATE, default="2026-01-05", show_default=True, help="First day; the default is a Monday.")
 @click.option(
     "--truth",
     type=click.Path(file_okay=False, path_type=Path),
     help="Folder of the hidden truth.  [default: LAKE-truth beside the lake]",
 )
 @click.option(
-    "--user-ids",
-    type=click.Choice(["int64", "string"]),
-    default="int64",
-    show_default=True,
+    "--user-ids", type=click.Choice(["int64", "string"]), default="int64", show_default=True,
     help="Type of the user ids in the lake.",
-)
+)  # fmt: skip
 @click.option(
-    "--activity",
-    type=float,
-    default=1.0,
-    show_default=True,
-    help="Factor on the number of events, at most 2.",
+    "--activity", type=float, default=1.0, show_default=True, help="Factor on the number of events, at most 2."
 )
 @computing_options
 def simulate_command(
@@ -59,24 +45,17 @@ def simulate_command(
     The truth behind the events goes into a folder of its own. A rerun with the same parameters writes only
     the files that are missing.
     """
-    from ammrank_dask.simulation.simulate import simulate
-    from ammrank_dask.workflows.cluster.open import open_cluster
+    from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, write_simulation
+    from ammrank_dask.workflows.session.session import open_lazily
 
     lake = lake.resolve()
     truth = lake.with_name(f"{lake.name}-truth") if truth is None else truth.resolve()
-    with open_cluster(cluster, None, quiet) as client, progress_for(quiet, as_json) as progress:
-        summary = simulate(
-            client,
-            lake,
-            truth=truth,
-            users=users,
-            days=days,
-            seed=seed,
-            start=start,
-            user_ids=user_ids,
-            activity=activity,
-            progress=progress,
-        )
+    parameters = SimulationParameters(users, days, seed, start.isoformat(), user_ids, activity)
+    summary = find_simulation(lake, truth, parameters)
+    if summary is None:
+        with open_lazily(cluster, None, as_json=as_json, quiet=quiet) as start_cluster:
+            client, progress = start_cluster()
+            summary = write_simulation(client, lake, truth, parameters, progress=progress)
     result = {"lake": str(lake), "truth": str(truth), "users": users, "days": days}
     show({**result, "events": sum(summary["events"].values())}, as_json)
 

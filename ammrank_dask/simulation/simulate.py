@@ -123,6 +123,13 @@ def simulate(
     parameters = SimulationParameters(
         users, days, seed, start.isoformat(), user_ids, float(activity), float(alpha), label_days
     )
+    return write_simulation(client, lake, truth, parameters, progress=progress)
+
+
+def write_simulation(
+    client: Client, lake: Path, truth: Path, parameters: SimulationParameters, *, progress: Progress = silent
+) -> dict[str, Any]:
+    """Write what is missing of a lake and its truth; return the content of `simulation.json`."""
     began = time.monotonic()
     complete = find_simulation(lake, truth, parameters)
     if complete is not None:
@@ -139,8 +146,8 @@ def simulate(
     logger.info(
         "simulated %d events of %d users on %d days in %.1f s",
         sum(summary["events"].values()),
-        users,
-        days,
+        parameters.users,
+        parameters.days,
         time.monotonic() - began,
     )
     return summary

@@ -18,6 +18,10 @@ FORBIDDEN = {
     "ammrank_dask": {"click", "argparse", "rich"},
     "workflows": {"zarr", "numba", "numcodecs"},
 }
+# A stage imports only earlier ones, and what all stages use; simulation stands apart.
+STAGES = ["ingest", "features", "model", "training", "scoring", "report", "evaluation"]
+COMMON = {"kernels", "methods", "monitor", "tasks", "memory", "user_hash"}
+MAX_COMMAND_LINES = 80
 KERNEL_IMPORTS = ("math", "typing", "numpy", "numba")
 # rglob does not follow the links to the other two rooms.
 SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
@@ -48,6 +52,90 @@ def test_imports__go_one_way(path):
     tops = {name.split(".")[0] for name in names}
     assert not tops & FORBIDDEN[room]
     assert "pickle" not in tops
+
+
+def module_of(path):
+    """Return the name under which a source is imported."""
+    parts = list(path.relative_to(ROOT).with_suffix("").parts)
+    parts = parts if parts[0] == "ammrank_dask" else ["ammrank_dask", *parts]
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported_modules(path, modules):
+    """Return which of our modules a source imports, also inside functions; not for type checkers only."""
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            node.body = []
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (names & modules) or {node.module}
+    return found & modules
+
+
+@pytest.fixture(scope="module")
+def graph():
+    modules = {module_of(path) for path in SOURCES}
+    return {module_of(path): imported_modules(path, modules) for path in SOURCES}
+
+
+def find_cycle(graph):
+    """Return modules that import each other in a circle, an empty list when there are none."""
+    state = {}
+
+    def visit(module, path):
+        state[module] = "open"
+        for other in sorted(graph[module]):
+            if state.get(other) == "open":
+                return [*path[path.index(other) :], other] if other in path else [module, other]
+            if other not in state:
+                cycle = visit(other, [*path, other])
+                if cycle:
+                    return cycle
+        state[module] = "closed"
+        return []
+
+    return next((cycle for module in sorted(graph) if module not in state and (cycle := visit(module, [module]))), [])
+
+
+def test_find_cycle__finds_one():
+    assert find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert find_cycle({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == []
+
+
+def test_imports__have_no_cycle_even_inside_functions(graph):
+    assert find_cycle(graph) == []
+
+
+def test_imports__stages_go_one_way(graph):
+    places = {stage: number for number, stage in enumerate(STAGES)}
+    for module, imported in graph.items():
+        stage = module.split(".")[1] if module.count(".") else ""
+        for other in imported:
+            parts = other.split(".")
+            if stage in places and parts[0] == "ammrank_dask" and parts[1] not in ROOMS:
+                assert parts[1] in COMMON or places.get(parts[1], len(STAGES)) <= places[stage], (
+                    f"{module} must not import {other}: the order is {' < '.join(STAGES)}"
+                )
+            assert parts[1:2] != ["simulation"] or stage in ("simulation", "workflows"), f"{module} imports {other}"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands__are_short_and_import_no_other_command(name, graph):
+    others = {f"ammrank_dask.workflows.{other}" for other in COMMANDS}
+    assert not graph[f"ammrank_dask.workflows.{name}"] & others
+    lines = (ROOT / "workflows" / f"{name}.py").read_text(encoding="utf-8").splitlines()
+    assert len(lines) <= MAX_COMMAND_LINES
+
+
+def test_stages__import_no_command(graph):
+    commands = {f"ammrank_dask.workflows.{name}" for name in [*COMMANDS, "cli"]}
+    for module, imported in graph.items():
+        assert module in commands or not imported & commands, f"{module} imports a command"
 
 
 def test_imports__name_one_package():

@@ -185,10 +185,7 @@ def test_stages__one_after_the_other_keep_the_model(client, place):
     prune(place, config, day(5), [*known.roles.values(), features.path], (*INPUT_FOLDERS, "features"))
     model = find_model(place, day(5))
     assert (
-        score_users(Night(Night(client, place, config, known.date), known, features, model.date), model).manifest[
-            "facts"
-        ]["users"]
-        == 300
+        score_users(Night(client, place, config, known.date), known, features, model).manifest["facts"]["users"] == 300
     )
 
 

@@ -262,7 +262,7 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
     written = model.manifest
     model = finish_run(model.path, "model", model.digest, 1, config=written["config"], inputs=written["inputs"])
     with pytest.raises(BadInput, match=r"the model must rank the categories of the features .*; train again"):
-        score_users(Night(Night(client, place, config_of(), known.date), known, features, model.date), model)
+        score_users(Night(client, place, config_of(), known.date), known, features, model)
     assert not place.qualifications_folder(NIGHT).exists()
 
 
@@ -274,10 +274,7 @@ def test_score_users__features_with_a_bad_checksum_are_refused(client, place):
     chunk.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     remove_run(place.qualifications_folder(NIGHT))
     with pytest.raises(BadInput, match=r"is not what was written \(checksum differs\); make it again with --rebuild"):
-        score_users(
-            Night(Night(client, place, config_of(), known.date), known, features, find_model(place, NIGHT).date),
-            find_model(place, NIGHT),
-        )
+        score_users(Night(client, place, config_of(), known.date), known, features, find_model(place, NIGHT))
 
 
 def test_score__without_a_model_says_what_to_run(client, fresh):

@@ -9,7 +9,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -109,6 +109,24 @@ class DateType(click.ParamType):
 
 
 DATE = DateType()
+
+
+class Assignment(click.ParamType):
+    """NAME=VALUE with a name out of a list."""
+
+    name = "NAME=VALUE"
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
+        """Return the name and the value."""
+        if isinstance(value, tuple):
+            return value
+        name, found, given = value.partition("=")
+        if not found or name not in self.names or not given:
+            self.fail(f"{value!r} is not NAME=VALUE with a name of {', '.join(self.names)}", param, ctx)
+        return name, given
 
 
 def yesterday() -> dt.date:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
-from collections.abc import Sequence
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +98,21 @@ def evaluate_table(
     }
     described = _describe({TABLE_VARIANT: found}, {TABLE_VARIANT: rows}, table.labels, source, n_folds, seed)
     return {**described, "floor": None, "simulation": None}
+
+
+@contextlib.contextmanager
+def scratch_rows(out: Path) -> Iterator[Path]:
+    """Yield a folder for decoded rows and remove it after; one of a comparison that was killed goes too.
+
+    Workers read the rows from there, so it lies beside the results, in a folder that they see.
+    """
+    for left in out.glob(".rows-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    scratch = (out / f".rows-{uuid.uuid4().hex[:12]}").resolve()
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _describe(
