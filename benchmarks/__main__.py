@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from benchmarks import (
+    balanced,
     comparison,
     ingest,
     label_ranking,
@@ -26,6 +27,7 @@ from benchmarks import (
 )
 
 BENCHMARKS = {
+    "balanced": balanced.compare_balanced,
     "comparison": comparison.compare_methods_on_world,
     "comparison-order": comparison.compare_order,
     "comparison-time": comparison.compare_training_time,

@@ -32,7 +32,8 @@ from ammrank_dask.scoring.swaps import (
     swap_cheapest,
 )
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, save_arrays
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.scratch_arrays import load_array, save_arrays
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
@@ -48,13 +49,16 @@ _WIDER = (1, 8, 64, None)
 
 @dataclass(frozen=True)
 class BalancedPlan:
-    """What users hold: the k best of chance − price, but for the swaps in `swaps`, a folder with a part a partition.
+    """What users hold: the k best of chance − price, but for the swaps kept beside the table under `swaps`.
 
     `value` is the sum of chances, `bound` what no assignment exceeds (at `bound_prices`).
     """
 
+    table: ChanceTable
+    bounds: ExposureBounds
+    k: int
     prices: np.ndarray
-    swaps: Path
+    swaps: str
     value: float
     bound: float
     bound_prices: np.ndarray
@@ -74,6 +78,8 @@ class BalancedPlan:
             "bound": self.bound,
             "gap": self.gap,
             "prices": self.bound_prices.tolist(),
+            "floor": self.bounds.floor.tolist(),
+            "cap": self.bounds.cap.tolist(),
             "swaps": self.n_swaps,
             "passes": self.n_passes,
         }
@@ -116,9 +122,9 @@ def balance(
             break
     else:
         raise BadInput(_impossible(bounds.n_outside(counted.n_users)))
-    swaps = table.folder / "swaps"
+    swaps = digest_of([search.prices.tolist(), bounds.floor.tolist(), bounds.cap.tolist()])
     for partition in range(table.n_partitions):
-        save_arrays(swaps / f"part-{partition:05d}", repaired.swaps_of(partition), {})
+        save_arrays(_swaps_folder(table, swaps, partition), repaired.swaps_of(partition), {})
     final = passes.count(repaired.prices, margins=False)
     bound, bound_prices = min(
         ((counts.value + earnings(prices, bounds.floor, bounds.cap), prices)
@@ -126,7 +132,7 @@ def balance(
         key=lambda pair: pair[0],
     )  # fmt: skip
     plan = BalancedPlan(
-        search.prices, swaps, counted.chance + repaired.gained, bound, bound_prices, repaired.n_users,
+        table, bounds, k, search.prices, swaps, counted.chance + repaired.gained, bound, bound_prices, repaired.n_users,
         repaired.n_swaps, passes.n_passes,
     )  # fmt: skip
     logger.info("balanced %d slots, %d swaps, duality gap %.2g", bounds.slots, plan.n_swaps, plan.gap)
@@ -248,14 +254,15 @@ def list_group(
     ]
 
 
-def assign_partition(
-    plan: BalancedPlan, table: ChanceTable, partition: int, k: int, tie_order: np.ndarray
-) -> np.ndarray:
+def _swaps_folder(table: ChanceTable, swaps: str, partition: int) -> Path:
+    return table.folder / f"swaps-{swaps}-{partition:05d}"
+
+
+def assign_partition(plan: BalancedPlan, partition: int, tie_order: np.ndarray) -> np.ndarray:
     """Return the codes (n, k) that the users of a partition hold, in no order; -1 where they may hold fewer."""
-    folder = plan.swaps / f"part-{partition:05d}"
-    if not is_saved(folder):
-        raise RuntimeError(f"the swaps of partition {partition} must be saved by `balance` before it is assigned")
-    codes, _, _, _ = hold_block(table.chances(partition), plan.prices, k, np.asarray(tie_order, np.int32))
+    folder = _swaps_folder(plan.table, plan.swaps, partition)
+    chances = plan.table.chances(partition)
+    codes, _, _, _ = hold_block(chances, plan.prices, plan.k, np.asarray(tie_order, np.int32))
     row, code, takes = (load_array(folder, name) for name in ("row", "code", "takes"))
     # Both lists are by row, and every user takes as many as they give up.
     give, take = np.flatnonzero(~takes), np.flatnonzero(takes)

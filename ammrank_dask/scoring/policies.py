@@ -16,7 +16,10 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.kernels.selection import hold_above
+from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import Cuts, ScoreScratch, find_cuts
+from ammrank_dask.scoring.chance_table import ChanceTable
+from ammrank_dask.scoring.exposure_bounds import ExposureBounds
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import Pairs
 from ammrank_dask.tasks import Progress, silent
@@ -60,7 +63,7 @@ class ScoredUsers:
     """The users of a partition as policies see them.
 
     `codes` and `scores` (n, k) are the best categories of each, -1 where there are fewer; `bits` (L, n) are the bits of
-    all float32 scores, or None.
+    all float32 scores, or None; `partition` is their number.
     """
 
     user_ids: UserIds
@@ -68,6 +71,17 @@ class ScoredUsers:
     scores: np.ndarray
     tie_order: np.ndarray
     bits: np.ndarray | None = None
+    partition: int = 0
+
+
+@dataclass(frozen=True)
+class ChancePlan:
+    """What a policy that needs chances plans with: chances of all users, bounds, k, and prices to start from."""
+
+    table: ChanceTable
+    bounds: ExposureBounds
+    k: int
+    start: np.ndarray | None = None
 
 
 class Policy(ABC):
@@ -75,6 +89,7 @@ class Policy(ABC):
 
     name: ClassVar[str]
     needs_all_scores: ClassVar[bool] = False
+    needs_chances: ClassVar[bool] = False
 
     @abstractmethod
     def n_ranks(self, k: int) -> int:
@@ -92,6 +107,7 @@ class Policy(ABC):
         n: int | None,
         slots: int,
         tie_order: np.ndarray,
+        chances: ChancePlan | None = None,
         progress: Progress = silent,
     ) -> Any:
         """Return what `hold` has to know of all users: nothing, unless the policy needs all scores.
@@ -102,6 +118,8 @@ class Policy(ABC):
             The scores of all users.
         n, slots
             Users a category takes; None for as many as make `slots` in all.
+        chances
+            Given to a policy that needs chances.
         """
         return None
 
@@ -160,6 +178,7 @@ class CategoryTopN(Policy):
         n: int | None,
         slots: int,
         tie_order: np.ndarray,
+        chances: ChancePlan | None = None,
         progress: Progress = silent,
     ) -> Cuts:
         """Return above which score each category takes users."""
@@ -186,7 +205,54 @@ class CategoryTopN(Policy):
         return Pairs(users.user_ids, indptr, codes, bits.view(np.float32))
 
 
-POLICIES: dict[str, Policy] = {policy.name: policy for policy in (UserTopK(), CategoryTopN())}
+class Balanced(Policy):
+    """Every user gets k categories, every category stays between its floor and its cap, at the most expected clicks."""
+
+    name = "balanced"
+    needs_all_scores = True
+    needs_chances = True
+
+    def n_ranks(self, k: int) -> int:
+        """Return k."""
+        return k
+
+    def plan(
+        self,
+        client: Client,
+        scratch: ScoreScratch,
+        *,
+        n: int | None,
+        slots: int,
+        tie_order: np.ndarray,
+        chances: ChancePlan | None = None,
+        progress: Progress = silent,
+    ) -> BalancedPlan:
+        """Return the prices and swaps by which categories are shared out."""
+        assert chances is not None
+        return balance(
+            client, chances.table, chances.bounds, chances.k, tie_order, start=chances.start, progress=progress
+        )
+
+    def facts(self, plan: BalancedPlan) -> dict[str, Any]:
+        """Return expected clicks, duality gap, prices and bounds."""
+        return plan.to_json()
+
+    def hold(self, users: ScoredUsers, plan: BalancedPlan) -> Pairs:
+        """Return what the plan gives the users of a partition, by score."""
+        assert users.bits is not None
+        codes = assign_partition(plan, users.partition, users.tie_order)
+        kept = codes >= 0
+        owner = np.repeat(np.arange(len(codes)), kept.sum(axis=1))
+        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
+        held_codes = codes[kept]
+        scores = users.bits[held_codes, owner].view(np.float32)
+        position = np.empty(len(users.tie_order), np.int64)
+        position[users.tie_order] = np.arange(len(users.tie_order))
+        order = np.lexsort((position[held_codes], -scores, owner))
+        return Pairs(users.user_ids, indptr, held_codes[order].astype(np.int32), scores[order])
+
+
+POLICIES: dict[str, Policy] = {policy.name: policy for policy in (UserTopK(), CategoryTopN(), Balanced())}
 
 
 def share_slots(scored: np.ndarray, slots: int, tie_order: Sequence[int] | np.ndarray) -> np.ndarray:

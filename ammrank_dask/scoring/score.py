@@ -22,8 +22,11 @@ from ammrank_dask.model.saved import RankModel, load_model, panel_arrays, panels
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
+from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
+from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousPairs, compare_pairs
-from ammrank_dask.scoring.policies import POLICIES, Policy, PolicyCounts, ScoredUsers
+from ammrank_dask.scoring.exposure_bounds import CAP, FLOOR, exposure_bounds
+from ammrank_dask.scoring.policies import POLICIES, ChancePlan, Policy, PolicyCounts, ScoredUsers
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
@@ -79,6 +82,11 @@ def score(
     min_score: float | None = None,
     exclude: Iterable[str] = (),
     exclude_by_group: Mapping[str, Iterable[str]] | None = None,
+    chances: Chances | None = None,
+    floor: float = FLOOR,
+    cap: float = CAP,
+    floors: Mapping[str, float] | None = None,
+    caps: Mapping[str, float] | None = None,
     previous: Qualifications | None = None,
     variant: str | None = None,
     progress: Progress = silent,
@@ -100,7 +108,8 @@ def score(
     k
         Categories per user.
     policy
-        `user_top_k`: every user gets the k best; `category_top_n`: every category takes its n best users.
+        `user_top_k`: every user gets the k best; `category_top_n`: every category takes its n best users; `balanced`:
+        every user gets k, every category stays between floor and cap, and the sum of chances is the largest.
     n
         Users per category; None for as many as make the slots of `user_top_k`.
     min_score
@@ -110,6 +119,12 @@ def score(
     exclude_by_group
         Categories by the group of users who do not get them: age buckets (`13-17`), `female`, `male`, `unknown-age`,
         `unknown-gender`.
+    chances
+        What a score is worth, which `balanced` needs (`learn_chances`).
+    floor, cap
+        The fewest and the most users of a category under `balanced`, as multiples of its share of clicks.
+    floors, caps
+        The same by name: a whole number of users, or a share of all slots below 1.
     previous
         Earlier qualifications that `delta` is taken against; None: everything is added.
     variant
@@ -122,11 +137,13 @@ def score(
     settings = ScoreSettings(
         k=k, policy=policy, n=n, min_score=min_score, exclude=tuple(exclude),
         exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
+        floor=floor, cap=cap, floors=dict(floors or {}), caps=dict(caps or {}),
     )  # fmt: skip
     inputs = {
         "features": digest_of([features.run.digest, features.run.checksums]),
         "model": fitted.digest(),
         "previous": None if previous is None else previous.run.digest,
+        **({} if chances is None else {"chances": chances.digest()}),
     }
     digest = digest_of([inputs, variant, settings.to_json()])
     if path.exists() and any(path.iterdir()) and open_qualifications(path).run.digest == digest:
@@ -134,8 +151,9 @@ def score(
     building = path.with_name(f".building-{path.name}-{digest}")
     if not is_finished(building):
         counts = write_qualifications(
-            client, fitted, features, building, settings, previous=previous, variant=variant, progress=progress
-        )
+            client, fitted, features, building, settings, chances=chances, previous=previous, variant=variant,
+            progress=progress,
+        )  # fmt: skip
         finish_qualifications(building, digest, features, settings, counts, inputs=inputs)
     swap_folder(building, path)
     if building.is_dir():
@@ -150,6 +168,7 @@ def write_qualifications(
     run: Path,
     settings: ScoreSettings,
     *,
+    chances: Chances | None = None,
     previous: Qualifications | None = None,
     variant: str | None = None,
     clicks: Sequence[int] | None = None,
@@ -158,7 +177,8 @@ def write_qualifications(
 ) -> ScoreCounts:
     """Write all partitions of a run and return the counts; what is whole from an earlier try is not done again.
 
-    Parameters are those of `score`; `clicks` by category code are what the dashboard compares the exposure with, and
+    Parameters are those of `score`; `clicks` by category code are what the dashboard compares the exposure with and
+    floors and caps are multiples of (by default those the model was trained on), and
     `starved_below` is the share of its share of clicks below which it shows a category as starved.
     """
     started = time.perf_counter()
@@ -166,13 +186,15 @@ def write_qualifications(
         variant = model.variant_
     settings.check(features.categories)
     check_match(model, features, variant)
+    check_chances(chances, settings, features)
     make_folders(run, features.categories)
     # A file reaches every worker more cheaply than an argument, and survives the death of one.
     panels = model.panels()
     save_arrays(run / WORK / MODEL, *panel_arrays(panels))
     job = ScoreJob(
         run, features.path, settings, variant,
-        None if previous is None else PreviousPairs.of(previous.run), features.n_partitions,
+        None if previous is None else PreviousPairs.of(previous.run), features.n_partitions, chances,
+        last_prices(previous, features.categories), tuple(model.popularity_.tolist() if clicks is None else clicks),
     )  # fmt: skip
     live = LiveExposure(
         client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below
@@ -227,6 +249,14 @@ class ScoreJob:
     variant: str | None
     previous: PreviousPairs | None
     n_partitions: int
+    chances: Chances | None = None
+    start_prices: np.ndarray | None = None
+    clicks: tuple[int, ...] = ()
+
+    @property
+    def table(self) -> ChanceTable:
+        """Where all chances are kept for policies that need them."""
+        return ChanceTable(self.run / WORK, self.n_partitions)
 
     @property
     def scratch(self) -> ScoreScratch:
@@ -249,9 +279,11 @@ class ScoreJob:
         for policy in self.settings.wanted:
             plan = None
             if policy.needs_all_scores:
+                chances = self._chance_plan(scored, features.categories) if policy.needs_chances else None
                 plan = policy.plan(
-                    client, self.scratch, n=self.settings.n, slots=slots, tie_order=tie_order, progress=progress
-                )
+                    client, self.scratch, n=self.settings.n, slots=slots, tie_order=tie_order, chances=chances,
+                    progress=progress,
+                )  # fmt: skip
                 listed = self._hold_all(client, policy, plan, live, progress)
             else:
                 listed = [facts["policies"][policy.name] for facts in scored]
@@ -260,6 +292,15 @@ class ScoreJob:
             policy_facts[policy.name] = policy.facts(plan)
         users, cold = (sum(facts[name] for facts in scored) for name in ("users", "cold_users"))
         return ScoreCounts(users, cold, policies, policy_facts)
+
+    def _chance_plan(self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> ChancePlan:
+        """Return what a policy that needs chances plans with."""
+        eligible = np.array([facts["eligible"] for facts in scored], np.int64).sum(axis=0)
+        bounds = exposure_bounds(
+            categories, np.array(self.clicks), eligible, sum(facts["slots"] for facts in scored),
+            floor=self.settings.floor, cap=self.settings.cap, floors=self.settings.floors, caps=self.settings.caps,
+        )  # fmt: skip
+        return ChancePlan(self.table, bounds, self.settings.k, self.start_prices)
 
     def _score_all(
         self, client: Client, features: Features, live: LiveExposure, progress: Progress
@@ -376,6 +417,14 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
             held[policy.name] = policy.hold(users, None)
             facts["policies"][policy.name] = policy.count(held[policy.name], n_categories, k).to_json()
     with measure("write"):
+        if any(policy.needs_chances for policy in job.late):
+            assert job.chances is not None
+            bare = np.zeros(n_categories, bool)
+            planes = panels.planes if isinstance(panels, PlusPanels) else panels
+            bare[panels.tie_order[planes.bare]] = True
+            chances = job.chances.of_users(everything, part.n_event_features, bare, limits)
+            facts["eligible"] = allowed_counts(chances, k)[0].tolist()
+            job.table.save(partition, chances, part.user_ids, sample_share(features.n_users, n_categories))
         if job.late:
             job.scratch.save(partition, everything, part.user_ids, facts)
         if job.settings.policy in held:
@@ -389,8 +438,9 @@ def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[
     user_ids = job.scratch.user_ids(partition)
     nothing = np.empty((len(user_ids), 0), np.int32)
     users = ScoredUsers(
-        user_ids, nothing, nothing.astype(np.float32), job.load_panels().tie_order, job.scratch.bits(partition)
-    )
+        user_ids, nothing, nothing.astype(np.float32), job.load_panels().tie_order, job.scratch.bits(partition),
+        partition,
+    )  # fmt: skip
     policy = POLICIES[name]
     pairs = policy.hold(users, plan)
     counts = policy.count(pairs, len(categories), job.settings.k).to_json()
@@ -398,6 +448,29 @@ def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[
         with measure("write"):
             job.write(partition, pairs, categories, counts)
     return counts
+
+
+def last_prices(previous: Qualifications | None, categories: Sequence[str]) -> np.ndarray | None:
+    """Return the prices of an earlier balanced run by category, 0 for new ones; None when it had none."""
+    facts = {} if previous is None else previous.run.manifest["facts"]["policies"].get("balanced", {})
+    if previous is None or "prices" not in facts:
+        return None
+    by_name = dict(zip(previous.run.manifest["config"]["categories"], facts["prices"], strict=True))
+    return np.array([by_name.get(category, 0.0) for category in categories])
+
+
+def check_chances(chances: Chances | None, settings: ScoreSettings, features: Features) -> None:
+    """Refuse a policy that needs chances without them, and chances of other categories."""
+    needing = [policy.name for policy in settings.wanted if policy.needs_chances]
+    if needing and chances is None:
+        raise BadInput(
+            f"policy {needing[0]} needs chances, got none; learn them with `learn_chances` on held-out users"
+        )
+    if chances is not None and chances.n_categories != len(features.categories):
+        raise BadInput(
+            f"chances must be of the {len(features.categories)} categories of the features at {features.path}, "
+            f"got {chances.n_categories}; learn them again"
+        )
 
 
 def check_match(model: RankModel, features: Features, variant: str | None) -> None:

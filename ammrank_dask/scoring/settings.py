@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from ammrank_dask.features.eligibility import Limits, limits_by_name
+from ammrank_dask.scoring.exposure_bounds import CAP, FLOOR
 from ammrank_dask.scoring.policies import POLICIES, Policy
 from ammrank_dask.storage.errors import BadInput
 
@@ -16,7 +17,8 @@ class ScoreSettings:
     """What decides who gets what, beside the scores.
 
     `policy` is the one that is written; `also` are policies that are counted beside it. `n` is for `category_top_n`,
-    None for as many slots as `user_top_k` hands out. Categories and groups of users are named.
+    None for as many slots as `user_top_k` hands out. `floor`, `cap`, `floors` and `caps` are for `balanced`, as
+    `exposure_bounds` takes them. Categories and groups of users are named.
     """
 
     k: int = 10
@@ -26,6 +28,10 @@ class ScoreSettings:
     min_score: float | None = None
     exclude: tuple[str, ...] = ()
     exclude_by_group: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    floor: float = FLOOR
+    cap: float = CAP
+    floors: Mapping[str, float] = field(default_factory=dict)
+    caps: Mapping[str, float] = field(default_factory=dict)
 
     def check(self, categories: Sequence[str]) -> None:
         """Refuse settings that do not fit the categories."""
@@ -51,4 +57,9 @@ class ScoreSettings:
 
     def to_json(self) -> dict[str, Any]:
         """Return the settings as digests and manifests have them."""
-        return {**asdict(self), "also": sorted(set(self.also) - {self.policy}), "exclude": sorted(set(self.exclude))}
+        content = {**asdict(self), "also": sorted(set(self.also) - {self.policy}), "exclude": sorted(set(self.exclude))}
+        if not any(policy.needs_chances for policy in self.wanted):
+            # What decides nothing is not in digests, so that runs of before there were bounds keep theirs.
+            for name in ("floor", "cap", "floors", "caps"):
+                del content[name]
+        return content

@@ -39,9 +39,7 @@ def collect(plan, table, chances, k):
     """What users hold in the order of `chances`: (n, k) codes, their number by category, and the sum of chances."""
     codes = np.empty((len(chances), k), np.int32)
     for partition in range(table.n_partitions):
-        codes[partition :: table.n_partitions] = assign_partition(
-            plan, table, partition, k, np.arange(chances.shape[1])
-        )
+        codes[partition :: table.n_partitions] = assign_partition(plan, partition, np.arange(chances.shape[1]))
     for row, own in zip(codes, chances, strict=True):
         kept = row[row >= 0]
         assert len(set(kept.tolist())) == len(kept) == min(k, (own >= 0).sum())

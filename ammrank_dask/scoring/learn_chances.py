@@ -1,0 +1,128 @@
+"""Learn chances from users who were held out of training, and measure them on others: one task a partition."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.kernels.scoring import Panels
+from ammrank_dask.kernels.scoring_plus import PlusPanels
+from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.saved import RankModel
+from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
+from ammrank_dask.scoring.chances import Chances, fit_chances
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.user_hash import SPLITS, hash_ids, split_of
+
+CHANCE_SALT = 0x6368616E63657331
+_MAX_CELLS, _SPLIT_SHARE = 4_000_000, 0.1
+
+SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Scores (n, L), clicked (n, L), activity (n,)."""
+
+
+def learn_chances(
+    client: Client,
+    model: RankModel,
+    features: Features,
+    *,
+    split: str = "validation",
+    variant: str | None = None,
+    progress: Progress = silent,
+) -> Chances:
+    """Return what the model's scores are worth to the users of a split.
+
+    Parameters
+    ----------
+    model
+        A fitted model that did not learn from these users.
+    features
+        Features with rankings, of all users of the split: also of those who clicked little or nothing.
+    split
+        `validation`, or another of the splits by hash that never change.
+    """
+    share = min(1.0, _MAX_CELLS / max(1.0, _SPLIT_SHARE * features.n_users * len(features.categories)))
+    tasks = _tasks_of(features, model, split, variant, share)
+    parts: list[SplitRows] = run_tasks(client, "chances", read_split, tasks, progress=progress)
+    return fit_chances(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+def check_reliability(
+    client: Client,
+    chances: Chances,
+    model: RankModel,
+    features: Features,
+    *,
+    split: str = "gate",
+    variant: str | None = None,
+    progress: Progress = silent,
+) -> ChanceSums:
+    """Return how the chances came true for the users of a split."""
+    tasks = [(chances, *task) for task in _tasks_of(features, model, split, variant, 1.0)]
+    sums: list[ChanceSums] = run_tasks(client, "chances", measure_split, tasks, progress=progress)
+    return sum(sums[1:], start=sums[0])
+
+
+def _tasks_of(
+    features: Features, model: RankModel, split: str, variant: str | None, share: float
+) -> list[tuple[object, ...]]:
+    if not features.has_rankings:
+        raise BadInput(f"chances are learnt from clicks, and the features at {features.path} have no rankings")
+    if split not in SPLITS:
+        raise BadInput(f"splits are {', '.join(SPLITS)}, got {split}")
+    chosen = model.variant_ if variant is None else variant
+    panels = model.panels()
+    return [(features.path, partition, panels, chosen, split, share) for partition in range(features.n_partitions)]
+
+
+def read_split(
+    path: str, partition: int, panels: Panels | PlusPanels, variant: str | None, split: str, share: float
+) -> SplitRows:
+    """Return scores, clicks and activity of the users of a split, or of a share of them by hash."""
+    features = open_features(path)
+    part = features.partition(partition, variant=variant)
+    assert part.rankings is not None
+    chosen = split_of(part.user_ids) == SPLITS.index(split)
+    chosen &= hash_ids(part.user_ids, CHANCE_SALT) / 2.0**64 < share
+    _, _, scores = top_categories(part.X[chosen], panels, 1, keep_all=True)
+    return (
+        np.ascontiguousarray(scores.T),
+        clicked_table(part.rankings[chosen], len(features.categories)),
+        part.n_event_features[chosen],
+    )
+
+
+def clicked_table(rankings: np.ndarray | Sequence[Sequence[int]], n_categories: int) -> np.ndarray:
+    """Return (n, L) bool of rankings (n, m) by code, -1 after the last.
+
+    Examples
+    --------
+    >>> clicked_table([[2, 0], [1, -1]], 3).astype(int).tolist()
+    [[1, 0, 1], [0, 1, 0]]
+    """
+    codes = np.asarray(rankings)
+    table = np.zeros((len(codes), n_categories), bool)
+    rows, _ = np.nonzero(codes >= 0)
+    table[rows, codes[codes >= 0]] = True
+    return table
+
+
+def measure_split(
+    chances: Chances,
+    path: str,
+    partition: int,
+    panels: Panels | PlusPanels,
+    variant: str | None,
+    split: str,
+    share: float,
+) -> ChanceSums:
+    """Measure the chances of the users of a split in one partition."""
+    scores, clicked, activity = read_split(path, partition, panels, variant, split, share)
+    n, n_categories = scores.shape
+    codes = np.tile(np.arange(n_categories), n)
+    table = chances.apply(scores.ravel(), codes, np.repeat(activity, n_categories)).reshape(n, n_categories)
+    return measure_chances(table, clicked, chances.classes_of(activity), len(chances.edges) + 1)

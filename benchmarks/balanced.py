@@ -1,0 +1,102 @@
+"""The balanced policy: against the linear program of HiGHS, and the time of the stage against user_top_k."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+from distributed import Client
+from scipy.optimize import linprog
+
+from ammrank_dask.kernels.chances import Curves
+from ammrank_dask.scoring.balanced import balance
+from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
+from ammrank_dask.scoring.chances import Chances
+from ammrank_dask.scoring.exposure_bounds import ExposureBounds, exposure_bounds
+from ammrank_dask.scoring.score import score
+from ammrank_dask.storage.store.ids import ids_from_values
+from benchmarks.measure import cluster, describe_machine, worker_facts
+from benchmarks.scoring import CATEGORIES, K, make_features, make_model
+
+TABLES = ((1_000, 50, 1.2, 0.25, 4.0), (1_000, 50, 1.2, 0.8, 1.25), (2_500, 340, 1.5, 0.25, 4.0))
+"""Users, categories, how skewed they are, floor, cap."""
+
+
+def compare_balanced(work: Path, *, users: int = 1_000_000, memory: str = "1GiB") -> None:
+    """Print what the balanced policy reaches of the optimum, and what it costs beside user_top_k."""
+    print(f"\nbalanced policy, k = {K}; {describe_machine()}")
+    print(
+        f"  {'users × categories, floor, cap':34} {'of optimum':>11} {'gap':>9} {'outside':>8} {'s':>7} {'HiGHS s':>8}"
+    )
+    with cluster(2, memory) as client:
+        for n, n_categories, skew, floor, cap in TABLES:
+            chances, clicks = make_chances(n, n_categories, skew)
+            eligible, slots = allowed_counts(chances, K)
+            names = [str(code) for code in range(n_categories)]
+            bounds = exposure_bounds(names, clicks, eligible, slots, floor=floor, cap=cap)
+            table = ChanceTable(work / f"balanced-{n}-{n_categories}-{floor}", 2)
+            for partition in range(2):
+                ids = ids_from_values(np.arange(n)[partition::2])
+                table.save(partition, chances[partition::2], ids, sample_share(n, n_categories))
+            balance(client, table, bounds, K, np.arange(n_categories))  # compiles
+            started = time.perf_counter()
+            plan = balance(client, table, bounds, K, np.arange(n_categories))
+            seconds = time.perf_counter() - started
+            started = time.perf_counter()
+            optimum = solve_exactly(chances, bounds)
+            print(
+                f"  {f'{n:,} × {n_categories}, {floor:g}, {cap:g}':34} {plan.value / optimum:11.6%} {plan.gap:9.1e} "
+                f"{bounds.n_outside(plan.n_users):8} {seconds:7.2f} {time.perf_counter() - started:8.1f}"
+            )
+            shutil.rmtree(table.folder)
+        _compare_stage(client, work, users, memory)
+
+
+def _compare_stage(client: Client, work: Path, users: int, memory: str) -> None:
+    """Print the seconds of the stage under both policies, in turns."""
+    rng = np.random.default_rng(0)
+    model = make_model(rng)
+    features = make_features(work / f"score-features-{users}", rng, users)
+    chances = Chances(
+        Curves(0.0, 5.0, 0.7, rng.normal(-2, 1, CATEGORIES), np.full(CATEGORIES, 1.0), np.linspace(-1, 1, 4),
+               np.full((1, 4), 0.2), np.zeros(1)), np.zeros(0),
+    )  # fmt: skip
+    best = dict.fromkeys(("user_top_k", "balanced"), float("inf"))
+    for turn in range(3):  # the first compiles
+        for policy in best:
+            started = time.perf_counter()
+            quals = score(client, model, features, work / "balanced-quals", k=K, policy=policy, chances=chances)
+            if turn:
+                best[policy] = min(best[policy], time.perf_counter() - started)
+            facts = quals.run.manifest["facts"]["policies"][policy]
+            shutil.rmtree(work / "balanced-quals")
+    print(f"  stage, {users:,} users × {CATEGORIES}, 2 workers of {memory}")
+    for policy, seconds in best.items():
+        print(f"    {policy:12} {seconds:7.1f} s")
+    print(f"    balanced / user_top_k {best['balanced'] / best['user_top_k']:.2f} (bar 3)", end="")
+    print(f", gap {facts['gap']:.1e}, {facts['swaps']} swaps, {facts['passes']} passes", end="")
+    print(f", peak of a worker {worker_facts(client)['peak_mib']:.0f} MiB")
+
+
+def make_chances(n: int, n_categories: int, skew: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return chances and clicks of made-up users with tastes; popularity falls with a power of the rank."""
+    rng = np.random.default_rng(0)
+    popularity = 0.5 - skew * np.log(np.arange(1, n_categories + 1))
+    logit = popularity + rng.normal(0, 0.8, (n, 1)) + rng.normal(0, 1, (n, n_categories))
+    chances = (1 / (1 + np.exp(-logit))).astype(np.float32)
+    return chances, (rng.random(chances.shape) < chances).sum(axis=0)
+
+
+def solve_exactly(chances: np.ndarray, bounds: ExposureBounds) -> float:
+    """Return the largest sum of chances by HiGHS."""
+    n, n_categories = chances.shape
+    users = sp.kron(sp.eye(n), np.ones((1, n_categories)), format="csr")
+    categories = sp.kron(np.ones((1, n)), sp.eye(n_categories), format="csr")
+    done = linprog(
+        -chances.astype(float).ravel(), A_eq=users, b_eq=np.full(n, K), A_ub=sp.vstack([categories, -categories]),
+        b_ub=np.concatenate([bounds.cap, -bounds.floor]), bounds=(0, 1), method="highs",
+    )  # fmt: skip
+    return float(-done.fun)
