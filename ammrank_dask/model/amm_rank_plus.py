@@ -16,10 +16,18 @@ import numpy as np
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.explain import PlusScore, explain_plus_row
-from ammrank_dask.model.memberships import GEOMETRIES, membership_arrays, memberships_from
+from ammrank_dask.model.memberships import GEOMETRIES
 from ammrank_dask.model.own_term import OwnTerm, check_own_columns
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.plus_basis import PlusBasis, count_rankings, make_basis, sample_rows, sample_size
+from ammrank_dask.model.plus_basis import (
+    PlusBasis,
+    basis_arrays,
+    basis_from,
+    count_rankings,
+    make_basis,
+    sample_rows,
+    sample_size,
+)
 from ammrank_dask.model.plus_panels import arrange_plus
 from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
 from ammrank_dask.model.plus_sums import RATE, PlusMean, PlusState, train_plus_block
@@ -75,8 +83,9 @@ class AMMRankPlus(RankingEstimator):
         (columns of z, n_planes) float32, the constant as last row, planes sorted by category.
     plane_category_, n_planes_, popularity_, n_features_in_, n_categories_, n_steps_
         As in `AMMRank`.
-    squares_
-        (columns of z,) float64, the squared pushes that met each column: a warm start needs them.
+    squares_, own_squares_
+        (columns of z,) float64, the squared pushes that met each column, and the squared gradients of the own weights:
+        a warm start needs them.
     categories_, columns_, variant_, training_
         As in `AMMRank`.
 
@@ -110,6 +119,7 @@ class AMMRankPlus(RankingEstimator):
     weights_: np.ndarray = field(init=False)
     plane_category_: np.ndarray = field(init=False)
     squares_: np.ndarray = field(init=False)
+    own_squares_: np.ndarray = field(init=False)
     n_steps_: int = field(init=False)
     categories_: list[str] | None = field(init=False)
     columns_: list[str] | None = field(init=False)
@@ -188,7 +198,10 @@ class AMMRankPlus(RankingEstimator):
         else:
             weights, own = mean.weights(), mean.own_weights()
         category = state.planes.plane_category[: weights.shape[1]]
-        self.set_planes(basis, weights, category, own, n_steps=state.planes.step - 1, squares=state.squares)
+        self.set_planes(
+            basis, weights, category, own, n_steps=state.planes.step - 1, squares=state.squares,
+            own_squares=state.own_squares,
+        )  # fmt: skip
 
     def set_planes(
         self,
@@ -199,6 +212,7 @@ class AMMRankPlus(RankingEstimator):
         *,
         n_steps: int,
         squares: np.ndarray,
+        own_squares: np.ndarray,
     ) -> None:
         """Become fitted with planes in any order, as `AMMRank.set_planes` does."""
         by_category = np.argsort(plane_category, kind="stable")
@@ -207,7 +221,7 @@ class AMMRankPlus(RankingEstimator):
         self.plane_category_ = plane_category[by_category]
         self.popularity_ = basis.clicks
         self.n_features_in_ = basis.n_features
-        self.squares_, self.n_steps_ = squares, n_steps
+        self.squares_, self.own_squares_, self.n_steps_ = squares, own_squares, n_steps
         self.categories_, self.columns_, self.variant_, self.training_ = None, None, None, None
 
     def decision_function(self, X: Rows) -> np.ndarray:
@@ -247,13 +261,12 @@ class AMMRankPlus(RankingEstimator):
     def save(self, path: str | Path) -> None:
         """Write the fitted model to a folder."""
         self.check_fitted()
-        arrays, geometry = self._arrays()
+        arrays, about = self._arrays()
         attributes = {
             "model": self.method,
             "parameters": {name: _plain(value) for name, value in self.get_params().items()},
             "n_steps": self.n_steps_,
-            "n_rows": self.basis_.n_rows,
-            **geometry,
+            **about,
             "categories": self.categories_,
             "variant": self.variant_,
             "training": self.training_,
@@ -269,14 +282,10 @@ class AMMRankPlus(RankingEstimator):
         if attributes.get("model") != cls.method:
             raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
         model = cls(**attributes["parameters"])
-        own = OwnTerm(*(arrays[f"own_{name}"] for name in ("columns", "group", "knots", "n_knots", "weights")))
-        basis = PlusBasis(
-            arrays["centers"].shape[1], attributes["n_rows"], arrays["popularity"], arrays["prior"], arrays["limit"],
-            memberships_from(arrays, attributes), own,
-        )  # fmt: skip
+        basis = basis_from(arrays, attributes)
         model.set_planes(
-            basis, arrays["weights"], arrays["plane_category"], own.weights, n_steps=attributes["n_steps"],
-            squares=arrays["squares"],
+            basis, arrays["weights"], arrays["plane_category"], basis.own.weights, n_steps=attributes["n_steps"],
+            squares=arrays["squares"], own_squares=arrays["own_squares"],
         )  # fmt: skip
         model.categories_ = attributes["categories"]
         model.columns_ = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
@@ -286,26 +295,21 @@ class AMMRankPlus(RankingEstimator):
 
     def _arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return everything learned as named arrays, and what JSON keeps of it."""
-        basis = self.basis_
-        members, geometry = membership_arrays(basis.memberships)
-        arrays = {
+        arrays, attributes = basis_arrays(self.basis_)
+        learned = {
             "weights": self.weights_,
             "plane_category": self.plane_category_,
-            "popularity": basis.clicks,
-            "prior": basis.prior,
-            "limit": basis.limit,
             "squares": self.squares_,
-            **members,
-            **{f"own_{name}": value for name, value in vars(basis.own).items()},
+            "own_squares": self.own_squares_,
         }
-        return arrays, geometry
+        return {**learned, **arrays}, attributes
 
     def digest(self) -> str:
         """Return a hash of everything learned and of what it is of."""
         self.check_fitted()
-        arrays, geometry = self._arrays()
+        arrays, about = self._arrays()
         parameters = {name: _plain(value) for name, value in self.get_params().items()}
-        names = [self.method, parameters, geometry, self.categories_, self.columns_, self.variant_]
+        names = [self.method, parameters, about, self.categories_, self.columns_, self.variant_]
         hashes = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
         return digest_of([*names, hashes])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,7 +53,14 @@ class Memberships:
 
 
 def fit_memberships(
-    X: sp.csr_matrix, *, n_rows: int, n_clusterings: int, n_centers: int | None, geometry: str, seed: int
+    X: sp.csr_matrix,
+    *,
+    n_rows: int,
+    n_clusterings: int,
+    n_centers: int | None,
+    geometry: str,
+    seed: int,
+    start: Memberships | None = None,
 ) -> Memberships:
     """Cluster sampled rows; one thread and one order of addition, so that the same rows give the same bits.
 
@@ -68,6 +76,9 @@ def fit_memberships(
         `cosine` for users, `euclidean` for tables: there clusterings are of 10, 30, 100 and 300 centres.
     seed
         Decides the rows to start from.
+    start
+        Clusterings to start from instead, over the columns of the sample, so that a centre stays what it was; their
+        number of centres stays too. They are left aside where geometry or number of clusterings differ.
     """
     norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1), np.float64)).ravel().astype(np.float32)
     if geometry == COSINE:
@@ -82,9 +93,15 @@ def fit_memberships(
     else:
         counts = [k for k in TABLE_CENTERS if k <= X.shape[0] // 4]
     counts = [k for k in counts if k >= 2]
-    if not counts:
+    starts: list[np.ndarray | None] = [None] * len(counts)
+    if start is not None and start.geometry == geometry and len(start.n_nearest) == len(counts):
+        starts = list(np.split(start.centers, start.start[1:-1]))
+        counts = [len(part) for part in starts if part is not None]
+    if not counts or not X.shape[0]:
         return Memberships.nothing(X.shape[1], geometry)
-    found = [cluster_rows(X, norms, k, geometry, [seed, number]) for number, k in enumerate(counts)]
+    found = [
+        cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number]) for number, k in enumerate(counts)
+    ]
     nearest = [min(N_NEAREST if geometry == COSINE else TABLE_NEAREST, k) for k in counts]
     widths = [TEMPERATURE if geometry == COSINE else _squared_width(X, centers) for centers in found]
     return Memberships(
@@ -107,12 +124,17 @@ def count_centers(n_rows: int) -> int:
     return max(min(_FEWEST_CENTERS, n_rows // 20), min(_MOST_CENTERS, n_rows // _ROWS_A_CENTER))
 
 
-def cluster_rows(X: sp.csr_matrix, norms: np.ndarray, k: int, geometry: str, seed: list[int]) -> np.ndarray:
-    """Return k centres (k, d) float32 after some passes of Lloyd's, spherical with the cosine."""
+def cluster_rows(
+    X: sp.csr_matrix, norms: np.ndarray, k: int, geometry: str, seed: list[int], *, start: np.ndarray | None = None
+) -> np.ndarray:
+    """Return k centres (k, d) float32 after some passes of Lloyd's, spherical with the cosine.
+
+    They start at rows drawn by the seed, or at `start`; an empty centre takes the next row drawn.
+    """
     drawn = np.random.default_rng([*seed, 2**29]).permutation(X.shape[0])
     rows = sp.diags_array(1 / norms.astype(np.float64)) @ X.astype(np.float64)
-    centers = rows[drawn[:k]].toarray()
-    spare = k
+    centers = rows[drawn[:k]].toarray() if start is None else start.astype(np.float64)
+    spare = k if start is None else 0
     data = X.data.astype(np.float32, copy=False)
     for _ in range(_PASSES):
         kernel_form = _one_clustering(centers.astype(np.float32), geometry)
@@ -179,7 +201,7 @@ def membership_arrays(memberships: Memberships) -> tuple[dict[str, np.ndarray], 
     return arrays, {"geometry": memberships.geometry}
 
 
-def memberships_from(arrays: dict[str, np.ndarray], attributes: dict[str, Any]) -> Memberships:
+def memberships_from(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> Memberships:
     """Return the memberships of which `membership_arrays` gave the parts."""
     return Memberships(
         arrays["centers"],

@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.model.memberships import COSINE, EUCLIDEAN, SAMPLE_ROWS, Memberships, count_centers, fit_memberships
+from ammrank_dask.model.memberships import (
+    COSINE,
+    EUCLIDEAN,
+    SAMPLE_ROWS,
+    Memberships,
+    count_centers,
+    fit_memberships,
+    membership_arrays,
+    memberships_from,
+)
 from ammrank_dask.model.own_term import OwnTerm
 
 _SAMPLE = 2**28
@@ -104,6 +114,28 @@ class PlusBasis:
         return replace(self, own=self.own.with_weights(weights))
 
 
+def basis_arrays(basis: PlusBasis) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and attributes from which `basis_from` makes the same again."""
+    arrays, geometry = membership_arrays(basis.memberships)
+    own = {f"own_{name}": value for name, value in vars(basis.own).items()}
+    named = {"popularity": basis.clicks, "prior": basis.prior, "limit": basis.limit}
+    return {**named, **arrays, **own}, {"n_rows": basis.n_rows, **geometry}
+
+
+def basis_from(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> PlusBasis:
+    """Return the basis of which `basis_arrays` gave the parts."""
+    own = OwnTerm(*(arrays[f"own_{name}"] for name in ("columns", "group", "knots", "n_knots", "weights")))
+    return PlusBasis(
+        arrays["centers"].shape[1],
+        attributes["n_rows"],
+        arrays["popularity"],
+        arrays["prior"],
+        arrays["limit"],
+        memberships_from(arrays, attributes),
+        own,
+    )
+
+
 def make_basis(
     counts: RankingCounts,
     sample: sp.csr_matrix,
@@ -115,6 +147,7 @@ def make_basis(
     n_centers: int | None,
     geometry: str | None,
     seed: int,
+    start: Memberships | None = None,
 ) -> PlusBasis:
     """Return the basis of training rows that were counted and sampled.
 
@@ -128,15 +161,16 @@ def make_basis(
         The own columns.
     max_planes, clickers_per_plane
         A category has one plane for so many rows that rank it, between 1 and `max_planes`.
-    n_clusterings, n_centers, geometry, seed
+    n_clusterings, n_centers, geometry, seed, start
         As in `fit_memberships`; a geometry of None is Euclidean where every row ranks all categories.
     """
     if geometry is None:
         geometry = EUCLIDEAN if counts.is_complete else COSINE
     limit = np.clip(counts.clicks // clickers_per_plane, 1, max_planes)
     memberships = fit_memberships(
-        sample, n_rows=counts.n_rows, n_clusterings=n_clusterings, n_centers=n_centers, geometry=geometry, seed=seed
-    )
+        sample, n_rows=counts.n_rows, n_clusterings=n_clusterings, n_centers=n_centers, geometry=geometry, seed=seed,
+        start=start,
+    )  # fmt: skip
     return PlusBasis(
         sample.shape[1], counts.n_rows, counts.clicks, prior_of(counts), limit, memberships, own.with_knots(sample)
     )

@@ -8,21 +8,33 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.model.plus_basis import RankingCounts, count_rankings
+from ammrank_dask.model.plus_rows import PlusRows
 from ammrank_dask.model.rankings import check_rankings
 from ammrank_dask.model.rows import read_csr
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.scratch_arrays import RowReader, save_arrays
+from ammrank_dask.storage.store.scratch_arrays import RowReader, load_array, load_facts, save_arrays
 from ammrank_dask.user_hash import SPLITS, split_of
 
 TRAIN, VALIDATION = "train", "validation"
 
 
-def prepare_rows(features_path: str, partition: int, variant: str | None, block_rows: int, folder: Path) -> None:
-    """Decode the labelled rows of one partition, training and validation apart, and count clickers by block."""
+def prepare_rows(
+    features_path: str,
+    partition: int,
+    variant: str | None,
+    block_rows: int,
+    folder: Path,
+    normalize: bool | None = None,
+) -> None:
+    """Decode the labelled rows of one partition, training and validation apart, and count clickers by block.
+
+    `normalize` is that of `Features.partition`.
+    """
     features = open_features(features_path)
     with measure("decode"):
-        part = features.partition(partition, variant=variant)
+        part = features.partition(partition, variant=variant, normalize=normalize)
     if part.rankings is None:
         raise BadInput(f"partition {partition} of {features_path} must have rankings, found none")
     n_categories = len(features.categories)
@@ -46,7 +58,31 @@ def prepare_rows(features_path: str, partition: int, variant: str | None, block_
     starts = range(0, len(rankings), block_rows)
     counts = [_count_clickers(rankings[start : start + block_rows], n_categories) for start in starts]
     arrays["clickers"] = np.array(counts, np.int64).reshape(len(counts), n_categories)
+    whole = count_rankings(rankings, n_categories)
+    arrays["worth"], facts["complete"] = whole.worth, whole.n_complete
     save_arrays(folder, arrays, facts)
+
+
+def load_counts(folder: Path) -> RankingCounts:
+    """Return what the training rows of one prepared partition rank."""
+    facts = load_facts(folder)
+    clicks = load_array(folder, "clickers").sum(axis=0)
+    return RankingCounts(facts[TRAIN], clicks, load_array(folder, "worth"), facts["complete"])
+
+
+class PlusPreparedRows:
+    """The training rows of one partition with their memberships; only the rows asked for are read."""
+
+    def __init__(self, folder: Path) -> None:
+        self._reader = RowReader(folder)
+
+    def read(self, start: int, stop: int) -> tuple[PlusRows, np.ndarray]:
+        """Return the rows from `start` to `stop` and their rankings."""
+        indptr = self._reader.read("indptr", start, stop + 1)
+        begin, end = int(indptr[0]), int(indptr[-1])
+        data, indices, knot = (self._reader.read(name, begin, end) for name in ("data", "indices", "knot"))
+        own_scale, rankings = (self._reader.read(name, start, stop) for name in ("own_scale", "rankings"))
+        return PlusRows(data, indices, indptr - begin, knot, own_scale), rankings
 
 
 class PreparedRows:

@@ -2,62 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts, save_arrays
-from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows
+from ammrank_dask.training.learners import Learner
+from ammrank_dask.training.prepared_rows import VALIDATION, PreparedRows
 from ammrank_dask.training.shards import RowBlock, advance_step, merge_sums
 
-LAST, AVERAGE = "last", "average"
-"""The two models of a checkpoint: as it is after the round, and the mean over the last epochs."""
+FIRST_PASS = -1
+"""The epoch of the pass over a sample that gives all shards a common set of planes."""
 
 
 def train_shard(
-    checkpoint: Path, folder: Path, blocks: list[RowBlock], model: AMMRank, epoch: int, max_planes: int, output: Path
+    checkpoint: Path, blocks: list[RowBlock], learner: Learner, epoch: int, births: bool, output: Path
 ) -> None:
     """Train a copy of the model on blocks, one after the other, and write what it became.
 
-    The rows of a block are visited in an order drawn from (seed, epoch, block), as `AMMRank.fit_blocks` does; the
-    first pass, epoch -1, has an order of its own.
+    The rows of a block are visited in an order drawn from (seed, epoch, block), as `fit_blocks` does; the first pass,
+    over a sample, has an order of its own.
     """
-    planes = _load_planes(checkpoint)
-    options = {**model.block_options(), "max_planes": max_planes}
-    if not max_planes:
-        options |= {"prune_every": None, "clone_probability": 0.0}
-    rows: dict[int, PreparedRows] = {}
+    state: Any = learner.load(checkpoint)
+    seed = learner.model.seed
+    rows: dict[int, Any] = {}
     loss = 0.0
     for block in blocks:
         if block.partition not in rows:
-            rows[block.partition] = PreparedRows(folder / f"rows-{block.partition:05d}", TRAIN)
+            rows[block.partition] = learner.open_rows(block.partition)
+        key = [seed, 2**31, block.number, 1] if epoch == FIRST_PASS else [seed, epoch, block.number]
+        order = np.random.default_rng(key).permutation(block.n_rows)
         with measure("read"):
-            X, rankings = rows[block.partition].read(block.start, block.stop)
-        key = [model.seed, epoch, block.number] if epoch >= 0 else [model.seed, 2**31, block.number, 1]
-        order = np.random.default_rng(key).permutation(len(rankings))
+            prepared, rankings = rows[block.partition].read(block.start, block.stop)
         with measure("kernel"):
-            loss += train_block(planes, X, rankings, order, **options)
+            loss += learner.train(state, prepared, rankings, order, births=births)
+    if epoch == FIRST_PASS:
+        state = learner.after_first_pass(state)
     with measure("write"):
-        save_planes(output, planes, WeightMean(), loss=loss)
+        mean: Any = learner.empty_mean()
+        learner.save(output, state, mean, loss=loss)
 
 
-def merge_shards(parts: list[Path], weights: list[float], output: Path) -> None:
+def merge_shards(parts: list[Path], weights: list[float], names: Sequence[str], output: Path) -> None:
     """Write the weighted sum of some models."""
     with measure("merge"):
-        sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights)
+        arrays = {name: _merge(parts, weights, name) for name in names}
     with measure("write"):
-        save_arrays(output, {"sums": sums}, {})
+        save_arrays(output, arrays, {})
+
+
+def _merge(parts: Sequence[Path], weights: Sequence[float], name: str) -> np.ndarray:
+    return merge_sums([load_array(part, name, mapped=True) for part in parts], weights)
 
 
 def close_round(
     now: Path, shards: list[Path], merged: list[tuple[Path, float]], rows: int, sums_up: bool, following: Path,
-    average_with: float | None,
+    averages: bool, learner: Learner,
 ) -> dict[str, Any]:  # fmt: skip
     """Merge what is left to merge, write the checkpoint after a round, and return its facts.
 
@@ -71,66 +75,33 @@ def close_round(
         The models to merge, with their weights.
     rows, sums_up
         Rows of the round, and whether earlier rounds of the epoch count with it.
-    average_with
-        λ when the model belongs to the average, else None.
+    averages
+        Whether the model belongs to the average.
     """
     before, learned = load_facts(now), [load_facts(shard) for shard in shards]
-    planes = _load_planes(shards[0])
+    state: Any = learner.load(shards[0])
+    planes = learner.planes(state)
     parts, weights = zip(*merged, strict=True)
     with measure("merge"):
-        planes.sums = merge_sums([load_array(part, "sums", mapped=True) for part in parts], weights).astype(np.float32)
+        for name in learner.merged:
+            owner = planes if hasattr(planes, name) else state
+            setattr(owner, name, _merge(parts, weights, name).astype(getattr(owner, name).dtype))
     planes.step = advance_step(before["step"], [facts["step"] - before["step"] for facts in learned])
-    mean = _load_mean(now)
-    if average_with is not None:
-        mean.add(planes.weights(average_with), planes.plane_id)
+    mean: Any = learner.load_mean(now)
+    if averages:
+        learner.add_to_mean(mean, state)
     loss = sum(facts["loss"] for facts in learned)
     earlier = (before["loss"], before["rows"]) if sums_up else (0.0, 0)
-    save_planes(following, planes, mean, loss=loss + earlier[0], rows=rows + earlier[1])
+    learner.save(following, state, mean, loss=loss + earlier[0], rows=rows + earlier[1])
     return {"loss": loss, "n_planes": planes.n_planes.tolist()}
 
 
-def validate_rows(checkpoint: Path, kind: str, rows: Path, model: AMMRank) -> tuple[float, int]:
+def validate_rows(checkpoint: Path, kind: str, rows: Path, learner: Learner) -> tuple[float, int]:
     """Return the sum of the disagreement errors of the validation users of a partition, and their number."""
     X, rankings = PreparedRows(rows, VALIDATION).read()
     if not len(rankings):
         return 0.0, 0
-    scorer = AMMRank(**model.get_params())
-    planes, weights = load_candidate(checkpoint, kind, model.regularization)
-    popularity = np.zeros(len(planes.n_planes), np.int64)
-    scorer.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=0)
+    n_categories = learner.model.n_categories
+    assert n_categories is not None  # `train` sets it
+    scorer = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64))
     return disagreement_error(scorer.decision_function(X), rankings) * len(rankings), len(rankings)
-
-
-def load_candidate(checkpoint: Path, kind: str, regularization: float) -> tuple[PlaneSums, np.ndarray]:
-    """Return the planes of a checkpoint and their weights: those of the model itself, or of the average."""
-    planes = _load_planes(checkpoint)
-    weights = _load_mean(checkpoint).weights() if kind == AVERAGE else planes.weights(regularization)
-    return planes, weights
-
-
-def save_planes(folder: Path, planes: PlaneSums, mean: WeightMean, *, loss: float = 0.0, rows: int = 0) -> None:
-    """Write a checkpoint: planes, the mean of models so far, and what the rows before it lost."""
-    n_total = int(planes.n_planes.sum())
-    # Without the room for more planes, which differs from shard to shard: sums that are merged have one shape.
-    arrays = {
-        "sums": planes.sums[:, :n_total],
-        "plane_category": planes.plane_category[:n_total],
-        "n_planes": planes.n_planes,
-        "plane_id": planes.plane_id,
-        **mean.to_arrays(),
-    }
-    facts = {"step": planes.step, "next_id": planes.next_id, "n_models": mean.n_models, "loss": loss, "rows": rows}
-    save_arrays(folder, arrays, facts)
-
-
-def _load_planes(folder: Path) -> PlaneSums:
-    facts: Mapping[str, Any] = load_facts(folder)
-    arrays = {name: load_array(folder, name) for name in ("sums", "plane_category", "n_planes", "plane_id")}
-    return PlaneSums(**arrays, step=facts["step"], next_id=facts["next_id"])
-
-
-def _load_mean(folder: Path) -> WeightMean:
-    n_models = load_facts(folder)["n_models"]
-    if not n_models:
-        return WeightMean()
-    return WeightMean.from_arrays(load_array(folder, "mean_total"), load_array(folder, "mean_id"), n_models)

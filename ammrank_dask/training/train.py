@@ -1,4 +1,4 @@
-"""Train AMM-rank on stored features: logical shards, rounds and merges on a Dask cluster.
+"""Train AMM-rank or AMM-rank-plus on stored features: logical shards, rounds and merges on a Dask cluster.
 
 The result depends on the features, the parameters and the seed, never on the number of workers: blocks are dealt to a
 fixed number of logical shards, and what they learn is merged in their order. Rows are decoded once into a scratch
@@ -7,10 +7,12 @@ folder and read from there; after every round the merged model is written, and a
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import shutil
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,20 +22,24 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.plane_sums import PlaneSums, WeightMean
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.own_term import own_columns_of_names
+from ammrank_dask.model.plane_sums import PlaneSums
+from ammrank_dask.model.plus_basis import RankingCounts
+from ammrank_dask.model.plus_sums import PlusState
+from ammrank_dask.model.saved import MODELS, RankModel
 from ammrank_dask.monitor.events import publish
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
-from ammrank_dask.training.prepared_rows import TRAIN, prepare_rows
+from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
+from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model, write_basis
+from ammrank_dask.training.prepared_rows import TRAIN, load_counts, prepare_rows
 from ammrank_dask.training.round_tasks import (
-    AVERAGE,
-    LAST,
+    FIRST_PASS,
     close_round,
-    load_candidate,
     merge_shards,
-    save_planes,
     train_shard,
     validate_rows,
 )
@@ -73,21 +79,28 @@ def train(
     client: Client,
     features: Features,
     *,
+    model: str = AMMRank.method,
     shards: int = 8,
     rounds_per_epoch: int = 2,
     block_rows: int = 1024,
     epochs: int = 5,
     patience: int | None = None,
-    regularization: float = 1e-3,
+    regularization: float | None = None,
     max_planes: int = 5,
-    rank_weight: str = "uniform",
+    rank_weight: str | None = None,
+    kappa: float | None = None,
+    clickers_per_plane: int | None = None,
+    n_clusterings: int | None = None,
+    n_centers: int | None = None,
+    own_columns: Sequence[Sequence[int]] | np.ndarray | None = None,
+    own_groups: Sequence[int] | None = None,
     average: bool | None = None,
-    start: AMMRank | None = None,
+    start: RankModel | None = None,
     seed: int = 0,
     variant: str | None = None,
     scratch: str | Path | None = None,
     progress: Progress = silent,
-) -> AMMRank:
+) -> RankModel:
     """Train on the labelled training users of all partitions and return the fitted model.
 
     Users whom `split_of` puts into validation or gate are left out; the error on validation users is measured after
@@ -101,8 +114,14 @@ def train(
         Features with rankings, in a folder that all workers see.
     shards, rounds_per_epoch, block_rows
         Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
-    epochs, regularization, max_planes, rank_weight, seed
-        As in `AMMRank`.
+    model
+        `amm-rank` or `amm-rank-plus`.
+    epochs, max_planes, seed
+        As in `AMMRank` and `AMMRankPlus`.
+    regularization, rank_weight
+        As in `AMMRank`, and only for it.
+    kappa, clickers_per_plane, n_clusterings, n_centers, own_columns, own_groups
+        As in `AMMRankPlus`, and only for it. Which columns are a category's own is read from their names by default.
     patience
         End after so many epochs in a row without a new best error of the validation users, and publish the best
         epoch's model instead of the last one; None makes all epochs.
@@ -120,30 +139,58 @@ def train(
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to train on, found none")
     plan = TrainingPlan(shards, rounds_per_epoch, block_rows, patience)
-    model = AMMRank(
-        epochs=epochs,
-        regularization=regularization,
-        max_planes=max_planes,
-        rank_weight=rank_weight,
-        average=bool(average),
-        n_categories=len(features.categories),
-        seed=seed,
+    own_parameters: dict[str, dict[str, Any]] = {
+        AMMRank.method: {"regularization": regularization, "rank_weight": rank_weight},
+        AMMRankPlus.method: {
+            "kappa": kappa, "clickers_per_plane": clickers_per_plane, "n_clusterings": n_clusterings,
+            "n_centers": n_centers, "own_columns": own_columns, "own_groups": own_groups,
+        },
+    }  # fmt: skip
+    ranker = _make_model(
+        model, own_parameters, features, variant, epochs=epochs, max_planes=max_planes, average=bool(average), seed=seed
     )
-    model.check_parameters()
     subject = {
         "features": features.run.digest,
         "parts": features.run.checksums,
         "variant": variant,
         "plan": asdict(plan),
-        "model": model.get_params(),
+        "model": [model, ranker.get_params()],
         "start": None if start is None else start.digest(),
     }
     digest = digest_of(subject)
     folder = Path(scratch) if scratch is not None else features.path.parent
-    job = _Training(client, features, model, plan, variant, folder / f".training-{digest}", progress)
+    job = _Training(client, features, ranker, plan, variant, folder / f".training-{digest}", progress)
     fitted = job.run(average, start, digest)
     shutil.rmtree(job.folder, ignore_errors=True)
     return fitted
+
+
+def _make_model(
+    kind: str,
+    own_parameters: Mapping[str, Mapping[str, Any]],
+    features: Features,
+    variant: str | None,
+    **shared: Any,
+) -> RankModel:
+    """Return the unfitted model, refusing parameters that are of the other kind."""
+    if kind not in MODELS:
+        raise BadInput(f"model must be one of {', '.join(MODELS)}, got {kind}")
+    for other, parameters in own_parameters.items():
+        given = [name for name, value in parameters.items() if value is not None]
+        if other != kind and given:
+            raise BadInput(f"{given[0]} must not be given for {kind}, it is a parameter of {other}; leave it out")
+    chosen = {name: value for name, value in own_parameters[kind].items() if value is not None}
+    if kind == AMMRankPlus.method and "own_columns" not in chosen:
+        own = own_columns_of_names(features.columns_of(variant), features.categories)
+        if own is not None:
+            chosen |= {"own_columns": own[0], "own_groups": own[1]}
+    if "own_columns" in chosen:
+        chosen["own_columns"] = np.asarray(chosen["own_columns"]).tolist()
+    ranker = MODELS[kind](**shared, **chosen, n_categories=len(features.categories))
+    ranker.check_parameters()
+    if isinstance(ranker, AMMRankPlus):
+        ranker.own_term(features.n_columns(variant), len(features.categories))
+    return ranker
 
 
 class _Training:
@@ -153,7 +200,7 @@ class _Training:
         self,
         client: Client,
         features: Features,
-        model: AMMRank,
+        model: RankModel,
         plan: TrainingPlan,
         variant: str | None,
         folder: Path,
@@ -166,9 +213,13 @@ class _Training:
         self.variant = variant
         self.folder = folder
         self.progress = progress
+        self.learner: Learner = (
+            PlusLearner(model, folder, plan.shards) if isinstance(model, AMMRankPlus) else PlaneLearner(model, folder)
+        )
 
-    def run(self, average: bool | None, start: AMMRank | None, digest: str) -> AMMRank:
+    def run(self, average: bool | None, start: RankModel | None, digest: str) -> RankModel:
         """Train to the end and return the model."""
+        check_start(self.model, start)
         self._claim(digest)
         rows, clickers = self._prepare()
         blocks = cut_blocks(rows, self.plan.block_rows)
@@ -182,6 +233,8 @@ class _Training:
             )
         popularity = clickers.sum(axis=0)
         self._tell_unclicked(popularity)
+        if isinstance(self.learner, PlusLearner):
+            self._prepare_plus(self.learner, start, blocks)
         if not self._checkpoints():
             self._begin(start, blocks, clickers)
         epoch, round_ = self._resume()
@@ -209,10 +262,13 @@ class _Training:
     def _prepare(self) -> tuple[list[int], np.ndarray]:
         """Decode the rows of every partition once; return its training rows, and (n_blocks, L) clickers by block."""
         tasks = [
-            (str(self.features.path), partition, self.variant, self.plan.block_rows, self._rows(partition))
+            (
+                str(self.features.path), partition, self.variant, self.plan.block_rows, self._rows(partition),
+                self.model.normalize_rows,
+            )
             for partition in range(self.features.n_partitions)
-        ]
-        todo = [task for task in tasks if not is_saved(task[-1])]
+        ]  # fmt: skip
+        todo = [task for task in tasks if not is_saved(task[4])]
         run_tasks(self.client, "train-prepare", prepare_rows, todo, progress=self.progress)
         rows, clickers = [], []
         for partition in range(self.features.n_partitions):
@@ -220,6 +276,21 @@ class _Training:
             rows.append(load_facts(folder)[TRAIN])
             clickers.append(load_array(folder, "clickers"))
         return rows, np.concatenate(clickers)
+
+    def _prepare_plus(self, learner: PlusLearner, start: RankModel | None, blocks: list[RowBlock]) -> None:
+        """Fix what comes before the first step of AMM-rank-plus, and add memberships to the training rows."""
+        folders = [self._rows(partition) for partition in range(self.features.n_partitions)]
+        if not is_saved(learner.basis_folder):
+            counts = functools.reduce(RankingCounts.__add__, map(load_counts, folders))
+            earlier = None
+            if start is not None:
+                earlier = self.folder / "start-model"
+                start.save(earlier)
+            task = (learner, folders, blocks, counts, self.features.columns_of(self.variant), earlier)
+            run_tasks(self.client, "train-centres", write_basis, [task], progress=self.progress)
+        outputs = [self.folder / f"plus-{partition:05d}" for partition in range(len(folders))]
+        tasks = [(learner, rows, output) for rows, output in zip(folders, outputs, strict=True) if not is_saved(output)]
+        run_tasks(self.client, "train-memberships", add_memberships, tasks, progress=self.progress)
 
     def _tell_unclicked(self, popularity: np.ndarray) -> None:
         unclicked = [name for name, clicks in zip(self.features.categories, popularity, strict=True) if not clicks]
@@ -229,34 +300,47 @@ class _Training:
                 len(unclicked), len(popularity), ", ".join(unclicked[:5]) + (", …" if len(unclicked) > 5 else ""),
             )  # fmt: skip
 
-    def _begin(self, start: AMMRank | None, blocks: list[RowBlock], clickers: np.ndarray) -> None:
+    def _begin(self, start: RankModel | None, blocks: list[RowBlock], clickers: np.ndarray) -> None:
         """Write the model before the first round: empty or the one to start from.
 
         With several shards planes are born only here, in a pass over a sample: born apart they would not match, and
         their mean is nothing. A model to start from needs the pass only for categories that have clicks and no planes.
         """
         n_rows = np.array([block.n_rows for block in blocks])
-        if start is None:
-            planes = PlaneSums.empty(self.features.n_columns(self.variant), len(self.features.categories))
+        state: Any = self._first_state(start, math.ceil(n_rows.sum() / self.plan.shards))
+        n_planes, clicks = self.learner.planes(state).n_planes, clickers.sum(axis=0)
+        if isinstance(self.learner, PlusLearner):
+            grows = start is None and bool((n_planes < self.learner.basis.limit).any())
         else:
-            planes = planes_of_model(
-                start,
-                self.features.columns_of(self.variant),
-                self.features.categories,
-                regularization=self.model.regularization,
-                max_planes=self.model.max_planes,
-                step=math.ceil(n_rows.sum() / self.plan.shards),
-            )
-        needs_pass = self.plan.shards > 1 and ((planes.n_planes == 0) & (clickers.sum(axis=0) > 0)).any()
+            grows = bool(((n_planes == 0) & (clicks > 0)).any())
+        needs_pass = self.plan.shards > 1 and grows
         first = self.folder / "start" if needs_pass else self._checkpoint(0, 0)
         if not is_saved(first):
-            save_planes(first, planes, WeightMean())
+            mean: Any = self.learner.empty_mean()
+            self.learner.save(first, state, mean)
         if needs_pass:
             sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
-            task = (first, self.folder, [blocks[i] for i in sample], self.model, -1, self.model.max_planes)
-            run_tasks(
-                self.client, "train-first", train_shard, [(*task, self._checkpoint(0, 0))], progress=self.progress
+            task = (first, [blocks[i] for i in sample], self.learner, FIRST_PASS, True, self._checkpoint(0, 0))
+            run_tasks(self.client, "train-first", train_shard, [task], progress=self.progress)
+
+    def _first_state(self, start: RankModel | None, step: int) -> PlaneSums | PlusState:
+        """Return the state before the first step: empty, or that of a model whose planes `step` steps have made."""
+        columns, categories = self.features.columns_of(self.variant), self.features.categories
+        if isinstance(self.learner, PlusLearner):
+            basis = self.learner.basis
+            if not isinstance(start, AMMRankPlus):
+                return PlusState.empty(basis)
+            options = self.learner.model.block_options(basis, self.learner.rate)
+            regularization, rate = options["regularization"], options["rate"]
+            return state_of_model(
+                start, basis, columns, categories, regularization=regularization, rate=rate, step=step
             )
+        if not isinstance(start, AMMRank):
+            return PlaneSums.empty(len(columns), len(categories))
+        model = self.learner.model
+        return planes_of_model(
+            start, columns, categories, regularization=model.regularization, max_planes=model.max_planes, step=step
+        )
 
     def _round(self, epoch: int, round_: int, dealt: list[list[RowBlock]]) -> None:
         """Let every shard train a copy of the model on its blocks, merge, and write the checkpoint."""
@@ -265,24 +349,24 @@ class _Training:
         now = self._checkpoint(epoch, round_)
         outputs = [self.folder / f"{name}-s{shard:04d}" for shard in range(len(dealt))]
         # After the first pass planes are born only by a single shard.
-        limit = self.model.max_planes if self.plan.shards == 1 else 0
+        births = self.plan.shards == 1
         rows = [sum(block.n_rows for block in shard) for shard in dealt]
         todo = [shard for shard, output in enumerate(outputs) if not is_saved(output)]
         run_tasks(
             self.client,
             name,
             train_shard,
-            [(now, self.folder, dealt[shard], self.model, epoch, limit, outputs[shard]) for shard in todo],
+            [(now, dealt[shard], self.learner, epoch, births, outputs[shard]) for shard in todo],
             progress=self.progress,
             units=[rows[shard] for shard in todo],
         )
         trained = time.perf_counter()
         is_epoch_end = round_ + 1 == self.plan.rounds_per_epoch
         following = self._checkpoint(epoch + 1, 0) if is_epoch_end else self._checkpoint(epoch, round_ + 1)
-        average_with = self.model.regularization if is_epoch_end and epoch >= self.model.epochs // 2 else None
+        averages = is_epoch_end and epoch >= self.model.epochs // 2
         # With fewer blocks than shards and rounds, a round may have no rows: every shard then keeps the model.
         merged = self._merge(name, outputs, [n / sum(rows) if any(rows) else 1 / len(rows) for n in rows])
-        task = (now, outputs, merged, sum(rows), round_ > 0, following, average_with)
+        task = (now, outputs, merged, sum(rows), round_ > 0, following, averages, self.learner)
         (facts,) = run_tasks(self.client, f"{name}-merge", close_round, [task], progress=silent)
         self._sweep(name)
         ended = time.perf_counter()
@@ -317,7 +401,7 @@ class _Training:
             groups = [slice(i, i + MERGE_WIDTH) for i in range(0, len(parts), MERGE_WIDTH)]
             outputs = [self.folder / f"{name}-m{level}-{i:04d}" for i in range(len(groups))]
             tasks = [
-                (parts[group], weights[group], output)
+                (parts[group], weights[group], self.learner.merged, output)
                 for group, output in zip(groups, outputs, strict=True)
                 if not is_saved(output)
             ]
@@ -358,13 +442,13 @@ class _Training:
     def _validate(self, checkpoint: Path, kind: str) -> float | None:
         """Return the disagreement error of a model on the validation users, None without any."""
         tasks = [
-            (checkpoint, kind, self._rows(partition), self.model) for partition in range(self.features.n_partitions)
+            (checkpoint, kind, self._rows(partition), self.learner) for partition in range(self.features.n_partitions)
         ]
         errors = run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent)
         n_rows = sum(count for _, count in errors)
         return sum(total for total, _ in errors) / n_rows if n_rows else None
 
-    def _choose(self, average: bool | None, history: list[dict[str, Any]], popularity: np.ndarray) -> AMMRank:
+    def _choose(self, average: bool | None, history: list[dict[str, Any]], popularity: np.ndarray) -> RankModel:
         """Return the model that the validation users prefer, or the one that was asked for."""
         latest = self._checkpoints()[-1]
         chosen, kind, checkpoint = LAST, LAST, latest
@@ -378,9 +462,7 @@ class _Training:
             average_error = self._validate(latest, AVERAGE)
             if average or (average_error is not None and average_error < error):
                 chosen, kind, checkpoint, error = AVERAGE, AVERAGE, latest, average_error
-        planes, weights = load_candidate(checkpoint, kind, self.model.regularization)
-        model = self.model
-        model.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
+        model = self.learner.fit(checkpoint, kind, popularity)
         model.categories_ = list(self.features.categories)
         model.columns_ = self.features.columns_of(self.variant)
         model.variant_ = self.variant

@@ -37,12 +37,12 @@ def planes_of_model(
     max_planes
         Limit of planes in a category; of more the longest are kept.
     """
-    new_column, old_column = _match("columns", model.columns_, model.n_features_in_, columns)
-    new_category, old_category = _match("categories", model.categories_, model.n_categories_, categories)
+    new_column, old_column = match_names("columns", model.columns_, model.n_features_in_, columns)
+    new_category, old_category = match_names("categories", model.categories_, model.n_categories_, categories)
     code_of = np.full(model.n_categories_, -1)
     code_of[old_category] = new_category
     category = code_of[model.plane_category_]
-    kept = _choose_planes(model.weights_, category, max_planes)
+    kept = choose_planes(model.weights_, category, np.full(len(categories), max_planes))
     sums = np.zeros((len(columns) + 1, len(kept)), np.float32)
     scale = np.float32(regularization * step)
     sums[new_column] = model.weights_[:-1][np.ix_(old_column, kept)] * scale
@@ -58,7 +58,7 @@ def planes_of_model(
     )
 
 
-def _match(what: str, old: Sequence[str] | None, n_old: int, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+def match_names(what: str, old: Sequence[str] | None, n_old: int, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the places of what both have, in the new order: (places in new, places in old)."""
     if old is None:
         if n_old != len(new):
@@ -76,10 +76,10 @@ def _match(what: str, old: Sequence[str] | None, n_old: int, new: Sequence[str])
     return pairs[:, 0], pairs[:, 1]
 
 
-def _choose_planes(weights: np.ndarray, category: np.ndarray, max_planes: int) -> np.ndarray:
-    """Return the planes that have a category (none is -1), by category; of too many in one the longest."""
+def choose_planes(weights: np.ndarray, category: np.ndarray, limit: np.ndarray) -> np.ndarray:
+    """Return the planes that have a category (none is -1), by category; of more than its limit the longest."""
     squares = np.einsum("ij,ij->j", weights, weights, dtype=np.float64)
     ordered = np.lexsort((-squares, category))
     start = np.searchsorted(category[ordered], category[ordered])
-    chosen = ordered[(np.arange(len(ordered)) - start < max_planes) & (category[ordered] >= 0)]
+    chosen = ordered[(np.arange(len(ordered)) - start < limit[category[ordered]]) & (category[ordered] >= 0)]
     return np.sort(chosen)[np.argsort(category[np.sort(chosen)], kind="stable")]

@@ -152,6 +152,7 @@ _PLUS_ARRAYS = (
     ArraySpec("own_knots", ("kind", "knot"), ("float32",), "amm-rank-plus: rising knots of the values"),
     ArraySpec("own_n_knots", ("kind",), _INT64, "amm-rank-plus: knots that count"),
     ArraySpec("own_weights", ("kind", "weight"), ("float32",), "amm-rank-plus: linear weight, one a knot, and 0"),
+    ArraySpec("own_squares", ("kind", "weight"), ("float64",), "amm-rank-plus: squared gradients, for a warm start"),
 )
 MODEL = PartSchema(
     "model",

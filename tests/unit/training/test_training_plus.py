@@ -1,0 +1,176 @@
+"""Sharded training of AMM-rank-plus: the plain loop, the same bits anywhere, resuming, warm starts, refusals."""
+
+import numpy as np
+import pytest
+from distributed import Client
+
+from ammrank_dask.features.store import write_features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.model.own_term import own_columns_of_names
+from ammrank_dask.model.plus_sums import PlusState
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.tasks import silent
+from ammrank_dask.training import train as train_module
+from ammrank_dask.training.plus_start import state_of_model
+from ammrank_dask.training.shards import cut_blocks
+from ammrank_dask.training.train import train
+from ammrank_dask.user_hash import split_of
+
+CATEGORIES = [f"c{i}" for i in range(5)]
+COLUMNS = [f"{g}:{k}:{c}" for g in ("pv", "adv") for k in ("intensity", "recency") for c in CATEGORIES] + ["age:18-20"]
+PLUS = {"model": "amm-rank-plus", "n_centers": 8, "clickers_per_plane": 60, "max_planes": 3, "block_rows": 64}
+
+
+@pytest.fixture(scope="module")
+def client():
+    with Client(processes=False, n_workers=2, threads_per_worker=1, dashboard_address=None, memory_limit=0) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory):
+    rng = np.random.default_rng(11)
+    X = np.where(rng.random((700, 21)) < 0.5, 2 * rng.random((700, 21)), 0)
+    taste = X[:, :5] + 2 * X[:, 10:15] + X[:, 20:] * np.arange(5) / 2 + 0.4 * rng.normal(size=(700, 5))
+    rankings = np.argsort(-taste, axis=1)[:, :3]
+    rankings[np.arange(3)[None, :] >= rng.integers(1, 4, 700)[:, None]] = -1
+    path = tmp_path_factory.mktemp("plus") / "features"
+    return write_features(path, X, np.arange(700), COLUMNS, rankings, categories=CATEGORIES, n_partitions=3)
+
+
+def training_rows(features, split=0):
+    parts = [features.partition(i, normalize=False) for i in range(features.n_partitions)]
+    return [
+        (part.X[split_of(part.user_ids) == split], part.rankings[split_of(part.user_ids) == split]) for part in parts
+    ]
+
+
+def error_of(model, features):
+    parts = training_rows(features, 2)
+    total = sum(disagreement_error(model.decision_function(X), rankings) * len(rankings) for X, rankings in parts)
+    return total / sum(len(rankings) for _, rankings in parts)
+
+
+@pytest.mark.parametrize("average", [False, True])
+def test_train__one_shard_is_the_plain_loop(client, features, average):
+    found = train(client, features, shards=1, average=average, epochs=3, **PLUS)
+    parts = training_rows(features)
+    blocks = cut_blocks([len(rankings) for _, rankings in parts], 64)
+    rows = [(parts[b.partition][0][b.start : b.stop], parts[b.partition][1][b.start : b.stop]) for b in blocks]
+    columns, groups = own_columns_of_names(COLUMNS, CATEGORIES)
+    options = {name: PLUS[name] for name in ("n_centers", "clickers_per_plane", "max_planes")}
+    plain = AMMRankPlus(
+        n_categories=5, own_columns=columns, own_groups=groups, average=average, epochs=3, **options
+    ).fit_blocks(rows)
+    for name in ("weights_", "plane_category_", "squares_", "own_squares_"):
+        assert getattr(found, name).tobytes() == getattr(plain, name).tobytes(), name
+    assert found.basis_.own.weights.tobytes() == plain.basis_.own.weights.tobytes()
+    assert found.basis_.memberships.centers.tobytes() == plain.basis_.memberships.centers.tobytes()
+    X = parts[0][0]
+    np.testing.assert_array_equal(found.decision_function(X), plain.decision_function(X))
+
+
+def test_train__shards_give_the_same_bits_on_another_cluster(client, features, tmp_path):
+    one = train(client, features, shards=3, epochs=2, **PLUS)
+    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0) as other:
+        again = train(other, features, shards=3, epochs=2, scratch=tmp_path, **PLUS)
+    assert one.digest() == again.digest()
+    assert one.training_ == again.training_
+
+
+def test_train__many_shards_rank_nearly_as_well_as_one(client, features):
+    errors = {shards: error_of(train(client, features, shards=shards, **PLUS), features) for shards in (1, 4)}
+    assert errors[4] < 1.1 * errors[1]
+
+
+class Stop(Exception):
+    pass
+
+
+def test_train__goes_on_where_it_was_stopped(client, features, tmp_path, monkeypatch):
+    whole = train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
+    run_tasks, calls = train_module.run_tasks, []
+
+    def run_some(client, stage, function, tasks, **options):
+        calls.append(stage)
+        if stage == "train-e001-r00":
+            raise Stop
+        return run_tasks(client, stage, function, tasks, **options)
+
+    monkeypatch.setattr(train_module, "run_tasks", run_some)
+    with pytest.raises(Stop):
+        train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
+    calls.clear()
+    monkeypatch.setattr(
+        train_module, "run_tasks", lambda c, s, f, t, **o: (calls.append((s, len(t))), run_tasks(c, s, f, t, **o))[1]
+    )
+    resumed = train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
+    assert resumed.digest() == whole.digest()
+    done = dict(calls)
+    assert done["train-prepare"] == done["train-memberships"] == 0
+    assert "train-centres" not in done
+    assert "train-e000-r00" not in done
+
+
+def test_train__tells_validation_error_and_what_was_published(client, features):
+    model = train(client, features, shards=2, epochs=2, **PLUS)
+    assert model.training_["published"] in ("last", "average")
+    assert [closed["epoch"] for closed in model.training_["epochs"]] == [1, 2]
+    assert model.training_["validation_error"] < 0.35
+    assert (model.categories_, model.columns_) == (CATEGORIES, COLUMNS)
+
+
+def test_train__warm_start_begins_near_the_model(client, features):
+    first = train(client, features, shards=2, epochs=4, **PLUS)
+    cold = train(client, features, shards=2, epochs=1, **PLUS)
+    warm = train(client, features, shards=2, epochs=1, start=first, **PLUS)
+    losses = [model.training_["epochs"][-1]["loss"] for model in (first, warm, cold)]
+    # Steps are larger again than at the end of the first training, but nothing has to be learned anew.
+    assert losses[0] < losses[1] < 0.9 * losses[2]
+
+
+def test_state_of_model__keeps_the_weights(client, features):
+    model = train(client, features, shards=1, epochs=2, average=False, **PLUS)
+    state = state_of_model(
+        model, model.basis_, COLUMNS, CATEGORIES, regularization=1e-3, rate=3.0, step=model.n_steps_ // 2
+    )
+    assert isinstance(state, PlusState)
+    assert state.planes.step == model.n_steps_ // 2
+    np.testing.assert_allclose(state.weights(1e-3, 3.0), model.weights_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state.own_weights(3.0), model.basis_.own.weights, rtol=1e-4, atol=1e-5)
+
+
+def test_train__refuses_a_start_of_another_kind(client, features):
+    start = AMMRank(n_categories=5).fit(np.eye(21)[:5], np.arange(5)[:, None])
+    with pytest.raises(BadInput, match="the model to start from must be of amm-rank-plus, got amm-rank; train without"):
+        train(client, features, start=start, **PLUS)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"model": "amm-rank-plus", "regularization": 1e-3}, "regularization must not be given for amm-rank-plus"),
+        ({"model": "amm-rank-plus", "rank_weight": "uniform"}, "rank_weight must not be given for amm-rank-plus"),
+        (
+            {"model": "amm-rank", "kappa": 0.1},
+            "kappa must not be given for amm-rank, it is a parameter of amm-rank-plus",
+        ),
+        ({"model": "amm-sort"}, "model must be one of amm-rank, amm-rank-plus, got amm-sort"),
+    ],
+)
+def test_train__refuses_parameters_of_another_kind(client, features, options, message):
+    with pytest.raises(BadInput, match=message):
+        train(client, features, **options)
+
+
+def test_train__columns_that_are_no_category_have_no_own_term(client, tmp_path):
+    rng = np.random.default_rng(0)
+    X = rng.random((120, 3))
+    rankings = np.argsort(-X, axis=1)[:, :2]
+    stored = write_features(tmp_path / "f", X, np.arange(120), ["x", "y", "z"], rankings)
+    model = train(client, stored, shards=1, epochs=2, model="amm-rank-plus", progress=silent)
+    assert model.basis_.own.n_kinds == 0
+    named = train(client, stored, shards=1, epochs=2, model="amm-rank-plus", own_columns=[[0, 1, 2]])
+    assert named.basis_.own.n_kinds == 1
