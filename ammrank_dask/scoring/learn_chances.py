@@ -14,6 +14,7 @@ from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
+from ammrank_dask.scoring.score import read_rows
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, hash_ids, split_of
@@ -84,7 +85,7 @@ def read_split(
 ) -> SplitRows:
     """Return scores, clicks and activity of the users of a split, or of a share of them by hash."""
     features = open_features(path)
-    part = features.partition(partition, variant=variant)
+    part = read_rows(features, partition, panels, variant)
     assert part.rankings is not None
     chosen = split_of(part.user_ids) == SPLITS.index(split)
     chosen &= hash_ids(part.user_ids, CHANCE_SALT) / 2.0**64 < share

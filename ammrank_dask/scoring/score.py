@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.features.store import FeaturePartition, Features, open_features
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.kernels.selection import sort_by_category
@@ -392,14 +392,17 @@ def _add_exposure(live: LiveExposure, counts: Mapping[str, Any]) -> None:
     live.add(sum(counts["categories_per_user"]), np.array(counts["exposure"], np.int64).sum(axis=1))
 
 
+def read_rows(features: Features, partition: int, panels: Panels | PlusPanels, variant: str | None) -> FeaturePartition:
+    """Read the rows of a partition as the model was trained on them: AMM-rank-plus normalises rows itself."""
+    return features.partition(partition, variant=variant, normalize=False if isinstance(panels, PlusPanels) else None)
+
+
 def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     """Score one partition, write it if its policy can already tell, and return its facts."""
     features = open_features(job.features)
     with measure("read"):
         panels = job.load_panels()
-        # AMM-rank-plus normalises rows itself.
-        normalize = False if isinstance(panels, PlusPanels) else None
-        part = features.partition(partition, variant=job.variant, normalize=normalize)
+        part = read_rows(features, partition, panels, job.variant)
     n_categories, k = len(features.categories), job.settings.k
     limits = job.settings.limits(features.categories).filter(n_categories, part.age_bucket, part.gender)
     with measure("kernel"):

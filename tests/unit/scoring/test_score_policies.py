@@ -336,11 +336,11 @@ def test_write_qualifications__goes_on_where_it_stopped(one_thread, tmp_path, mo
         again = tmp_path / f"again-{policy}"
         read = []
 
-        def read_until_full(self, index, *, variant=None, read=read):
+        def read_until_full(self, index, *, variant=None, normalize=None, read=read):
             if read:
                 raise OSError(28, "No space left on device")
             read.append(index)
-            return READ_PARTITION(self, index, variant=variant)
+            return READ_PARTITION(self, index, variant=variant, normalize=normalize)
 
         with monkeypatch.context() as patch:
             patch.setattr(Features, "partition", read_until_full)
@@ -348,9 +348,9 @@ def test_write_qualifications__goes_on_where_it_stopped(one_thread, tmp_path, mo
                 write_qualifications(client, model, features, again, settings)
         reread = []
 
-        def read_again(self, index, *, variant=None, reread=reread):
+        def read_again(self, index, *, variant=None, normalize=None, reread=reread):
             reread.append(index)
-            return READ_PARTITION(self, index, variant=variant)
+            return READ_PARTITION(self, index, variant=variant, normalize=normalize)
 
         with monkeypatch.context() as patch:
             patch.setattr(Features, "partition", read_again)
