@@ -14,11 +14,12 @@ from distributed import Client
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.ranking_sums import measure_rows
 from ammrank_dask.model.saved import RankModel, load_model
+from ammrank_dask.model.simple import popularity_model
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, split_of
 
 GATE = SPLITS.index("gate")
-CHAMPION, CHALLENGER = "champion", "challenger"
+CHAMPION, CHALLENGER, POPULARITY = "champion", "challenger", "popularity"
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,10 @@ def measure_model(model: RankModel, X: sp.csr_matrix, rankings: np.ndarray, k: i
 
 
 def measure_partition(features_path: Path, partition: int, models: Mapping[str, Path], k: int) -> dict[str, GateResult]:
-    """Return how well each model ranks the gate users of one partition."""
+    """Return how well each model, and popularity, ranks the gate users of one partition.
+
+    Popularity is that of the training rows of the challenger.
+    """
     features = open_features(features_path)
     results = {}
     for name, path in models.items():
@@ -73,34 +77,33 @@ def measure_partition(features_path: Path, partition: int, models: Mapping[str, 
         rows = np.flatnonzero(split_of(part.user_ids) == GATE)
         rankings = np.empty((0, 0), np.int32) if part.rankings is None else part.rankings[rows]
         results[name] = measure_model(model, part.X[rows], rankings, k)
+        if name == CHALLENGER:
+            results[POPULARITY] = measure_model(popularity_model(model, 0), part.X[rows], rankings, k)
     return results
 
 
 def compare_models(
     client: Client,
     features: Features,
+    models: Mapping[str, Path],
     *,
-    champion: Path,
-    challenger: Path,
     k: int,
     progress: Progress = silent,
-) -> tuple[GateResult, GateResult]:
-    """Return how well the champion and the challenger rank the gate users of labelled features.
+) -> dict[str, GateResult]:
+    """Return how well each model, and popularity, ranks the gate users of labelled features.
 
     Parameters
     ----------
     features
         Features with rankings.
-    champion, challenger
-        Folders of saved models that rank the categories of the features.
+    models
+        By name, folders of saved models that rank the categories of the features; one is the `CHALLENGER`.
     k
         The categories a user qualifies for.
     """
-    models = {CHAMPION: champion, CHALLENGER: challenger}
-    tasks = [(features.path, partition, models, k) for partition in range(features.n_partitions)]
+    tasks = [(features.path, partition, dict(models), k) for partition in range(features.n_partitions)]
     parts = run_tasks(client, "gate", measure_partition, tasks, progress=progress)
-    both = [sum((part[name] for part in parts), start=NOBODY) for name in (CHAMPION, CHALLENGER)]
-    return both[0], both[1]
+    return {name: sum((part[name] for part in parts), start=NOBODY) for name in (*models, POPULARITY)}
 
 
 def is_no_worse(challenger: GateResult, champion: GateResult, tolerance: float) -> bool:

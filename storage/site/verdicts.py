@@ -16,12 +16,21 @@ VERDICT_KIND = "verdict"
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether the model trained at a date may replace the one before it, and the figures that decided."""
+    """Whether the model trained at a date may score, and the figures that decided.
+
+    `champion` is None where there was no model before it to compare with.
+    """
 
     challenger: str
-    champion: str
+    champion: str | None
     accepted: bool
     facts: Mapping[str, Any]
+
+    @property
+    def chosen(self) -> str | None:
+        """The digest of the model that scores; verdicts of version 0.1.0 always have a champion, and do not name it."""
+        digest: str | None = self.facts.get("chosen", self.challenger if self.accepted else self.champion)
+        return digest
 
 
 def read_verdict(site: Site, date: dt.date) -> Verdict | None:

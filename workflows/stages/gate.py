@@ -1,50 +1,59 @@
-"""Let a new model score only when it is no worse than the one in use."""
+"""Let a new model score only when it beats popularity and is no worse than the one in use."""
 
 from __future__ import annotations
 
 import datetime as dt
-from typing import Any
+from collections.abc import Mapping
 
-from ammrank_dask.features.store import open_features
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.simple import own_model, popularity_model
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.training.gate import GateResult, compare_models, is_no_worse
+from ammrank_dask.training.gate import CHALLENGER, CHAMPION, POPULARITY, GateResult, compare_models, is_no_worse
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.models import fits, model_date
+from ammrank_dask.workflows.stages.models import find_run, fits, keep_simple_model, load_site_model, model_date
 
 
 def choose_model(
     night: Night, ingested: Ingested, features: Run, champion: Run | None, challenger: Run
 ) -> tuple[Run, str]:
-    """Return the model that scores, and why as a sentence; a comparison is kept as the verdict of the date.
+    """Return the model that scores, and why as a sentence; what was measured is kept as the verdict of the date.
 
-    Without a champion, or with one of other categories or features, there is nothing to compare.
+    The challenger must rank the gate users better than popularity does, and no worse than the champion, if there is one
+    of the same categories and features. A challenger that does not beat popularity is replaced by the champion; without
+    one, by its own prior and own term, or by popularity itself.
     """
     config = night.config
-    if champion is None:
-        return challenger, "no model before it"
-    if not fits(champion, config, ingested.taxonomy):
-        return challenger, f"the model of {model_date(champion)} has other categories or features and was not compared"
+    rival = champion if champion is not None and fits(champion, config, ingested.taxonomy) else None
     settings = {"k": config.score.k, **config.gate.model_dump()}
     verdict = read_verdict(night.site, night.date)
-    if verdict is None or (verdict.champion, verdict.challenger, verdict.facts["settings"]) != (
-        champion.digest,
-        challenger.digest,
-        settings,
-    ):
-        old, new = compare_models(
-            night.client,
-            open_features(features.path),
-            champion=champion.path,
-            challenger=challenger.path,
-            k=config.score.k,
-            progress=night.progress,
-        )
-        verdict = _judge(config, champion, challenger, old, new, settings)
-        write_verdict(night.site, night.date, verdict, settings)
-    return challenger if verdict.accepted else champion, verdict.facts["reason"]
+    judged = (None if rival is None else rival.digest, challenger.digest, settings)
+    if verdict is not None and (verdict.champion, verdict.challenger, verdict.facts["settings"]) == judged:
+        chosen = find_run(night.site, verdict.chosen)
+        if chosen is not None:
+            return chosen, verdict.facts["reason"]
+    models = {CHALLENGER: challenger} | ({} if rival is None else {CHAMPION: rival})
+    opened = open_features(features.path)
+    paths = {name: run.path for name, run in models.items()}
+    results = compare_models(night.client, opened, paths, k=config.score.k, progress=night.progress)
+    accepted, reason = _judge(config, results, champion, rival)
+    chosen = challenger if accepted else rival
+    if chosen is None:
+        chosen, instead = _fall_back(night, opened, challenger, results[POPULARITY])
+        reason += f"; {instead} instead"
+    facts = {
+        "accepted": accepted,
+        "reason": reason,
+        "settings": settings,
+        "chosen": chosen.digest,
+        **{name: {"date": model_date(run), **results[name].to_json()} for name, run in models.items()},
+        POPULARITY: results[POPULARITY].to_json(),
+    }
+    write_verdict(night.site, night.date, Verdict(challenger.digest, judged[0], accepted, facts), settings)
+    return chosen, reason
 
 
 def is_due(night: Night, champion: Run | None, ingested: Ingested) -> bool:
@@ -63,24 +72,41 @@ def is_due(night: Night, champion: Run | None, ingested: Ingested) -> bool:
 
 
 def _judge(
-    config: Config, champion: Run, challenger: Run, old: GateResult, new: GateResult, settings: dict[str, Any]
-) -> Verdict:
+    config: Config, results: Mapping[str, GateResult], champion: Run | None, rival: Run | None
+) -> tuple[bool, str]:
+    """Return whether the challenger scores, and why."""
+    new, popularity = results[CHALLENGER], results[POPULARITY]
+    users = f"{new.n_users:,} gate users"
     if new.n_users < config.gate.min_users:
-        accepted = True
-        reason = f"{new.n_users} gate users are fewer than gate.min_users {config.gate.min_users}; not compared"
-    else:
-        accepted = is_no_worse(new, old, config.gate.tolerance)
-        outcome = "passed" if accepted else f"the model of {model_date(champion)} stays"
-        reason = (
-            f"{outcome}: disagreement error {new.error:.4f}"
-            f" against {old.error:.4f}, precision at {config.score.k} {new.precision:.4f} against"
-            f" {old.precision:.4f}, {new.n_users:,} gate users, tolerance {config.gate.tolerance:.1%}"
+        return True, f"{users} are fewer than gate.min_users {config.gate.min_users}; nothing was decided"
+    error = f"disagreement error {new.error:.4f}"
+    if new.error >= popularity.error:
+        outcome = "turned down" if rival is None else f"the model of {model_date(rival)} stays"
+        return False, f"{outcome}: {error} is not below that of popularity, {popularity.error:.4f}, {users}"
+    beside = f"popularity {popularity.error:.4f}"
+    if rival is None:
+        none = (
+            "no model before it"
+            if champion is None
+            else f"the model of {model_date(champion)} has other categories or features and was not compared"
         )
-    facts = {
-        "accepted": accepted,
-        "reason": reason,
-        "settings": settings,
-        "champion": {"date": model_date(champion), **old.to_json()},
-        "challenger": {"date": model_date(challenger), **new.to_json()},
-    }
-    return Verdict(challenger.digest, champion.digest, accepted, facts)
+        return True, f"{none}: {error}, {beside}, {users}"
+    old = results[CHAMPION]
+    accepted = is_no_worse(new, old, config.gate.tolerance)
+    return accepted, (
+        f"{'passed' if accepted else f'the model of {model_date(rival)} stays'}: {error} against {old.error:.4f},"
+        f" {beside}, precision at {config.score.k} {new.precision:.4f} against {old.precision:.4f}, {users},"
+        f" tolerance {config.gate.tolerance:.1%}"
+    )
+
+
+def _fall_back(night: Night, features: Features, challenger: Run, popularity: GateResult) -> tuple[Run, str]:
+    """Return a model without planes that ranks no worse than popularity, and its name."""
+    model = load_site_model(challenger)
+    if isinstance(model, AMMRankPlus) and model.basis_.own.n_kinds:
+        run = keep_simple_model(night, challenger, own_model(model), "own")
+        measured = compare_models(night.client, features, {CHALLENGER: run.path}, k=night.config.score.k)
+        if measured[CHALLENGER].error < popularity.error:
+            return run, f"prior and own term ({measured[CHALLENGER].error:.4f}) score"
+    n_users = challenger.manifest["facts"]["users"]
+    return keep_simple_model(night, challenger, popularity_model(model, n_users), POPULARITY), "popularity scores"

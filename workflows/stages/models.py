@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shutil
 
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
@@ -10,8 +11,9 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.registry import MODEL
-from ammrank_dask.storage.store.runs import Run, open_run
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings
 
 MODEL_KIND = MODEL.kind
@@ -20,6 +22,25 @@ MODEL_KIND = MODEL.kind
 def load_site_model(run: Run) -> RankModel:
     """Load the model of a run, checked."""
     return load_model(run.path)
+
+
+def find_run(site: Site, digest: str | None) -> Run | None:
+    """Return the model with a digest, None when the site has it no longer."""
+    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
+    return next((model for model in models if model.digest == digest), None)
+
+
+def keep_simple_model(night: Night, challenger: Run, model: RankModel, name: str) -> Run:
+    """Keep a model made from a challenger as a run of its own; trainings do not begin with it."""
+    digest = digest_of([challenger.digest, name])
+    path = night.site.run("models", night.date, digest)
+    if is_finished(path):
+        return open_run(path, MODEL_KIND)
+    shutil.rmtree(path, ignore_errors=True)
+    model.save(path)
+    config = {**challenger.manifest["config"], "simple": name}
+    facts = {"users": challenger.manifest["facts"]["users"], "planes": 0, "training": None, "tuning": None}
+    return finish_run(path, MODEL_KIND, digest, 1, config=config, inputs=challenger.manifest["inputs"], facts=facts)
 
 
 def find_model(site: Site, date: dt.date) -> Run | None:

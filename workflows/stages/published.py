@@ -11,7 +11,7 @@ from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
-from ammrank_dask.workflows.stages.models import MODEL_KIND
+from ammrank_dask.workflows.stages.models import find_run
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +54,4 @@ def find_published_model(site: Site, date: dt.date) -> Run | None:
 
 
 def _model_of(site: Site, qualifications: Path) -> Run | None:
-    digest = open_run(qualifications).manifest["inputs"]["model"]
-    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
-    return next((model for model in models if model.digest == digest), None)
+    return find_run(site, open_run(qualifications).manifest["inputs"]["model"])

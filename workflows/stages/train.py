@@ -109,7 +109,7 @@ def train_model(
 
 def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) -> RankModel | None:
     """Return the model of a run, None when it is not wanted, of other features or has no category in common."""
-    if start is None or not config.train.warm_start:
+    if start is None or not config.train.warm_start or "simple" in start.manifest["config"]:
         return None
     if not has_same_values(start, config, ingested.taxonomy):
         logger.warning("the model of %s is of other features; training begins without it", model_date(start))

@@ -19,7 +19,4 @@ def find_verdict(site: Site, date: dt.date, model: str) -> Verdict | None:
         The digest of the model that scored.
     """
     verdict = read_verdict(site, date)
-    if verdict is None:
-        return None
-    chosen = verdict.challenger if verdict.accepted else verdict.champion
-    return verdict if chosen == model else None
+    return verdict if verdict is not None and verdict.chosen == model else None

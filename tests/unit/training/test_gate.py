@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 from ammrank_dask import AMMRank
 from ammrank_dask.features.store import open_features, write_features
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
+from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, write_verdict
@@ -129,17 +130,16 @@ def test_compare_models__only_gate_users_count(client, tmp_path, n_partitions):
     models = {"champion": np.eye(4), "challenger": np.eye(4)[[1, 0, 3, 2]]}
     for name, weights in models.items():
         one_plane_model(weights).save(tmp_path / name)
-    found = compare_models(
-        client,
-        open_features(tmp_path / "features"),
-        champion=tmp_path / "champion",
-        challenger=tmp_path / "challenger",
-        k=2,
+    results = compare_models(
+        client, open_features(tmp_path / "features"), {name: tmp_path / name for name in models}, k=2
     )
     held_out = split_of(ids_from_values(ids)) == 2
     assert 20 < held_out.sum() < 120
-    for measures, weights in zip(found, models.values(), strict=True):
-        scores = (X @ weights.T)[held_out]
+    expected_scores = {name: X @ weights.T for name, weights in models.items()}
+    expected_scores["popularity"] = np.tile(np.ones(n_categories), (n, 1))  # the models count one click a category
+    assert list(results) == ["champion", "challenger", "popularity"]
+    for name, measures in results.items():
+        scores = expected_scores[name][held_out]
         assert measures.n_users == held_out.sum()
         assert measures.error == pytest.approx(disagreement_error(scores, rankings[held_out]), rel=1e-9)
         expected = top_k_metrics(scores, rankings[held_out], k=2)["precision"][1]
@@ -195,7 +195,7 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     ("gate", "said"),
     [
         ({"min_users": 1, "tolerance": 1.0}, "passed: disagreement error"),
-        ({"min_users": 10_000}, "gate users are fewer than gate.min_users 10000; not compared"),
+        ({"min_users": 10_000}, "gate users are fewer than gate.min_users 10000; nothing was decided"),
     ],
 )
 def test_nightly__a_model_that_is_not_found_worse_takes_over(client, place, gate, said):
@@ -210,10 +210,46 @@ def test_nightly__a_model_of_other_columns_is_not_compared(client, place):
     stale = {"accepted": True, "reason": "stale", "champion": {}, "challenger": {}, "settings": {}}
     write_verdict(place, day(6), Verdict("challenger", "champion", True, stale), {})
     facts = nightly(Night(client, place, without, day(6)))
-    assert facts["gate"] == f"the model of {day(5)} has other categories or features and was not compared"
-    assert json.loads((place.report_folder(day(6)) / "summary.json").read_text())["gate"] is None
-    assert "gate" not in describe_site(place, without, day(6))
+    not_compared = f"the model of {day(5)} has other categories or features and was not compared: disagreement error 0."
+    assert facts["gate"].startswith(not_compared)
+    assert "popularity 0." in facts["gate"]
+    assert json.loads((place.report_folder(day(6)) / "summary.json").read_text())["gate"]["reason"] == facts["gate"]
+    assert describe_site(place, without, day(6))["gate"] == facts["gate"]
     assert model_of_night(place) == str(day(6))
+
+
+def first_night(client, lake, tmp_path, **settings):
+    (tmp_path / "lake").symlink_to(lake)
+    site = Site(tmp_path / "site")
+    site.path.mkdir()
+    return site, nightly(Night(client, site, check_config({**CONFIG, **settings}, "test"), day(5)))
+
+
+def test_nightly__a_first_model_is_told_beside_popularity(place):
+    verdict = read_verdict(place, day(5))
+    assert verdict.accepted
+    assert verdict.champion is None
+    assert verdict.facts["reason"].startswith("no model before it: disagreement error 0.")
+    assert verdict.facts["challenger"]["disagreement_error"] < verdict.facts["popularity"]["disagreement_error"]
+
+
+def test_nightly__a_first_model_that_is_worse_than_popularity_does_not_score(client, lake, tmp_path):
+    site, facts = first_night(client, lake, tmp_path, train=TERRIBLE)
+    assert facts["gate"].startswith("turned down: disagreement error 0.")
+    assert "is not below that of popularity, 0." in facts["gate"]
+    assert facts["gate"].endswith("; popularity scores instead")
+    verdict = read_verdict(site, day(5))
+    assert not verdict.accepted
+    assert find_model(site, day(5)).digest == verdict.chosen != verdict.challenger
+    # Everybody gets the ten categories that most training users clicked.
+    categories = open_qualifications(site.qualifications_folder(day(5))).to_pandas().groupby("rank")["category"]
+    assert (categories.nunique() == 1).all()
+    report = (site.report_folder(day(5)) / "report.html").read_text()
+    assert "a new model was turned down" in report
+    assert "popularity scores instead" in report
+    # The next training does not begin with it, and is let through when it is better.
+    facts = nightly(Night(client, site, check_config(CONFIG, "test"), day(7)))
+    assert facts["gate"].startswith("passed: disagreement error 0.")
 
 
 @pytest.mark.parametrize(("accepted", "chosen"), [(True, "new"), (False, "old")])
