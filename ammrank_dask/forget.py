@@ -8,21 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 from distributed import Client
 
 from ammrank_dask.features.store import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.storage.site.forgotten import ForgetList, drop_users, load_forgotten
-from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside, write_atomic
+from ammrank_dask.storage.site.forgotten import ForgetList, drop_users, find_in_table, load_forgotten, write_without
+from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import CheckedReader, check_part, write_part
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
-from ammrank_dask.storage.vocabulary import USER_ID
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 _ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
@@ -89,9 +85,9 @@ def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
     forgotten = _load(site)
     opened = open_run(run)
     if name.endswith(".parquet"):
-        table, dropped = _find_in_table(forgotten, _read_listed(opened, name))
+        table, dropped = find_in_table(CheckedReader(run, opened.manifest["files"])(name), forgotten)
         if dropped.any():
-            _write_table(building / name, table.filter(pa.array(~dropped)))
+            write_without(building / name, table, dropped)
         return Removed(1, int(dropped.any()), int(dropped.sum()))
     part = opened.part(int(name))
     schema = PART_SCHEMAS[opened.kind]
@@ -111,9 +107,9 @@ def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
 
 def forget_table(site: Path, table: Path) -> Removed:
     """Write a table that stands alone again when it has one of the users."""
-    found, dropped = _find_in_table(_load(site), table)
+    found, dropped = find_in_table(table, _load(site))
     if dropped.any():
-        _write_table(table, found.filter(pa.array(~dropped)))
+        write_without(table, found, dropped)
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
@@ -121,7 +117,7 @@ def scan_piece(site: Path, run: Path, name: str) -> Removed:
     """Count the rows of users on the list in one partition or table."""
     forgotten = _load(site)
     if name.endswith(".parquet"):
-        dropped = _find_in_table(forgotten, run / name)[1]
+        dropped = find_in_table(run / name, forgotten)[1]
     else:
         opened = open_run(run)
         dropped = forgotten.is_on(ids_from_arrays(opened.part(int(name)).read(PART_SCHEMAS[opened.kind], _ID_ARRAYS)))
@@ -134,24 +130,6 @@ def _pieces(run: Run) -> Iterable[str]:
         return [name for name in run.manifest["files"] if name.endswith(".parquet")]
     schema = PART_SCHEMAS.get(run.kind)
     return map(str, range(run.n_parts)) if schema is not None and schema.has_users else []
-
-
-def _read_listed(run: Run, name: str) -> pa.BufferReader:
-    """Read a file of a run, compared with its manifest."""
-    return pa.BufferReader(CheckedReader(run.path, run.manifest["files"])(name))
-
-
-def _find_in_table(forgotten: ForgetList, source: Path | pa.BufferReader) -> tuple[pa.Table, np.ndarray]:
-    table = pq.read_table(source)
-    # Ids repeat in a table: each distinct one is hashed once.
-    ids = table.column(USER_ID).combine_chunks().dictionary_encode()
-    on_list = forgotten.texts_on(ids.dictionary.cast(pa.string()))
-    codes = ids.indices.fill_null(len(on_list)).to_numpy(zero_copy_only=False)
-    return table, np.append(on_list, False)[codes]
-
-
-def _write_table(path: Path, table: pa.Table) -> None:
-    write_atomic(path, lambda temporary: pq.write_table(table, temporary))
 
 
 def _exchange(run: Run, building: Path, changed: set[str]) -> None:

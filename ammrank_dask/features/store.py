@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import google_crc32c
 import numpy as np
 import pandas as pd
 import scipy.sparse as sp
@@ -18,7 +17,7 @@ from ammrank_dask.kernels.features import choose_columns, count_marked, normaliz
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
-from ammrank_dask.storage.store.parts import CheckedReader, read_part, write_part
+from ammrank_dask.storage.store.parts import CheckedReader, checksum_file, read_part, write_part
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
 from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY, USERS_A_PARTITION
@@ -305,9 +304,7 @@ def finish_features(
     facts: Mapping[str, Any] | None = None,
 ) -> Run:
     """Write the columns and the manifest of a features run whose partitions are written."""
-    text = json.dumps(columns.to_json(), ensure_ascii=False)
-    write_text(folder / COLUMNS_FILE, text)
-    data = text.encode()
+    write_text(folder / COLUMNS_FILE, json.dumps(columns.to_json(), ensure_ascii=False))
     return finish_run(
         folder,
         FEATURES.kind,
@@ -316,7 +313,7 @@ def finish_features(
         config=config,
         inputs=inputs,
         facts=facts,
-        files={COLUMNS_FILE: [len(data), google_crc32c.value(data)]},
+        files={COLUMNS_FILE: checksum_file(folder / COLUMNS_FILE)},
     )
 
 

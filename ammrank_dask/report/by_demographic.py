@@ -9,10 +9,10 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.demographics import Demographics, describe_users
-from ammrank_dask.scoring.qualification_rows import Held, HeldPart
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef
+from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
 from ammrank_dask.storage.store.registry import USERS
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
@@ -25,7 +25,7 @@ MIN_GROUP_USERS = 20
 
 def rank_by_group(
     client: Client,
-    parts: Sequence[HeldPart],
+    parts: Sequence[QualificationPart],
     users: Run,
     categories: Sequence[str],
     k: int,
@@ -69,7 +69,7 @@ def rank_by_group(
 
 
 def count_part_by_group(
-    part: HeldPart, people: PartRef, categories: list[str], k: int
+    part: QualificationPart, people: PartRef, categories: list[str], k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Count one partition: points (groups, L), holders (groups, L) and users (groups,)."""
     held = part.read(categories)
@@ -80,7 +80,7 @@ def count_part_by_group(
 
 
 def count_by_group(
-    held: Held, age_bucket: np.ndarray, gender: np.ndarray, n_categories: int, k: int
+    held: QualificationRows, age_bucket: np.ndarray, gender: np.ndarray, n_categories: int, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return points, holders and users by group of users with known age bucket and gender (-1 is unknown)."""
     n_groups = len(GENDERS) * len(AGE_BUCKETS)

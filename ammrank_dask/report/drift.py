@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.scoring.qualification_rows import Held, HeldPart
+from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -52,8 +52,8 @@ class DriftCounts:
 
 def measure_drift(
     client: Client,
-    before: Sequence[HeldPart],
-    now: Sequence[HeldPart],
+    before: Sequence[QualificationPart],
+    now: Sequence[QualificationPart],
     categories: Sequence[str],
     *,
     progress: Progress = silent,
@@ -88,12 +88,12 @@ def measure_drift(
     }
 
 
-def compare_parts(before: HeldPart, now: HeldPart, categories: list[str]) -> DriftCounts:
+def compare_parts(before: QualificationPart, now: QualificationPart, categories: list[str]) -> DriftCounts:
     """Compare the files of one partition in two nights."""
     return compare_held(before.read(categories), now.read(categories))
 
 
-def compare_held(before: Held, now: Held) -> DriftCounts:
+def compare_held(before: QualificationRows, now: QualificationRows) -> DriftCounts:
     """Compare what users hold in two nights."""
     place = now.user_ids.positions_of(before.user_ids)
     n_codes = 1 + max(before.category.max(initial=0), now.category.max(initial=0))

@@ -10,9 +10,9 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.ingest.fold import ID_ARRAYS
-from ammrank_dask.scoring.qualification_rows import Held, HeldPart
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.parts import PartRef
+from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
@@ -25,7 +25,7 @@ class PastNight:
     the k categories that were clicked most when the night was scored.
     """
 
-    parts: Sequence[HeldPart]
+    parts: Sequence[QualificationPart]
     days: Sequence[Sequence[PartRef]]
     popular: np.ndarray
     k: int
@@ -109,7 +109,7 @@ def measure_realised(
 
 
 def match_part(
-    part: HeldPart,
+    part: QualificationPart,
     days: list[PartRef],
     categories: list[str],
     cells: tuple[int, int],
@@ -160,7 +160,7 @@ def read_clicks(days: Sequence[PartRef], cells: tuple[int, int]) -> tuple[UserId
 
 
 def match_clicks(
-    held: Held, users: UserIds, user: np.ndarray, category: np.ndarray, popular: np.ndarray, k: int
+    held: QualificationRows, users: UserIds, user: np.ndarray, category: np.ndarray, popular: np.ndarray, k: int
 ) -> RealisedCounts:
     """Count how many of the k best categories of each user were clicked.
 

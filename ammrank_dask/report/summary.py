@@ -1,11 +1,11 @@
 """Say who is over-exposed and who is starved."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 from distributed import Client
 
 from ammrank_dask.report.checks import check_night
@@ -14,7 +14,8 @@ from ammrank_dask.report.exposure import exposure_table, has_ranks, measure_poli
 from ammrank_dask.report.thresholds import Thresholds, share_of, starved
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications
-from ammrank_dask.storage.vocabulary import CATEGORY, RANK
+from ammrank_dask.storage.store.qualifications import read_ranks
+from ammrank_dask.storage.vocabulary import CATEGORY
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 
@@ -34,17 +35,16 @@ def exposure_report(client: Client, quals: Qualifications, *, progress: Progress
         One row per category, in the order of their codes: `category`, `exposure` (users who hold it),
         `exposure_share` (of all qualifications), and `rank_1` … `rank_k` (users who hold it at that rank).
     """
-    tasks = [(str(part), quals.categories, quals.n_ranks) for part in quals.parts]
+    tasks = [(part, quals.categories, quals.n_ranks) for part in quals.parts]
     counts = run_tasks(client, "report", count_part, tasks, progress=progress)
     exposure = sum(counts, start=np.zeros((len(quals.categories), quals.n_ranks), np.int64))
     return exposure_table(exposure, quals.categories)
 
 
-def count_part(part: str, categories: list[str], k: int) -> np.ndarray:
+def count_part(part: Path, categories: list[str], k: int) -> np.ndarray:
     """Return how many users of one file hold each category at each rank, (L, k) int64."""
-    table = pq.read_table(part, columns=[CATEGORY, RANK])
-    names = table[CATEGORY].to_pandas().astype(pd.CategoricalDtype(categories))
-    cell = names.cat.codes.to_numpy(np.int64) * k + table[RANK].to_numpy() - 1
+    code, rank = read_ranks(part, categories)
+    cell = code * k + rank - 1
     return np.bincount(cell, minlength=len(categories) * k).reshape(len(categories), k).astype(np.int64)
 
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from ammrank_dask.kernels.selection import mark_new
-from ammrank_dask.scoring.qualification_rows import HeldPart, held_parts
 from ammrank_dask.storage.store.ids import UserIds, union
-from ammrank_dask.storage.store.qualifications import Changes, Pairs
+from ammrank_dask.storage.store.qualifications import Changes, Pairs, QualificationPart, qualification_parts
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.user_hash import partition_of
 
@@ -19,13 +18,13 @@ from ammrank_dask.user_hash import partition_of
 class PreviousPairs:
     """Earlier qualifications: small enough to travel with a task."""
 
-    parts: tuple[HeldPart, ...]
+    parts: tuple[QualificationPart, ...]
     categories: tuple[str, ...]
 
     @classmethod
     def of(cls, run: Run) -> PreviousPairs:
         """Return those of a finished run."""
-        return cls(tuple(held_parts(run)), tuple(run.manifest["config"]["categories"]))
+        return cls(tuple(qualification_parts(run)), tuple(run.manifest["config"]["categories"]))
 
     def read(self, partition: int, n_partitions: int) -> list[tuple[UserIds, np.ndarray, np.ndarray]]:
         """Return (users, the user of each pair, its category) of the users who are in a partition now."""

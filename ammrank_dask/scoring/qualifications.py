@@ -8,15 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.qualifications import BY_USER, KIND, part_path
+from ammrank_dask.storage.store.qualifications import BY_USER, KIND, part_path, read_frame
 from ammrank_dask.storage.store.runs import Run, open_run
-from ammrank_dask.storage.vocabulary import CATEGORY, RANK, USER_ID
 
 
 @dataclass(frozen=True)
@@ -73,11 +69,7 @@ class Qualifications:
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
         """Return user_id, rank, category and score, by user and rank; of the given users, or of all."""
-        chosen = None if users is None else pc.field(USER_ID).isin(ids_from_values(list(users)).to_arrow())
-        tables = [pq.read_table(part, filters=chosen) for part in self.parts]
-        frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
-        frame[CATEGORY] = frame[CATEGORY].astype(pd.CategoricalDtype(self.categories))
-        return frame.sort_values([USER_ID, RANK], ignore_index=True)
+        return read_frame(self.parts, self.categories, None if users is None else ids_from_values(list(users)))
 
 
 def open_qualifications(path: str | Path) -> Qualifications:

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_json
+from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_atomic, write_json
 from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
 from ammrank_dask.storage.store.registry import FORMAT, PartSchema
+from ammrank_dask.storage.vocabulary import USER_ID
 
 KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
 _KEY_BYTES, _HASH_BYTES = 32, 16
@@ -108,6 +110,22 @@ def drop_users(schema: PartSchema, arrays: Mapping[str, np.ndarray], dropped: np
         else:
             left[name] = array[kept[dims[name]]]
     return left
+
+
+def find_in_table(source: Path | bytes, forgotten: ForgetList) -> tuple[pa.Table, np.ndarray]:
+    """Read a table with a column `user_id`, a file or its bytes; return it, and which rows are of users on the list."""
+    table = pq.read_table(pa.BufferReader(source) if isinstance(source, bytes) else source)
+    # Ids repeat in a table: each distinct one is hashed once.
+    ids = table.column(USER_ID).combine_chunks().dictionary_encode()
+    on_list = forgotten.texts_on(ids.dictionary.cast(pa.string()))
+    codes = ids.indices.fill_null(len(on_list)).to_numpy(zero_copy_only=False)
+    return table, np.append(on_list, False)[codes]
+
+
+def write_without(path: Path, table: pa.Table, dropped: np.ndarray) -> None:
+    """Write a table without some of its rows."""
+    left = table.filter(pa.array(~dropped))
+    write_atomic(path, lambda temporary: pq.write_table(left, temporary))
 
 
 def _make_key(path: Path) -> bytes:

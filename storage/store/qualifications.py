@@ -17,13 +17,16 @@ from urllib.parse import quote
 
 import google_crc32c
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_text
-from ammrank_dask.storage.store.ids import UserIds
-from ammrank_dask.storage.store.parts import check_files
+from ammrank_dask.storage.store.ids import UserIds, ids_from_values
+from ammrank_dask.storage.store.parts import CheckedReader, check_files
+from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CATEGORY, CHANGE, RANK, SCORE, USER_ID
 
 KIND = "qualifications"
@@ -162,6 +165,79 @@ def list_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
         for partition in range(n_partitions)
         for name, entry in read_json(_list_path(run, partition))["files"].items()
     }
+
+
+@dataclass(frozen=True)
+class QualificationRows:
+    """The qualifications of some users, in CSR form, users ascending by id; only users who hold a category."""
+
+    user_ids: UserIds
+    indptr: np.ndarray
+    category: np.ndarray
+    rank: np.ndarray
+    score: np.ndarray
+
+    @property
+    def user(self) -> np.ndarray:
+        """Position of the user of every qualification."""
+        return np.repeat(np.arange(len(self.user_ids)), np.diff(self.indptr))
+
+
+@dataclass(frozen=True)
+class QualificationPart:
+    """The by_user file of one partition with its size and checksum: small enough to travel with a task."""
+
+    run: Path
+    name: str
+    listed: tuple[int, int]
+
+    def read(self, categories: Sequence[str]) -> QualificationRows:
+        """Read the file, checked; codes are places in `categories`, names that are not there come after the last."""
+        data = CheckedReader(self.run, {self.name: list(self.listed)})(self.name)
+        return rows_from_table(pq.read_table(pa.BufferReader(data)), categories)
+
+
+def qualification_parts(run: Run) -> list[QualificationPart]:
+    """Return the by_user files of a night, in the order of the partitions."""
+    files = run.manifest["files"]
+    names = sorted(name for name in files if name.startswith(f"{BY_USER}/part-"))
+    return [QualificationPart(run.path, name, (files[name][0], files[name][1])) for name in names]
+
+
+def rows_from_table(table: pa.Table, categories: Sequence[str]) -> QualificationRows:
+    """Return the rows of a by_user file, which are by user and rank; a score that is missing is NaN."""
+    user_ids = table[USER_ID].combine_chunks()
+    n = len(user_ids)
+    is_first = np.ones(n, bool)
+    if n > 1:
+        is_first[1:] = pc.not_equal(user_ids[1:], user_ids[:-1]).to_numpy(zero_copy_only=False)
+    starts = np.flatnonzero(is_first)
+    names = table[CATEGORY].unify_dictionaries().combine_chunks()
+    code_of = {name: code for code, name in enumerate(categories)}
+    codes = [code_of.get(name, len(categories) + i) for i, name in enumerate(names.dictionary.to_pylist())]
+    return QualificationRows(
+        ids_from_values(user_ids.take(pa.array(starts))),
+        np.append(starts, n),
+        np.array(codes, np.int64)[names.indices.to_numpy()],
+        table[RANK].to_numpy().astype(np.int64),
+        table[SCORE].to_numpy().astype(np.float64),
+    )
+
+
+def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Return the category code and the rank of every qualification of a by_user file, both int64."""
+    table = pq.read_table(path, columns=[CATEGORY, RANK])
+    names = table[CATEGORY].to_pandas().astype(pd.CategoricalDtype(list(categories)))
+    return names.cat.codes.to_numpy(np.int64), table[RANK].to_numpy().astype(np.int64)
+
+
+def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds | None = None) -> pd.DataFrame:
+    """Return by_user files as one table by user and rank; of the given users, or of all."""
+    chosen = None if users is None else pc.field(USER_ID).isin(users.to_arrow())
+    tables = [pq.read_table(path, filters=chosen) for path in paths]
+    frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
+    frame[CATEGORY] = frame[CATEGORY].astype(pd.CategoricalDtype(list(categories)))
+    return frame.sort_values([USER_ID, RANK], ignore_index=True)
 
 
 def make_folders(run: Path, categories: Iterable[str]) -> None:

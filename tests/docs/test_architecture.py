@@ -138,6 +138,13 @@ def test_stages__import_no_command(graph):
         assert module in commands or not imported & commands, f"{module} imports a command"
 
 
+def test_imports__files_are_read_and_written_in_storage():
+    formats = {"pyarrow.parquet", "pyarrow.dataset", "google_crc32c", "zarr", "numcodecs"}
+    for path in SOURCES:
+        if path.relative_to(ROOT).parts[0] != "storage":
+            assert not set(imported_names(path)) & formats, f"{path} must leave the format of files to storage"
+
+
 def test_imports__name_one_package():
     for path in [*SOURCES, *(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]:
         tops = {name.split(".")[0] for name in imported_names(path)}

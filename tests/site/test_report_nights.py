@@ -15,11 +15,11 @@ import reference_report
 from distributed import Client, LocalCluster
 
 from ammrank_dask.report.by_demographic import rank_by_group
-from ammrank_dask.scoring.qualification_rows import held_parts
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.session.night import Night
@@ -249,7 +249,7 @@ def test_write_night_report__users_in_other_partitions_than_the_night_are_not_ra
     known = ingest(Night(client, site, config, day(8)), rebuild=True, with_lag=False)
     settings = scored.manifest["config"]
     with pytest.raises(BadInput, match="the users must be in the 3 partitions of the qualifications, found 4"):
-        rank_by_group(client, held_parts(scored), known.users, settings["categories"], settings["k"])
+        rank_by_group(client, qualification_parts(scored), known.users, settings["categories"], settings["k"])
     write_night_report(Night(client, site, config, known.date), known, scored, rebuild=True)
     assert summary_of(site, 8)["groups"] == []
 

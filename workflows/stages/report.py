@@ -18,12 +18,12 @@ from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.scoring.policies import PolicyCounts
-from ammrank_dask.scoring.qualification_rows import held_parts
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, read_json
+from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
@@ -68,7 +68,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     """Return the content of `summary.json` of a night."""
     facts, settings = qualifications.manifest["facts"], qualifications.manifest["config"]
     before, drift = _compare_with_before(night, qualifications)
-    groups, parts = [], held_parts(qualifications)
+    groups, parts = [], qualification_parts(qualifications)
     if ingested.users is not None and ingested.users.n_parts == len(parts):
         groups = rank_by_group(
             night.client, parts, ingested.users, settings["categories"], settings["k"], progress=night.progress
@@ -128,13 +128,15 @@ def _compare_with_before(
     With another policy in force there are no counts: its exposure is no measure for this one.
     """
     previous = find_previous(night.site, night.date)
-    parts = held_parts(qualifications)
+    parts = qualification_parts(qualifications)
     if previous is None or previous.n_partitions != len(parts):
         return None, None
     settings = qualifications.manifest["config"]
     categories, policy = settings["categories"], settings["policy"]
     try:
-        drift = measure_drift(night.client, held_parts(previous.run), parts, categories, progress=night.progress)
+        drift = measure_drift(
+            night.client, qualification_parts(previous.run), parts, categories, progress=night.progress
+        )
     except DamagedStore as error:
         logger.warning("the drift since the night before is not measured: %s", error)
         return None, None
@@ -163,7 +165,7 @@ def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
         if days is None or past.n_partitions != config.partitions:
             return found
         published = PastNight(
-            held_parts(past.run),
+            qualification_parts(past.run),
             [[day.part(number) for day in days] for number in range(config.partitions)],
             most_clicked(past.facts["clicks"], past.categories, past.k, categories),
             past.k,

@@ -27,9 +27,9 @@ from ammrank_dask.report.page import harmless, render_page, report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.svg import breakable, percent, round_up, tag
 from ammrank_dask.scoring.policies import PolicyCounts
-from ammrank_dask.scoring.qualification_rows import held_from_table
 from ammrank_dask.storage.site.reports import write_report
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.qualifications import rows_from_table
 from ammrank_dask.workflows.session import config
 
 CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]
@@ -90,7 +90,7 @@ def make_held(held, categories="abcdef", user_type=None):
             "score": pa.array([row[3] for row in rows], pa.float32()),
         }
     )
-    return held_from_table(table, list(categories))
+    return rows_from_table(table, list(categories))
 
 
 def random_held(rng, n_users, categories="abcdef"):
@@ -101,7 +101,7 @@ def random_held(rng, n_users, categories="abcdef"):
     return held
 
 
-def test_held_from_table__users_ranks_and_unknown_names():
+def test_rows_from_table__users_ranks_and_unknown_names():
     held = make_held({7: [("b", 1.0), ("zzz", 0.5)], 3: [("a", 2.0)]})
     assert held.user_ids.to_arrow().to_pylist() == [3, 7]
     assert held.indptr.tolist() == [0, 1, 3]
@@ -150,7 +150,7 @@ def test_population_stability__by_hand():
 
 
 def test_population_stability__another_number_of_ranks_compares_held_and_not_held():
-    # Held by 4 of ten users at two ranks, and by 4 at one: nothing moved. Then by 7.
+    # QualificationRows by 4 of ten users at two ranks, and by 4 at one: nothing moved. Then by 7.
     before = np.array([[1, 3], [1, 3]])
     found = population_stability(before, np.array([[4], [7]]), 10, 10)
     p, q = np.array([7.5, 3.5]) / 11, np.array([4.5, 6.5]) / 11
