@@ -5,8 +5,16 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
 DEMO_SITE ?= nightly-demo
 DEMO_USERS ?= 10000
+# Test processes; each has its own cluster, lake and published site.
+TEST_PROCESSES ?= 2
+PYTEST := $(BIN)/python -m pytest
+ROOMS := ammrank_dask storage workflows
+# What needs root, a browser or minutes has a target of its own.
+APART := system or docs or long
+# What `make coverage` holds: percent of the lines of the three rooms.
+COVERED := 90
 
-.PHONY: setup nightly test test-system lint bench clean
+.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel coverage lint bench clean
 
 setup: $(STAMP)
 
@@ -18,19 +26,47 @@ $(STAMP): pyproject.toml constraints.txt
 nightly: setup
 	$(BIN)/ammrank demo $(DEMO_SITE) --users $(DEMO_USERS)
 
+# First what can run side by side, the examples of the docstrings too, then what must be alone.
 test: setup
-	$(BIN)/python -m pytest
+	$(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile -m 'not (serial or $(APART))' --doctest-modules tests ammrank_dask $(MORE)
+	$(PYTEST) -m 'serial and not ($(APART))' $(MORE)
+
+# In another order each time; the seed is printed, and `make test-random MORE='-p randomly_seed=N'` takes it.
+test-random:
+	HYPOTHESIS_PROFILE=search $(MAKE) test MORE='-p randomly $(MORE)'
 
 test-system: setup
-	$(BIN)/python -m pytest -m system
+	$(PYTEST) -m system $(MORE)
 
+test-docs: setup
+	$(PYTEST) -m docs $(MORE)
+
+# The wheel, installed beside a package with a top-level `workflows`, runs a night; needs a package index.
+test-wheel: setup
+	.ci/wheel-beside-workflows
+
+# All that `make test` leaves out, with every kill and every setting.
+test-long: setup
+	AMMRANK_KILLS=30 $(PYTEST) -m '$(APART)' $(MORE)
+
+# The kernels are counted where they run as plain Python.
+coverage: setup
+	$(BIN)/python -m coverage erase
+	$(MAKE) test MORE='--cov --cov-append --cov-report= $(MORE)'
+	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/unit/kernels tests/unit/ingest/test_interest.py --cov --cov-append --cov-report=
+	$(BIN)/python -m coverage report --fail-under $(COVERED)
+
+# The two links hand mypy the other rooms: it must say that it checked every file.
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
+	$(BIN)/mypy | tee /dev/stderr | grep -q "no issues found in $$(find $(ROOMS) -name '*.py' | wc -l) source files"
 
 bench: setup
 	$(BIN)/python -m benchmarks
 
+# A folder that holds nothing but compiled files is still imported: a move leaves such folders behind.
 clean:
-	rm -rf $(DEMO_SITE)
+	rm -rf $(DEMO_SITE) build .numba_cache .coverage
+	find $(ROOMS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
+	find $(ROOMS) tests benchmarks -type d -empty -delete

@@ -46,11 +46,14 @@ def run_script(script, place):
     return done.stdout
 
 
+@pytest.mark.docs
 def test_readme__commands_run_one_after_the_other(folder):
     assert (folder / "site" / "reports" / "date=2026-02-18" / "report.html").is_file()
     assert (folder / "evaluation" / "evaluation.html").is_file()
 
 
+@pytest.mark.docs
+@pytest.mark.timeout(1200)
 def test_readme__python_blocks_run_one_after_the_other(folder):
     script = folder / "blocks.py"
     script.write_text("\n".join(blocks(README, "python")), encoding="utf-8")
@@ -58,7 +61,11 @@ def test_readme__python_blocks_run_one_after_the_other(folder):
     assert "exposure_share" in output
 
 
-@pytest.mark.parametrize("page", PAGES[1:], ids=lambda page: page.name)
+RUNNABLE = [page for page in PAGES[1:] if blocks(page, "python") or blocks(page, "sh")]
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_docs__blocks_run_on_the_site_of_the_readme(folder, page):
     for number, code in enumerate(blocks(page, "python")):
         # A block may begin with the name of its file.
@@ -85,10 +92,13 @@ def test_docs__cluster_recipes_are_valid():
         assert ClusterConfig(**yaml.safe_load(recipe)).version == 1
 
 
-def test_readme__shows_the_two_commands_first():
-    first_screen = "\n".join(README.read_text(encoding="utf-8").splitlines()[:20])
-    assert "make nightly" in first_screen
-    assert "make test" in first_screen
+def test_docs__make_targets_are_there_and_the_readme_begins_with_two():
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    named = {page: re.findall(r"^ {4}make ([a-z-]+)", page.read_text(encoding="utf-8"), re.MULTILINE)
+             for page in [*PAGES, ROOT / "CONTRIBUTING.md"]}  # fmt: skip
+    assert named[README][:2] == ["nightly", "test"]
+    assert {target for found in named.values() for target in found} <= targets
 
 
 def test_docs__config_table_is_that_of_the_config():

@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
 from lakes import At, date_of, event, event_folder, good_events, write_events, write_lake, write_site, write_taxonomy
 
 from ammrank_dask.storage.errors import BadInput
@@ -21,15 +20,6 @@ from ammrank_dask.workflows.verify import command as verify
 LAST = 5
 IDS = list(range(101, 131))
 CONFIG = {"features": {"min_days": 1}, "train": {"shards": 1, "epochs": 1}, "score": {"k": 2}}
-
-
-@pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as c,
-    ):
-        yield c
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from distributed import LocalCluster
 from lakes import (
     FIRST_DAY,
     TAXONOMY,
@@ -43,17 +42,6 @@ N_GOOD = 216
 """Rows of a day of `write_lake`: one bad row more is less than the 1 % that is forgiven."""
 HATS, SHOES = 1, 2
 """Cells of page views of the categories of `lakes.TAXONOMY`."""
-
-
-@pytest.fixture(scope="module")
-def cluster_file(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
-    with LocalCluster(
-        processes=False, protocol="inproc", n_workers=1, threads_per_worker=2,
-        dashboard_address=None, memory_limit=0,
-    ) as cluster:  # fmt: skip
-        path.write_text(f"version: 1\naddress: {cluster.scheduler_address}\n")
-        yield path
 
 
 @pytest.fixture

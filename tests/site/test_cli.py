@@ -101,6 +101,7 @@ def test_ammrank_command__errors_are_sentences_with_their_exit_code(error, exit_
     assert result.stderr == f"ammrank: {sentence}\n"
 
 
+@pytest.mark.serial
 def test_ammrank_command__sigterm_exits_143():
     result = run_function(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert result.exit_code == 143

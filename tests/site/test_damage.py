@@ -1,50 +1,35 @@
 """Flip a byte or take away a file in each kind of store: it is found before it is used, and what is published stays."""
 
-import datetime as dt
 import shutil
+from pathlib import Path
 
+import nights
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
+from nights import day
 
-from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.verify import command as verify
 
-FIRST = dt.date(2026, 1, 5)
 CONFIG = {
-    "label": {"days": 3, "min_categories": 1},
-    "features": {"min_days": 1},
+    **nights.CONFIG,
     "train": {"epochs": 1, "every_nights": 1},
     "gate": {"min_users": 1},
-    "partitions": 2,
 }
 
 
-def day(number):
-    return FIRST + dt.timedelta(number)
-
-
 @pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as c,
-    ):
-        yield c
-
-
-@pytest.fixture(scope="module")
-def begun(client, tmp_path_factory):
+def begun(client, small_world, tmp_path_factory):
     """A site with two published nights, the second of which compared two models."""
-    lake = tmp_path_factory.mktemp("world") / "lake"
-    simulate(client, lake, truth=lake.with_name("truth"), users=300, days=8, seed=3, start=FIRST)
-    place = Site(lake.parent / "site")
+    place = Site(tmp_path_factory.mktemp("damaged") / "site")
+    place.path.mkdir()
+    lake = small_world.path.parent / "lake"
     names = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
     config = {**CONFIG, "lake": {key: str(lake / name) for key, name in names.items()}}
     write_text(place.config_path, write_config(check_config(config, "test")))
@@ -105,16 +90,26 @@ def flip(path):
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("harm", [flip, lambda path: path.unlink()], ids=["flipped", "removed"])
-@pytest.mark.parametrize("store", STORES)
+@pytest.mark.parametrize(
+    ("store", "harm"),
+    # A verdict that is not whole is no verdict: its manifest can only be flipped.
+    [(store, harm) for store in STORES for harm in ("flipped", "removed") if (store, harm) != ("verdict", "removed")],
+)
 def test_verify__finds_damage_in_every_kind_of_store(place, store, harm):
     victim = STORES[store](place)
-    harm(victim)
+    {"flipped": flip, "removed": Path.unlink}[harm](victim)
     done = CliRunner().invoke(verify, [str(place.path)])
-    if store == "verdict" and not victim.exists():
-        return  # without a manifest there is no verdict: the gate decides again
     assert done.exit_code == 65, done.output
     assert str(victim.parent.relative_to(place.path)).split("/")[0] in done.output
+
+
+def test_verify__a_verdict_without_manifest_is_none_and_the_gate_decides_again(client, place):
+    before = read_verdict(place, day(5))
+    STORES["verdict"](place).unlink()
+    assert CliRunner().invoke(verify, [str(place.path)]).exit_code == 0
+    assert read_verdict(place, day(5)) is None
+    nightly(client, place, load_config(place.config_path), day(5), rebuild=True)
+    assert read_verdict(place, day(5)) == before
 
 
 def test_verify__a_report_that_is_gone_is_named(place):

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import zarr
-from distributed import Client, LocalCluster
 from lakes import At, date_of, event, good_events, write_events, write_lake, write_site
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
@@ -35,15 +34,6 @@ CONFIG = {
     "score": {"k": 2},
     "quarantine": {"max_share": 0.5},
 }
-
-
-@pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as c,
-    ):
-        yield c
 
 
 @pytest.fixture(scope="module", params=["integers", "strings"])

@@ -12,11 +12,10 @@ import pytest
 import reference
 import zarr
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
+from nights import FIRST, LAKE, N_DAYS, day
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.ingest.interest_state import InterestState
-from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
@@ -30,39 +29,13 @@ from ammrank_dask.workflows.stages.features import score_features, training_feat
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 
-FIRST = dt.date(2026, 1, 5)
-N_DAYS = 9
-LAST = FIRST + dt.timedelta(N_DAYS - 1)
+LAST = day(N_DAYS - 1)
 CONFIG = {
-    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
+    "lake": LAKE,
     "label": {"days": 3, "min_categories": 1},
     "keep_days": 5,
     "partitions": 3,
 }
-
-
-@pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def lake(client, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world") / "lake"
-    simulate(client, folder, truth=folder.with_name("truth"), users=300, days=N_DAYS, seed=3, start=FIRST)
-    return folder
-
-
-@pytest.fixture
-def place(lake, tmp_path):
-    """A site beside a copy of the lake, which a test may change."""
-    shutil.copytree(lake, tmp_path / "lake")
-    (tmp_path / "site").mkdir()
-    return Site(tmp_path / "site")
 
 
 def config_of(**changes):
@@ -83,9 +56,9 @@ def all_bytes(client, site, config, known):
     return state_bytes(site, known), digest_tree(site.path, features)
 
 
-def other_site(place, name):
-    (place.path.parent / name).mkdir()
-    return Site(place.path.parent / name)
+def other_site(empty_site, name):
+    (empty_site.path.parent / name).mkdir()
+    return Site(empty_site.path.parent / name)
 
 
 def event_folder(site, day):
@@ -117,11 +90,11 @@ def parents(site):
     return dict(zip(table["category"], table["parent"], strict=True))
 
 
-def test_ingest__the_state_equals_a_loop_over_the_lake(client, place):
+def test_ingest__the_state_equals_a_loop_over_the_lake(client, empty_site):
     config = config_of()
-    known = ingest(Night(client, place, config, LAST))
+    known = ingest(Night(client, empty_site, config, LAST))
     expected = reference.interest(
-        [event for _, event in lake_events(place)], reference.end_of(LAST), config.alpha, parents(place), 2
+        [event for _, event in lake_events(empty_site)], reference.end_of(LAST), config.alpha, parents(empty_site), 2
     )
     groups, categories = config.event_groups, known.taxonomy.categories
     found = {}
@@ -137,16 +110,16 @@ def test_ingest__the_state_equals_a_loop_over_the_lake(client, place):
     assert [found[c] for c in cells] == pytest.approx(np.array([expected[c] for c in cells]), rel=1e-9)
 
 
-def test_features__equal_a_loop_over_the_lake(client, place):
+def test_features__equal_a_loop_over_the_lake(client, empty_site):
     config = config_of()
-    known = ingest(Night(client, place, config, LAST))
+    known = ingest(Night(client, empty_site, config, LAST))
     lag = LAST - dt.timedelta(config.label.days)
-    before = [event for day, event in lake_events(place) if day <= lag]
-    after = [event for day, event in lake_events(place) if day > lag]
-    cells = reference.interest(before, reference.end_of(lag), config.alpha, parents(place), 2)
-    clicks = reference.interest(after, reference.end_of(LAST), config.alpha, parents(place), 2)
-    users = pq.read_table(place.path.parent / "lake" / "users.parquet").to_pandas().set_index("user_id")
-    features = open_features(training_features(Night(client, place, config, known.date), known).path)
+    before = [event for day, event in lake_events(empty_site) if day <= lag]
+    after = [event for day, event in lake_events(empty_site) if day > lag]
+    cells = reference.interest(before, reference.end_of(lag), config.alpha, parents(empty_site), 2)
+    clicks = reference.interest(after, reference.end_of(LAST), config.alpha, parents(empty_site), 2)
+    users = pq.read_table(empty_site.path.parent / "lake" / "users.parquet").to_pandas().set_index("user_id")
+    features = open_features(training_features(Night(client, empty_site, config, known.date), known).path)
     categories = features.categories
     starts = [13, 18, 21, 25, 30, 35, 45, 55, 65]
     seen = set()
@@ -166,69 +139,64 @@ def test_features__equal_a_loop_over_the_lake(client, place):
     assert seen == {user for user, group, _ in clicks if group == "adc"}
 
 
-def test_ingest__nights_and_one_back_fill_give_the_same_bytes(client, place):
+def test_ingest__nights_and_one_back_fill_give_the_same_bytes(client, empty_site):
     config = config_of()
     for night in range(N_DAYS):
-        known = ingest(Night(client, place, config, FIRST + dt.timedelta(night)))
-        place.publish(known.date, known.roles)
-        prune(place, config, known.date, known.roles.values(), INPUT_FOLDERS)
-    nightly = all_bytes(client, place, config, known)
-    again = other_site(place, "again")
+        known = ingest(Night(client, empty_site, config, FIRST + dt.timedelta(night)))
+        empty_site.publish(known.date, known.roles)
+        prune(empty_site, config, known.date, known.roles.values(), INPUT_FOLDERS)
+    nightly = all_bytes(client, empty_site, config, known)
+    again = other_site(empty_site, "again")
     filled = ingest(Night(client, again, config, LAST))
     assert all_bytes(client, again, config, filled) == nightly
-    kept = sorted(path.name for path in (place.path / "days").glob("date=*"))
+    kept = sorted(path.name for path in (empty_site.path / "days").glob("date=*"))
     assert kept == [f"date={LAST - dt.timedelta(n)}" for n in range(config.keep_days - 1, -1, -1)]
-    assert len(place.finished_runs("state")) == 2  # head and lag; those of earlier nights are removed
+    assert len(empty_site.finished_runs("state")) == 2  # head and lag; those of earlier nights are removed
 
 
-@pytest.mark.parametrize("n_workers", [1, 3])
-def test_ingest__any_number_of_workers_gives_the_same_bytes(client, place, n_workers):
+def test_ingest__any_number_of_workers_gives_the_same_bytes(client, elsewhere, empty_site):
     config = config_of()
-    two = all_bytes(client, place, config, ingest(Night(client, place, config, LAST)))
-    other = other_site(place, "other")
-    with (
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as elsewhere,
-    ):
-        assert all_bytes(elsewhere, other, config, ingest(Night(elsewhere, other, config, LAST))) == two
+    two = all_bytes(client, empty_site, config, ingest(Night(client, empty_site, config, LAST)))
+    other = other_site(empty_site, "other")
+    assert all_bytes(elsewhere, other, config, ingest(Night(elsewhere, other, config, LAST))) == two
 
 
-def test_ingest__a_second_time_changes_nothing(client, place):
+def test_ingest__a_second_time_changes_nothing(client, empty_site):
     config = config_of()
-    first = ingest(Night(client, place, config, LAST))
-    before = {p: p.stat().st_mtime_ns for p in place.path.rglob("*") if p.is_file()}
+    first = ingest(Night(client, empty_site, config, LAST))
+    before = {p: p.stat().st_mtime_ns for p in empty_site.path.rglob("*") if p.is_file()}
     stages = []
-    second = ingest(Night(client, place, config, LAST, lambda stage, done, total: stages.append((stage, total))))
+    second = ingest(Night(client, empty_site, config, LAST, lambda stage, done, total: stages.append((stage, total))))
     assert second.roles == first.roles
     assert [stage for stage in stages if stage[1]] == []  # no task was run
-    assert {p: p.stat().st_mtime_ns for p in place.path.rglob("*") if p.is_file()} == before
+    assert {p: p.stat().st_mtime_ns for p in empty_site.path.rglob("*") if p.is_file()} == before
 
 
-def test_ingest__a_corrected_day_after_the_lag_gives_the_bytes_of_a_fresh_site(client, place):
+def test_ingest__a_corrected_day_after_the_lag_gives_the_bytes_of_a_fresh_site(client, empty_site):
     config = config_of()
-    ingest(Night(client, place, config, LAST))
-    drop_first_row(event_folder(place, LAST - dt.timedelta(1)))
-    corrected = ingest(Night(client, place, config, LAST))
-    fresh = other_site(place, "fresh")
-    assert state_bytes(place, corrected) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
+    ingest(Night(client, empty_site, config, LAST))
+    drop_first_row(event_folder(empty_site, LAST - dt.timedelta(1)))
+    corrected = ingest(Night(client, empty_site, config, LAST))
+    fresh = other_site(empty_site, "fresh")
+    assert state_bytes(empty_site, corrected) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
 
 
-def test_ingest__an_older_corrected_day_needs_a_rebuild(client, place):
+def test_ingest__an_older_corrected_day_needs_a_rebuild(client, empty_site):
     config = config_of()
-    ingest(Night(client, place, config, LAST))
-    drop_first_row(event_folder(place, FIRST))
+    ingest(Night(client, empty_site, config, LAST))
+    drop_first_row(event_folder(empty_site, FIRST))
     with pytest.raises(BadInput, match=f"the events of {FIRST} changed .* --rebuild"):
-        ingest(Night(client, place, config, LAST))
-    rebuilt = ingest(Night(client, place, config, LAST), rebuild=True)
-    fresh = other_site(place, "fresh")
-    assert state_bytes(place, rebuilt) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
+        ingest(Night(client, empty_site, config, LAST))
+    rebuilt = ingest(Night(client, empty_site, config, LAST), rebuild=True)
+    fresh = other_site(empty_site, "fresh")
+    assert state_bytes(empty_site, rebuilt) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
 
 
-def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, place):
+def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, empty_site):
     config = config_of()
-    ingest(Night(client, place, config, LAST - dt.timedelta(1)))
-    shutil.rmtree(event_folder(place, FIRST))
-    known = ingest(Night(client, place, config, LAST))
+    ingest(Night(client, empty_site, config, LAST - dt.timedelta(1)))
+    shutil.rmtree(event_folder(empty_site, FIRST))
+    known = ingest(Night(client, empty_site, config, LAST))
     assert known.history[0][0] == FIRST
     assert len(known.history) == N_DAYS
 
@@ -236,79 +204,79 @@ def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, place):
 @pytest.mark.parametrize("missing_days", ["refuse", "bridge"])
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["sound", "damaged"])
 @pytest.mark.parametrize("dropped", [0, 3], ids=["first", "middle"])
-def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, place, missing_days, is_damaged, dropped):
+def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, empty_site, missing_days, is_damaged, dropped):
     config = config_of(lake={**CONFIG["lake"], "missing_days": missing_days})
-    known = ingest(Night(client, place, config, LAST))
-    place.publish(LAST, known.roles)
-    shutil.rmtree(event_folder(place, FIRST + dt.timedelta(dropped)))
+    known = ingest(Night(client, empty_site, config, LAST))
+    empty_site.publish(LAST, known.roles)
+    shutil.rmtree(event_folder(empty_site, FIRST + dt.timedelta(dropped)))
     if is_damaged:
         drop_last_byte(part_path(known.head.path, 0) / "cell" / "c" / "0")
-    before = digest_tree(place.path, ["state", "CURRENT"])
+    before = digest_tree(empty_site.path, ["state", "CURRENT"])
     lost, begin = FIRST + dt.timedelta(dropped), FIRST + dt.timedelta(dropped == 0)
     with pytest.raises(
         BadInput,
         match=f"the lake no longer has 1 of the days that the state remembers, from {lost} to {lost}, and begins with"
         f" {begin}; --rebuild would lose them: put them back in the lake, or .* --rebuild --forget-history`",
     ):
-        ingest(Night(client, place, config, LAST), rebuild=True)
-    assert digest_tree(place.path, ["state", "CURRENT"]) == before
+        ingest(Night(client, empty_site, config, LAST), rebuild=True)
+    assert digest_tree(empty_site.path, ["state", "CURRENT"]) == before
 
 
-def test_ingest__forgotten_history_is_the_state_of_a_lake_that_never_had_it(client, place):
-    place.publish(LAST, ingest(Night(client, place, config_of(), LAST)).roles)
-    shutil.rmtree(event_folder(place, FIRST))
+def test_ingest__forgotten_history_is_the_state_of_a_lake_that_never_had_it(client, empty_site):
+    empty_site.publish(LAST, ingest(Night(client, empty_site, config_of(), LAST)).roles)
+    shutil.rmtree(event_folder(empty_site, FIRST))
     other_alpha = config_of(alpha=0.5)
-    known = ingest(Night(client, place, other_alpha, LAST), rebuild=True, forget_history=True)
+    known = ingest(Night(client, empty_site, other_alpha, LAST), rebuild=True, forget_history=True)
     assert known.history[0][0] == FIRST + dt.timedelta(1)
-    fresh = other_site(place, "fresh")
-    assert state_bytes(place, known) == state_bytes(fresh, ingest(Night(client, fresh, other_alpha, LAST)))
+    fresh = other_site(empty_site, "fresh")
+    assert state_bytes(empty_site, known) == state_bytes(fresh, ingest(Night(client, fresh, other_alpha, LAST)))
     # What was accepted once is not asked again: the night that follows folds the same days.
-    again = ingest(Night(client, place, other_alpha, LAST), rebuild=True)
+    again = ingest(Night(client, empty_site, other_alpha, LAST), rebuild=True)
     assert again.head.path == known.head.path
 
 
-def test_ingest__forget_history_is_for_a_rebuild_only(place):
-    done = CliRunner().invoke(command, [str(place.path), "--forget-history"])
+def test_ingest__forget_history_is_for_a_rebuild_only(empty_site):
+    done = CliRunner().invoke(command, [str(empty_site.path), "--forget-history"])
     assert done.exit_code == 2
     assert "--forget-history needs --rebuild" in done.output
 
 
-def test_ingest__a_missing_day_is_refused_or_bridged_and_taken_in_when_it_comes(client, place):
+def test_ingest__a_missing_day_is_refused_or_bridged_and_taken_in_when_it_comes(client, empty_site):
     late = LAST - dt.timedelta(1)
-    away = place.path.parent / "away"
-    shutil.move(event_folder(place, late), away)
+    away = empty_site.path.parent / "away"
+    shutil.move(event_folder(empty_site, late), away)
     with pytest.raises(BadInput, match=f"no events for {late}; .* lake.missing_days: bridge"):
-        ingest(Night(client, place, config_of(), LAST))
+        ingest(Night(client, empty_site, config_of(), LAST))
     bridge = config_of(lake={**CONFIG["lake"], "missing_days": "bridge"})
-    known = ingest(Night(client, place, bridge, LAST))
+    known = ingest(Night(client, empty_site, bridge, LAST))
     assert dict(known.history)[late] is None
-    shutil.move(away, event_folder(place, late))
-    whole = ingest(Night(client, place, bridge, LAST))
-    fresh = other_site(place, "fresh")
-    assert state_bytes(place, whole) == state_bytes(fresh, ingest(Night(client, fresh, bridge, LAST)))
+    shutil.move(away, event_folder(empty_site, late))
+    whole = ingest(Night(client, empty_site, bridge, LAST))
+    fresh = other_site(empty_site, "fresh")
+    assert state_bytes(empty_site, whole) == state_bytes(fresh, ingest(Night(client, fresh, bridge, LAST)))
 
 
-def test_features__of_any_kept_day_equal_those_of_that_night(client, place):
+def test_features__of_any_kept_day_equal_those_of_that_night(client, empty_site):
     config = config_of()
     past = LAST - dt.timedelta(2)
-    known = ingest(Night(client, place, config, LAST))
-    place.publish(LAST, known.roles)
-    old = ingest(Night(client, place, config, past), with_lag=False)
-    run = score_features(Night(client, place, config, old.date), old)
-    other = other_site(place, "other")
+    known = ingest(Night(client, empty_site, config, LAST))
+    empty_site.publish(LAST, known.roles)
+    old = ingest(Night(client, empty_site, config, past), with_lag=False)
+    run = score_features(Night(client, empty_site, config, old.date), old)
+    other = other_site(empty_site, "other")
     then = score_features(Night(client, other, config, past), ingest(Night(client, other, config, past)))
     assert digest_tree(run.path, ["."]) == digest_tree(then.path, ["."])
-    assert place.current().date == LAST
+    assert empty_site.current().date == LAST
 
 
-def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, place, monkeypatch):
+def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, empty_site, monkeypatch):
     config = config_of()
-    whole = other_site(place, "whole")
+    whole = other_site(empty_site, "whole")
     expected = state_bytes(whole, ingest(Night(client, whole, config, LAST)))
 
     import ammrank_dask.ingest.intake as stage
 
-    real, calls = stage.collect_partition, place.path / "calls"
+    real, calls = stage.collect_partition, empty_site.path / "calls"
 
     def fail_once(run, partition, *rest):
         with open(calls, "a") as file:
@@ -319,43 +287,43 @@ def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, place, monke
 
     monkeypatch.setattr(stage, "collect_partition", fail_once)
     with pytest.raises(OSError, match="No space left"):
-        ingest(Night(client, place, config, LAST))
+        ingest(Night(client, empty_site, config, LAST))
     monkeypatch.undo()
-    written = {path for path in (place.path / "days").glob("date=*/*/part-*.zarr")}
+    written = {path for path in (empty_site.path / "days").glob("date=*/*/part-*.zarr")}
     assert written
     times = {path: path.stat().st_mtime_ns for path in written}
-    assert place.current() is None
-    known = ingest(Night(client, place, config, LAST))
-    assert state_bytes(place, known) == expected
+    assert empty_site.current() is None
+    known = ingest(Night(client, empty_site, config, LAST))
+    assert state_bytes(empty_site, known) == expected
     assert all(path.stat().st_mtime_ns == times[path] for path in written if path.exists())
 
 
-def test_ingest__a_part_damaged_by_a_crash_is_written_again(client, place):
+def test_ingest__a_part_damaged_by_a_crash_is_written_again(client, empty_site):
     config = config_of()
-    known = ingest(Night(client, place, config, LAST))
-    expected = state_bytes(place, known)
+    known = ingest(Night(client, empty_site, config, LAST))
+    expected = state_bytes(empty_site, known)
     (known.head.path / "manifest.json").unlink()
     chunk = part_path(known.head.path, 1) / "intensity" / "c" / "0"
     chunk.write_bytes(chunk.read_bytes()[:-1])
-    assert state_bytes(place, ingest(Night(client, place, config, LAST))) == expected
+    assert state_bytes(empty_site, ingest(Night(client, empty_site, config, LAST))) == expected
 
 
-def test_publish__never_goes_back_nor_loses_a_role(client, place):
+def test_publish__never_goes_back_nor_loses_a_role(client, empty_site):
     config = config_of()
-    known = ingest(Night(client, place, config, LAST))
-    run = score_features(Night(client, place, config, known.date), known)
-    assert place.publish(LAST, {**known.roles, "features": run.path})
-    earlier = ingest(Night(client, place, config, LAST - dt.timedelta(1)), with_lag=False)
-    assert not place.publish(earlier.date, {**earlier.roles, "features": run.path})
-    assert not place.publish(LAST, known.roles)
-    assert json.loads((place.path / "CURRENT").read_text())["date"] == str(LAST)
+    known = ingest(Night(client, empty_site, config, LAST))
+    run = score_features(Night(client, empty_site, config, known.date), known)
+    assert empty_site.publish(LAST, {**known.roles, "features": run.path})
+    earlier = ingest(Night(client, empty_site, config, LAST - dt.timedelta(1)), with_lag=False)
+    assert not empty_site.publish(earlier.date, {**earlier.roles, "features": run.path})
+    assert not empty_site.publish(LAST, known.roles)
+    assert json.loads((empty_site.path / "CURRENT").read_text())["date"] == str(LAST)
 
 
-def test_features__every_user_has_a_row_and_variants_choose_columns(client, place):
+def test_features__every_user_has_a_row_and_variants_choose_columns(client, empty_site):
     config = config_of()
-    known = ingest(Night(client, place, config, LAST))
-    features = open_features(score_features(Night(client, place, config, known.date), known).path)
-    n_categories = len(read_taxonomy(place.path.parent / "lake" / "taxonomy.csv", 2).categories)
+    known = ingest(Night(client, empty_site, config, LAST))
+    features = open_features(score_features(Night(client, empty_site, config, known.date), known).path)
+    n_categories = len(read_taxonomy(empty_site.path.parent / "lake" / "taxonomy.csv", 2).categories)
     assert features.n_users == 300
     assert features.n_columns("adv") == 2 * 5 * n_categories + 11
     assert features.n_columns("no-adv") == 2 * 4 * n_categories + 11
@@ -370,12 +338,12 @@ def test_features__every_user_has_a_row_and_variants_choose_columns(client, plac
         features.partition(0, variant="web")
 
 
-def test_features__open_with_plain_zarr_and_scipy(client, place):
+def test_features__open_with_plain_zarr_and_scipy(client, empty_site):
     import scipy.sparse as sp
 
     config = config_of()
-    known = ingest(Night(client, place, config, LAST))
-    features = open_features(score_features(Night(client, place, config, known.date), known).path)
+    known = ingest(Night(client, empty_site, config, LAST))
+    features = open_features(score_features(Night(client, empty_site, config, known.date), known).path)
     group = zarr.open_group(features.path / "part-00001.zarr" / "X", mode="r")
     assert group.attrs["encoding-type"] == "csr_matrix"
     X = sp.csr_matrix((group["data"][:], group["indices"][:], group["indptr"][:]), shape=group.attrs["shape"])

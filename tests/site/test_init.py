@@ -35,20 +35,9 @@ from ammrank_dask.workflows.lake_init.guess import (
 from ammrank_dask.workflows.session.config import Config, load_config
 from ammrank_dask.workflows.session.settings import site_taxonomy
 
-CLUSTER = """version: 1
-class: distributed.LocalCluster
-kwargs: {processes: false, n_workers: 1, threads_per_worker: 2, dashboard_address: "127.0.0.1:0", silence_logs: 50}
-"""
 FIRST = dt.date(2026, 3, 1)
 TAXONOMY = "category,parent\nA,\nA/x,A\nA/y,A\nA/y/deep,A/y\nB,\nB/z,B\n"
 Init = Callable[..., Result]
-
-
-@pytest.fixture(scope="module")
-def cluster_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
-    path.write_text(CLUSTER)
-    return path
 
 
 @pytest.fixture
@@ -102,12 +91,9 @@ def write_small_lake(lake: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def simulated(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulated")
-    with Client(
-        processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
-    ) as client:
-        simulate(client, folder / "lake", truth=folder / "truth", users=400, days=8, seed=3)
+    simulate(client, folder / "lake", truth=folder / "truth", users=400, days=8, seed=3)
     return folder / "lake"
 
 

@@ -1,6 +1,5 @@
 """Reports of nights on a small site: drift and realised clicks against plain twins, and reruns."""
 
-import datetime as dt
 import json
 import re
 import shutil
@@ -9,13 +8,13 @@ import subprocess
 import sys
 import urllib.parse
 
+import nights
 import pyarrow.parquet as pq
 import pytest
 import reference_report
-from distributed import Client, LocalCluster
+from nights import copy_world, day
 
 from ammrank_dask.report.by_demographic import rank_by_group
-from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
@@ -27,38 +26,18 @@ from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.report import write_night_report
 
-FIRST = dt.date(2026, 1, 5)
 K = 5
 CONFIG = {
-    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
-    "label": {"days": 3, "min_categories": 1},
-    "features": {"min_days": 1},
-    "train": {"epochs": 1, "every_nights": 2},
+    **nights.CONFIG,
     "score": {"k": K},
     "partitions": 3,
 }
 
 
-def day(number):
-    return FIRST + dt.timedelta(number)
-
-
 @pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as c,
-    ):
-        yield c
-
-
-@pytest.fixture(scope="module")
-def nights(client, tmp_path_factory):
+def three_nights(client, small_world, tmp_path_factory):
     """A site after nights 5, 6 and 8."""
-    folder = tmp_path_factory.mktemp("world")
-    simulate(client, folder / "lake", truth=folder / "truth", users=400, days=9, seed=3, start=FIRST)
-    site = Site(folder / "site")
-    site.path.mkdir()
+    site = copy_world(small_world, tmp_path_factory.mktemp("world"))
     config = check_config(CONFIG, "test")
     site.config_path.write_text(write_config(config))
     for number in (5, 6, 8):
@@ -67,8 +46,8 @@ def nights(client, tmp_path_factory):
 
 
 @pytest.fixture
-def site(nights, tmp_path):
-    shutil.copytree(nights.path.parent, tmp_path / "world")
+def site(three_nights, tmp_path):
+    shutil.copytree(three_nights.path.parent, tmp_path / "world")
     return Site(tmp_path / "world" / "site")
 
 

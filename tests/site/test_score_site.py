@@ -5,18 +5,18 @@ import json
 import re
 import shutil
 
+import nights
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
+from nights import copy_world, day
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.scoring.qualifications import open_qualifications
-from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import finish_run, remove_run
@@ -33,15 +33,10 @@ from ammrank_dask.workflows.stages.published import find_previous, models_in_use
 from ammrank_dask.workflows.stages.score import score_users
 from ammrank_dask.workflows.stages.train import train_model
 
-FIRST = dt.date(2026, 1, 5)
-NIGHT = FIRST + dt.timedelta(5)
+NIGHT = day(5)
 CONFIG = {
-    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
-    "label": {"days": 3, "min_categories": 1},
-    "features": {"min_days": 1},
-    "train": {"epochs": 1, "every_nights": 2},
+    **nights.CONFIG,
     "score": {"k": 4},
-    "partitions": 2,
 }
 
 
@@ -50,21 +45,9 @@ def config_of(**score):
 
 
 @pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as c,
-    ):
-        yield c
-
-
-@pytest.fixture(scope="module")
-def world(client, tmp_path_factory):
+def world(client, small_world, tmp_path_factory):
     """A lake, and a site after one night."""
-    folder = tmp_path_factory.mktemp("world")
-    simulate(client, folder / "lake", truth=folder / "truth", users=300, days=8, seed=3, start=FIRST)
-    site = Site(folder / "site")
-    site.path.mkdir()
+    site = copy_world(small_world, tmp_path_factory.mktemp("world"))
     site.config_path.write_text(write_config(config_of()))
     nightly(Night(client, site, config_of(), NIGHT))
     return site
@@ -73,9 +56,7 @@ def world(client, tmp_path_factory):
 @pytest.fixture
 def place(world, tmp_path):
     """A copy of the site that a test may change."""
-    shutil.copytree(world.path.parent / "lake", tmp_path / "lake")
-    shutil.copytree(world.path, tmp_path / "site")
-    return Site(tmp_path / "site")
+    return copy_world(world, tmp_path)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """What a night leaves for those who watch it: run.json, log.jsonl, `ammrank status`, commands to run afterwards."""
 
-import datetime as dt
 import json
 import os
 import stat
@@ -8,9 +7,8 @@ import sys
 
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
+from nights import CONFIG, config_of, copy_world, day
 
-from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
 from ammrank_dask.storage.site.site import Site
@@ -27,37 +25,13 @@ from ammrank_dask.workflows.stages.retention import prune_nights
 from ammrank_dask.workflows.stages.status import describe_site
 from ammrank_dask.workflows.status import command
 
-FIRST = dt.date(2026, 1, 5)
-CONFIG = {
-    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
-    "label": {"days": 3, "min_categories": 1},
-    "features": {"min_days": 1},
-    "train": {"epochs": 1, "every_nights": 2},
-    "partitions": 2,
-}
-
-
-def day(number):
-    return FIRST + dt.timedelta(number)
-
 
 @pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as c,
-    ):
-        yield c
-
-
-@pytest.fixture(scope="module")
-def site(client, tmp_path_factory):
+def site(client, small_world, tmp_path_factory):
     """A site with one published night and one that failed."""
-    place = Site(tmp_path_factory.mktemp("world") / "site")
-    lake = place.path.parent / "lake"
-    simulate(client, lake, truth=lake.with_name("truth"), users=300, days=8, seed=3, start=FIRST)
-    place.path.mkdir(mode=0o755)
-    write_text(place.config_path, write_config(check_config(CONFIG, "test")))
+    place = copy_world(small_world, tmp_path_factory.mktemp("status"))
+    place.path.chmod(0o755)
+    write_text(place.config_path, write_config(config_of()))
     with private_files(), place.exclusive():
         nightly(Night(client, place, load_config(place.config_path), day(5)))
         with pytest.raises(BadInput):
@@ -169,7 +143,7 @@ def test_status__for_a_person_and_for_a_monitor(site):
 def test_status__the_lake_is_away(site, tmp_path):
     place = Site(tmp_path / "site")
     place.path.mkdir()
-    write_text(place.config_path, write_config(check_config(CONFIG, "test")))
+    write_text(place.config_path, write_config(config_of()))
     done = CliRunner().invoke(command, [str(place.path)])
     assert done.exit_code == 0
     assert "nothing yet" in done.output
@@ -279,7 +253,7 @@ def test_nightly__several_nights_by_the_command_end_as_one_by_one(client, site, 
     places = [Site(tmp_path / name) for name in ("by-command", "one-by-one")]
     for place in places:
         place.path.mkdir()
-        write_text(place.config_path, write_config(check_config(CONFIG, "test")))
+        write_text(place.config_path, write_config(config_of()))
     threads = "{processes: false, n_workers: 1, threads_per_worker: 2, dashboard_address: '127.0.0.1:0'}"
     (tmp_path / "cluster.yaml").write_text(f"version: 1\nclass: distributed.LocalCluster\nkwargs: {threads}\n")
     arguments = [str(places[0].path), "--from", str(day(4)), "--to", str(day(5)), "--json", "--quiet"]

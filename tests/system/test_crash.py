@@ -1,6 +1,6 @@
 """Pull the plug on the real command: the published night stays, and the rerun ends with the bytes of a quiet run.
 
-A few kills here; `make test-system` pulls it in every stage on every kind of process.
+`AMMRANK_KILLS` of them, in every stage and of every kind of process.
 """
 
 import json
@@ -17,6 +17,7 @@ from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import check_config, write_config
 
+pytestmark = [pytest.mark.system, pytest.mark.serial]
 CONFIG = {
     "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
     "label": {"days": 3, "min_categories": 1},
@@ -69,7 +70,6 @@ def test_nightly__killed_again_and_again_ends_with_the_same_bytes(quiet, cluster
     assert len(plug.kills) == 3
 
 
-@pytest.mark.system
 @pytest.mark.timeout(3600)
 def test_nightly__kills_in_all_stages(quiet, cluster):
     """Every kind of process in every stage, and nine more; `AMMRANK_KILLS` of them, a stage each first, to be short."""

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from distributed import Client, LocalCluster
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -71,23 +70,6 @@ class Popular(Method):
 '''
 
 
-@pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
-def cluster_file(client, tmp_path_factory):
-    """A file by which commands join the cluster of this module instead of starting one each."""
-    path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
-    path.write_text(f"version: 1\naddress: {client.scheduler.address}\n")
-    return str(path)
-
-
 def write_table(path, rows, header):
     with open(path, "w", newline="") as file:
         writer = csv.writer(file)
@@ -119,8 +101,22 @@ def evaluate_json(out):
     return json.loads((Path(out) / "evaluation.json").read_text())
 
 
+def two_settings(method):
+    """The first and the middle setting of a grid."""
+    grid = grid_of(method)
+    return [grid[0], grid[len(grid) // 2]] if len(grid) > 2 else grid
+
+
+@pytest.fixture(scope="module", params=[two_settings, pytest.param(grid_of, marks=pytest.mark.long)])
+def grid(request):
+    """The settings among which held-out users choose: two of each method, and with time all of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ammrank_dask.evaluation.compare.grid_of", request.param)
+        yield request.param
+
+
 @pytest.fixture(scope="module")
-def table_result(tmp_path_factory, cluster_file):
+def table_result(tmp_path_factory, cluster_file, grid):
     folder = tmp_path_factory.mktemp("table")
     table = draw_table(folder / "t.csv")
     result = run("--table", table, "--out", folder / "out", "--cluster", cluster_file, "--quiet")
@@ -166,14 +162,14 @@ def test_evaluate_table__writes_csv_and_a_page_without_scratch(table_result):
     assert "evaluation.html" in output
 
 
-def test_evaluate_table__says_what_was_tried(table_result):
+def test_evaluate_table__says_what_was_tried(table_result, grid):
     found = evaluate_json(table_result[0])
     details, rows = found["details"]["table"], found["variants"]["table"]
     assert details["tuning"]["central-mal"] == details["tuning_checks"]["central-mal"] == []
     for method in ("lr", "pw-lr", "amm-rank", "ib-mal", "amm-rank-plus"):
         first = [trial for trial in details["tuning"][method] if trial["fold"] == 1]
-        grid = grid_of(method, is_table=True)
-        assert [trial["params"] for trial in first[: len(grid)]] == grid
+        settings = grid(method, is_table=True)
+        assert [trial["params"] for trial in first[: len(settings)]] == settings
         check = details["tuning_checks"][method][0]
         assert (check["fold"], check["settings"]) == (1, len(first))
         assert check["best"] == min(trial["disagreement"] for trial in first) < check["popularity"]
@@ -599,12 +595,12 @@ def test_run_fold__a_method_that_cannot_be_fitted_says_so(tmp_path, client, monk
 
 
 @pytest.fixture(scope="module")
-def site_result(tmp_path_factory, cluster_file):
+def site_result(tmp_path_factory, cluster_file, grid):
     """A small simulated lake, a site on it, and its evaluation with all methods."""
     folder = tmp_path_factory.mktemp("site")
     runner = CliRunner()
     commands = [
-        ["simulate", "lake", "--users", 1200, "--days", 40, "--seed", 3, "--cluster", cluster_file, "--quiet"],
+        ["simulate", "lake", "--users", 600, "--days", 40, "--seed", 3, "--cluster", cluster_file, "--quiet"],
         ["init", "site", "--lake", "lake"],
         [
             "evaluate",
@@ -654,7 +650,7 @@ def test_evaluate_site__has_slices_exposure_order_and_floor(site_result):
     assert found["floor"]["expected_clicks"]["disagreement"] < min(
         row["disagreement"]["mean"] for row in methods.values()
     )
-    assert found["simulation"]["parameters"]["users"] == 1200
+    assert found["simulation"]["parameters"]["users"] == 600
     assert found["source"]["tuning_users"] + details["users"] == found["source"]["labelled_users"]
 
 
@@ -730,7 +726,7 @@ def test_evaluate_site__too_few_days_is_one_sentence(site_result, cluster_file):
     folder, _ = site_result
     result = run(folder / "site", "--date", "2026-01-20", "--cluster", cluster_file, "--quiet")
     assert result.exit_code == 65
-    assert "days" in result.output
+    assert "the site knows 16 days, a label window takes 30 and features some before it; ingest more" in result.output
 
 
 @given(st.floats(-2, 2), st.floats(0, 3))

@@ -2,7 +2,6 @@
 
 import datetime as dt
 import itertools
-import os
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import reference
-from hypothesis import HealthCheck, given, settings
+from examples import examples
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF, STRING_USERS, logs
 
@@ -28,10 +28,7 @@ from ammrank_dask.user_hash import hash_ids, partition_of, split_of
 
 ALPHA = 0.9
 ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kathmandu")
-FAST = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-# Without the compiler the kernels are the same code, run by Python.
-if os.environ.get("NUMBA_DISABLE_JIT") == "1":
-    FAST = settings(FAST, max_examples=10)
+FAST = examples(60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def mapping_for(level, **columns):

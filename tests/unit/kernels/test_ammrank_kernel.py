@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import reference_ranking
 import scipy.sparse as sp
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.kernels.ammrank import Block, Planes, Rule, score_rows, train_rows
@@ -170,7 +171,7 @@ def blocks(draw):
     return X, ranks, options
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(blocks())
 def test_train_rows__equals_closed_form_twin_exactly(block):
     X, ranks, options = block

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import reference_ranking
 import scipy.sparse as sp
-from hypothesis import given, settings
+from examples import PROFILE, examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.eligibility import UNKNOWN_AGE, Limits, group_of
@@ -33,7 +34,7 @@ def make_rows(rng, n_rows, n_features, *, whole=False):
     seed=st.integers(0, 2**32 - 1), n_rows=st.integers(0, 140), whole=st.booleans(),
     counts=st.lists(st.integers(0, 4), min_size=1, max_size=9).filter(any), data=st.data(),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_predict_top_k__equals_a_full_sort(seed, n_rows, whole, counts, data):
     rng = np.random.default_rng(seed)
     model = make_model(rng, counts=counts, whole=whole)
@@ -53,7 +54,8 @@ def test_top_categories__all_scores_are_the_bits_of_decision_function(n_features
     rng = np.random.default_rng(3)
     counts = np.bincount(rng.integers(0, 11, n_planes), minlength=11)
     model = make_model(rng, n_features=n_features, counts=counts)
-    X = sp.random(150, n_features, 0.2, format="csr", dtype=np.float32, rng=rng)
+    n_rows = 150 if PROFILE != "nojit" else 10
+    X = sp.random(n_rows, n_features, 0.2, format="csr", dtype=np.float32, rng=rng)
     codes, scores, everything = top_categories(X, model.panels(), 4, keep_all=True)
     np.testing.assert_array_equal(everything.T.view(np.uint32), model.decision_function(X).view(np.uint32))
     np.testing.assert_array_equal(np.take_along_axis(everything.T, codes, axis=1), scores)
@@ -95,7 +97,6 @@ def test_group_of__unknown_stands_last():
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False), max_size=20), data=st.data())
-@settings(deadline=None)
 def test_sort_by_category__equals_a_stable_sort(values, data):
     scores = np.array(values, np.float32)
     codes = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))), np.int32)

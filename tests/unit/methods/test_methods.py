@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import reference_methods as plain
 import scipy.sparse as sp
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -55,7 +56,7 @@ rank_rows = st.integers(2, 7).flatmap(
 
 
 @given(rank_rows)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_count_preferences__equals_loops_over_pairs(rows):
     ranks = np.array(rows)
     rankings, tied = rankings_from_ranks(ranks)
@@ -71,7 +72,7 @@ def test_count_preferences__of_parts_add_up():
 
 
 @given(rank_rows)
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_central_mal__equals_brute_force_up_to_seven_categories(rows):
     ranks = np.array(rows)
     if not ranks.any():
@@ -83,7 +84,7 @@ def test_central_mal__equals_brute_force_up_to_seven_categories(rows):
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(9, 25))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_find_center__is_never_worse_than_borda_and_no_single_move_helps(seed, n_categories):
     counts = np.random.default_rng(seed).integers(0, 9, (n_categories, n_categories))
     np.fill_diagonal(counts, 0)

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import reference_methods as plain
 import reference_ranking
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.evaluation.measures import TOP, Measures, measure_block
@@ -123,7 +124,7 @@ def measure(scores, ranks, slices=None):
 
 
 @given(predictions(), st.sampled_from([2, 1000]))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_measure_block__equals_brute_force(case, chunk_rows):
     scores, ranks = case
     if not len(ranks):

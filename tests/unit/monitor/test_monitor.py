@@ -361,7 +361,12 @@ def test_night_collector__metrics_by_name():
 def small_cluster():
     with (
         LocalCluster(
-            2, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1", dashboard_address="127.0.0.1:0"
+            n_workers=2,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tcp",
+            host="127.0.0.1",
+            dashboard_address="127.0.0.1:0",
         ) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
@@ -494,6 +499,7 @@ def exit_once(marker):
     return 1
 
 
+@pytest.mark.serial
 def test_plugin__a_lost_worker_is_told(tmp_path):
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,

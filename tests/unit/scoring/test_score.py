@@ -5,7 +5,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reference_ranking
-from distributed import Client
 from sklearn.exceptions import NotFittedError
 
 from ammrank_dask.features.store import Features, write_features
@@ -37,12 +36,6 @@ def make_features(path, ids, *, n_partitions=3, has_rankings=True, **options):
         path, X, ids, names["columns"], rankings if has_rankings else None, categories=names["categories"],
         n_partitions=n_partitions,
     )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def client():
-    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as client:
-        yield client
 
 
 @pytest.fixture

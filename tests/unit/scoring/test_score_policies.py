@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client, LocalCluster
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.store import Features, write_features
@@ -33,12 +34,6 @@ INTEGERS = np.array([-(2**62), -5, 0, 3, 8, 13, 21, 55, 89, 2**40])
 READ_PARTITION, HOLD = Features.partition, CategoryTopN.hold
 WITHOUT_CHANCES = tuple(name for name, policy in POLICIES.items() if not policy.needs_chances)
 STRINGS = np.array(["", "a", "a/b", "B", "b", "user-1", "user-10", "user-2", "ü", "z"])
-
-
-@pytest.fixture(scope="module")
-def client():
-    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as client:
-        yield client
 
 
 def make_scratch(folder, scores, ids, home, n_partitions):
@@ -68,7 +63,7 @@ def take_best(scores, ids, wanted):
     seed=st.integers(0, 2**32 - 1), n_partitions=st.integers(1, 4), levels=st.sampled_from([1, 2, 5, 10**6]),
     texts=st.booleans(), n=st.one_of(st.none(), st.integers(1, 12)), at_once=st.sampled_from([1, 50_000]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_category_top_n__equals_a_full_sort(client, tmp_path_factory, seed, n_partitions, levels, texts, n, at_once):
     rng = np.random.default_rng(seed)
     ids = (STRINGS if texts else INTEGERS)[rng.permutation(10)[: rng.integers(0, 11)]]

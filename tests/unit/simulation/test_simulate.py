@@ -2,7 +2,6 @@
 
 import hashlib
 import shutil
-from collections.abc import Iterator
 from datetime import date
 from itertools import pairwise
 from pathlib import Path
@@ -22,14 +21,6 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS
 
 SIZE = {"users": 1500, "days": 12, "seed": 5, "label_days": 6}
-
-
-@pytest.fixture(scope="module")
-def client() -> Iterator[Client]:
-    with Client(
-        processes=False, n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
-    ) as client:
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +48,8 @@ def second_level(names: pd.Series) -> pd.Series:
     return names.str.split("/").str[:2].str.join("/")
 
 
-def test_simulate__two_worker_processes_give_the_same_bytes(lake: Path, tmp_path: Path) -> None:
-    with Client(
-        processes=True, n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50
-    ) as two_workers:
-        simulate(two_workers, tmp_path / "lake", truth=tmp_path / "truth", **SIZE)
+def test_simulate__two_worker_processes_give_the_same_bytes(lake: Path, two_processes: Client, tmp_path: Path) -> None:
+    simulate(two_processes, tmp_path / "lake", truth=tmp_path / "truth", **SIZE)
     assert hash_files(tmp_path) == hash_files(lake.parent)
 
 

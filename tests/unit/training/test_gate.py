@@ -1,19 +1,18 @@
 """The gate: a new model scores only when the held-out users rank no worse with it."""
 
-import datetime as dt
 import json
 import shutil
 
+import nights
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
+from nights import day, simulate_world
 
 from ammrank_dask import AMMRank
 from ammrank_dask.features.store import open_features, write_features
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.scoring.qualifications import open_qualifications
-from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, write_verdict
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -27,36 +26,13 @@ from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.status import describe_site
 from ammrank_dask.workflows.stages.verdicts import find_verdict
 
-FIRST = dt.date(2026, 1, 5)
-CONFIG = {
-    "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
-    "label": {"days": 3, "min_categories": 1},
-    "features": {"min_days": 1},
-    "train": {"epochs": 1, "every_nights": 2},
-    "gate": {"min_users": 1},
-    "partitions": 2,
-}
+CONFIG = {**nights.CONFIG, "gate": {"min_users": 1}}
 TERRIBLE = {"epochs": 1, "every_nights": 2, "regularization": 1e6, "warm_start": False}
-
-
-def day(number):
-    return FIRST + dt.timedelta(number)
-
-
-@pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as c,
-    ):
-        yield c
 
 
 @pytest.fixture(scope="module")
 def lake(client, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("world") / "lake"
-    simulate(client, folder, truth=folder.with_name("truth"), users=800, days=9, seed=3, start=FIRST)
-    return folder
+    return simulate_world(client, tmp_path_factory.mktemp("world"), users=800).path.with_name("lake")
 
 
 @pytest.fixture(scope="module")

@@ -22,15 +22,6 @@ CATEGORIES = [f"c{i}" for i in range(6)]
 
 
 @pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
-
-@pytest.fixture(scope="module")
 def features(tmp_path_factory):
     """Users who click what they look at most, with noise; some have no ranking."""
     rng = np.random.default_rng(4)
@@ -78,15 +69,10 @@ def test_train__one_shard_equals_the_estimator_bit_for_bit(client, features, ave
     assert model.categories_ == CATEGORIES
 
 
-@pytest.mark.parametrize("n_workers", [1, 3])
-def test_train__any_number_of_workers_gives_the_same_bits(client, features, n_workers):
+def test_train__any_number_of_workers_gives_the_same_bits(client, elsewhere, features):
     options = {"shards": 9, "epochs": 2, "block_rows": 50, "seed": 1}
     here = train(client, features, **options)
-    with (
-        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as elsewhere,
-    ):
-        there = train(elsewhere, features, **options)
+    there = train(elsewhere, features, **options)
     np.testing.assert_array_equal(here.weights_, there.weights_)
 
 
@@ -186,6 +172,7 @@ def test_merge_sums__is_the_weighted_sum_and_keeps_the_bits_of_one():
     np.testing.assert_allclose(merge_sums([one, two], [0.25, 0.75]), 0.25 * one + 0.75 * two, rtol=1e-6)
 
 
+@pytest.mark.serial
 def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "block_rows": 40, "seed": 3}
     expected = train(client, features, **options)

@@ -4,22 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
 
 from ammrank_dask.features.store import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.halving import Tuning, count_pairs, halve, make_grid, scale_to_pairs, value_beyond
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.training.tune import tune
-
-
-@pytest.fixture(scope="module")
-def client():
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +115,7 @@ def test_tune__estimator_refuses(rankings, held_out, message):
         AMMRank().tune(np.ones((2, 1)), np.array(rankings), held_out=held_out)
 
 
-def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, rows, tmp_path):
+def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two_processes, rows, tmp_path):
     X, rankings = rows
     features = write_features(
         tmp_path / "f", X, np.arange(900), ["place", "one"], rankings, categories=list("abc"), n_partitions=3
@@ -139,11 +129,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, row
     ends = (rankings[:, 0] == 0).mean()
     assert tuning.popularity == pytest.approx(ends / 3 + (1 - ends) / 3, abs=0.03)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as elsewhere,
-    ):
-        assert tune(elsewhere, features, **options) == tuning
+    assert tune(two_processes, features, **options) == tuning
     kept = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
     assert Tuning.from_json(tuning.best, kept, tuning.popularity) == tuning
 

@@ -107,6 +107,7 @@ def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, 
     assert written.count("\n") == (0 if quiet else 1)
 
 
+@pytest.mark.serial
 def test_ammrank__ctrl_c_on_a_terminal_ends_with_one_sentence_and_130(tmp_path):
     """A terminal sends it to all processes of the command: none of them may end with a traceback."""
     cluster = tmp_path / "cluster.yaml"

@@ -1,0 +1,96 @@
+"""What tests share: one cluster, one small lake and one published night a process, each made when first asked for."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from distributed import Client, LocalCluster
+from examples import PROFILE
+from hypothesis import settings
+from kernel_cache import folder_of_process
+from nights import config_of, copy_world, day, simulate_world
+
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.config import write_config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.nightly import nightly
+
+settings.load_profile(PROFILE)
+
+
+def pytest_report_header() -> str:
+    """Say where compiled kernels are kept and which examples are tried."""
+    return f"kernels: in {folder_of_process() or 'the folders of their sources'}; hypothesis: {PROFILE} examples"
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Client]:
+    """A client of a cluster of two threads in this process."""
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0", silence_logs=50
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def cluster_file(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file by which commands join the cluster of `client` instead of starting one each."""
+    path = tmp_path_factory.mktemp("cluster") / "cluster.yaml"
+    path.write_text(f"version: 1\naddress: {client.scheduler.address}\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def two_processes() -> Iterator[Client]:
+    """A client of a cluster of two processes, for tests that nobody kills them in."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def small_world(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """An empty site beside a lake of 300 users and nine days; nobody changes it."""
+    return simulate_world(client, tmp_path_factory.mktemp("world"))
+
+
+@pytest.fixture(scope="session")
+def published_world(client: Client, small_world: Site, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The small world after night 5, which trained its first model; nobody changes it."""
+    site = copy_world(small_world, tmp_path_factory.mktemp("published"))
+    site.config_path.write_text(write_config(config_of()), encoding="utf-8")
+    nightly(Night(client, site, config_of(), day(5)))
+    return site
+
+
+@pytest.fixture
+def empty_site(small_world: Site, tmp_path: Path) -> Site:
+    """A site before its first night, beside a lake that a test may change."""
+    return copy_world(small_world, tmp_path)
+
+
+@pytest.fixture
+def site(published_world: Site, tmp_path: Path) -> Site:
+    """A site after night 5, beside a lake that a test may change."""
+    return copy_world(published_world, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def three_workers() -> Iterator[Client]:
+    """A client of a cluster of three workers in this process, one thread each."""
+    with (
+        LocalCluster(n_workers=3, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+@pytest.fixture(params=["two_processes", "three_workers"])
+def elsewhere(request: pytest.FixtureRequest) -> Client:
+    """A cluster of another number of workers than `client` has, and of another kind."""
+    return request.getfixturevalue(request.param)
