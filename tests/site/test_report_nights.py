@@ -77,10 +77,10 @@ def clicks_by_user(site, numbers):
 
 
 @pytest.mark.parametrize(("number", "before"), [(6, 5), (8, 6)])
-def test_write_night_report__drift_equals_the_plain_twin(nights, number, before):
-    found = summary_of(nights, number)["drift"]
+def test_write_night_report__drift_equals_the_plain_twin(three_nights, number, before):
+    found = summary_of(three_nights, number)["drift"]
     users, changed, first, jaccard, shifts = reference_report.drift(
-        held_by_user(nights, before), held_by_user(nights, number)
+        held_by_user(three_nights, before), held_by_user(three_nights, number)
     )
     assert found["date"] == str(day(before))
     assert (found["users"], found["new_users"], found["gone_users"]) == (users, 0, 0)
@@ -89,25 +89,27 @@ def test_write_night_report__drift_equals_the_plain_twin(nights, number, before)
     assert found["jaccard"] == pytest.approx(jaccard / users)
     assert found["score_shift"]["pairs"] == len(shifts)
     assert found["score_shift"]["mean"] == pytest.approx(sum(shifts) / len(shifts), abs=1e-6)
-    models = [open_run(nights.qualifications_folder(day(n))).manifest["inputs"]["model"] for n in (before, number)]
+    models = [
+        open_run(three_nights.qualifications_folder(day(n))).manifest["inputs"]["model"] for n in (before, number)
+    ]
     assert found["model_changed"] == (models[0] != models[1])
 
 
-def test_write_night_report__realised_equals_the_plain_twin(nights):
-    assert summary_of(nights, 5)["drift"] is None
-    assert [night["measures"] for night in summary_of(nights, 5)["realised"]] == [None, None, None]
-    realised = summary_of(nights, 6)["realised"]
+def test_write_night_report__realised_equals_the_plain_twin(three_nights):
+    assert summary_of(three_nights, 5)["drift"] is None
+    assert [night["measures"] for night in summary_of(three_nights, 5)["realised"]] == [None, None, None]
+    realised = summary_of(three_nights, 6)["realised"]
     assert [(night["nights"], night["date"]) for night in realised] == [
         (1, str(day(5))),
         (7, str(day(-1))),
         (30, str(day(-24))),
     ]
     assert [night["measures"] is None for night in realised] == [False, True, True]
-    manifest = open_run(nights.qualifications_folder(day(5))).manifest
+    manifest = open_run(three_nights.qualifications_folder(day(5))).manifest
     clicks = dict(zip(manifest["config"]["categories"], manifest["facts"]["clicks"], strict=True))
     popular = sorted(clicks, key=lambda name: -clicks[name])[:K]
-    held = held_by_user(nights, 5)
-    users, others, sums = reference_report.realised(held, clicks_by_user(nights, [6]), popular, K)
+    held = held_by_user(three_nights, 5)
+    users, others, sums = reference_report.realised(held, clicks_by_user(three_nights, [6]), popular, K)
     found = realised[0]["measures"]
     assert users > 20
     assert (found["users"], found["users_without_qualification"]) == (users, others)
@@ -116,22 +118,22 @@ def test_write_night_report__realised_equals_the_plain_twin(nights):
         assert means == pytest.approx([total / users for total in expected])
 
 
-def test_write_night_report__groups_equal_plain_counts(nights):
-    people = pq.read_table(nights.path.parent / "lake" / "users.parquet").to_pylist()
-    held = held_by_user(nights, 6)
+def test_write_night_report__groups_equal_plain_counts(three_nights):
+    people = pq.read_table(three_nights.path.parent / "lake" / "users.parquet").to_pylist()
+    held = held_by_user(three_nights, 6)
     members = [p["user_id"] for p in people if p["gender"] == "female" and p["age"] and 35 <= p["age"] <= 44]
     points = {}
     for user in members:
         for place, (name, _) in enumerate(held[user]):
             points[name] = points.get(name, 0) + K - place
     best = sorted(points, key=lambda name: (-points[name], name))[:10]
-    group = next(g for g in summary_of(nights, 6)["groups"] if (g["gender"], g["age"]) == ("female", "35-44"))
+    group = next(g for g in summary_of(three_nights, 6)["groups"] if (g["gender"], g["age"]) == ("female", "35-44"))
     assert group["users"] == len(members) > 20
     assert [entry["category"] for entry in group["top"]] == best
     assert group["top"][0]["share"] == pytest.approx(
         sum(best[0] in {name for name, _ in held[user]} for user in members) / len(members)
     )
-    small = [g for g in summary_of(nights, 6)["groups"] if g["users"] < 20]
+    small = [g for g in summary_of(three_nights, 6)["groups"] if g["users"] < 20]
     assert all(g["top"] == [] for g in small)
 
 
@@ -195,19 +197,19 @@ def test_write_night_report__a_past_night_that_was_never_published_is_not_looked
     assert summary_of(site, 6)["realised"][0]["measures"] is None
 
 
-def test_write_night_report__has_no_user_clock_or_place(nights):
-    users = pq.read_table(nights.path.parent / "lake" / "users.parquet")["user_id"].to_pylist()
+def test_write_night_report__has_no_user_clock_or_place(three_nights):
+    users = pq.read_table(three_nights.path.parent / "lake" / "users.parquet")["user_id"].to_pylist()
     long_ids = [str(user) for user in users if user > 10**9]
     assert len(long_ids) > 300
     for name in ("summary.json", "exposure.csv", "report.html"):
-        text = (nights.report_folder(day(8)) / name).read_text()
+        text = (three_nights.report_folder(day(8)) / name).read_text()
         assert not any(user in text for user in long_ids)
-        assert str(nights.path) not in text
+        assert str(three_nights.path) not in text
         assert socket.gethostname() not in text
 
 
-def test_draw_report__links_lead_to_files(nights):
-    folder = nights.report_folder(day(8))
+def test_draw_report__links_lead_to_files(three_nights):
+    folder = three_nights.report_folder(day(8))
     links = re.findall(r'href="([^"]+)"', (folder / "report.html").read_text())
     assert len(links) == 7
     assert all((folder / urllib.parse.unquote(link)).exists() for link in links)
@@ -233,10 +235,10 @@ def test_write_night_report__users_in_other_partitions_than_the_night_are_not_ra
     assert summary_of(site, 8)["groups"] == []
 
 
-def test_write_night_report__category_top_n_in_force(client, nights, tmp_path):
+def test_write_night_report__category_top_n_in_force(client, three_nights, tmp_path):
     site = Site(tmp_path / "site")
     site.path.mkdir()
-    lake = {name: str((nights.path / place).resolve()) for name, place in CONFIG["lake"].items()}
+    lake = {name: str((three_nights.path / place).resolve()) for name, place in CONFIG["lake"].items()}
     config = check_config({**CONFIG, "lake": lake, "score": {"k": K, "policy": "category_top_n", "n": 30}}, "test")
     for number in (5, 6):
         nightly(Night(client, site, config, day(number)))
