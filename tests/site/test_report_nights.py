@@ -247,9 +247,9 @@ def test_write_night_report__category_top_n_in_force(client, three_nights, tmp_p
     measured = summary["policies"]["category_top_n"]
     assert summary["policy"] == "category_top_n"
     assert (measured["n"], measured["slots"]) == (30, sum(len(rows) for rows in held.values()))
-    assert measured["starved_users"] == 400 - len(held)
+    assert measured["starved_users"] == 300 - len(held)
     assert measured["overexposed_users"] == sum(len(rows) > 2 * K for rows in held.values())
-    assert summary["policies"]["user_top_k"]["slots"] == 400 * K
+    assert summary["policies"]["user_top_k"]["slots"] == 300 * K
     users, changed, _, jaccard, _ = reference_report.drift(before, held)
     drift = summary["drift"]
     assert (drift["users"], drift["new_users"], drift["gone_users"]) == (users, len(held) - users, len(before) - users)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import stat
 import sys
 
@@ -31,6 +32,7 @@ def site(client, small_world, tmp_path_factory):
     """A site with one published night and one that failed."""
     place = copy_world(small_world, tmp_path_factory.mktemp("status"))
     place.path.chmod(0o755)
+    shutil.rmtree(place.path.parent / "lake" / "events" / f"date={day(8)}")  # the lake ends with day 7
     write_text(place.config_path, write_config(config_of()))
     with private_files(), place.exclusive():
         nightly(Night(client, place, load_config(place.config_path), day(5)))
