@@ -88,6 +88,7 @@ def test_run_tasks__the_wait_has_an_end(client, tmp_path, monkeypatch, caplog):
     assert "1 of its tasks still run; it does not wait for them any longer" in caplog.text
 
 
+@pytest.mark.serial
 def test_run_tasks__ctrl_c_ends_the_wait_at_once(client, tmp_path):
     def press():
         wait_for(tmp_path / "slow.begun")
@@ -117,6 +118,7 @@ def freeze_or_fail(folder, name, seconds):
     (freeze if seconds else work)(folder, name, seconds)
 
 
+@pytest.mark.serial
 def test_run_tasks__a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(tasks, "SECONDS_TO_ANSWER", 1.0)
     with (

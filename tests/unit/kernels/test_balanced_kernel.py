@@ -2,7 +2,8 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_balanced import best_assignment, dual, hold, smooth
 from scipy.optimize import minimize
@@ -34,7 +35,7 @@ def held_at(chances, prices, k):
 
 
 @given(seed=SEEDS, k=st.integers(1, 5), temperature=st.sampled_from([0.3, 1e-2, 1e-4]))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_smooth_sums__equals_a_bracketed_root(seed, k, temperature):
     rng = np.random.default_rng(seed)
     chances, prices = make_chances(rng, 5, 7, levels=rng.choice([3, 10**6])), rng.normal(0, 0.2, 7)
@@ -57,7 +58,7 @@ def test_smooth_sums__second_derivatives_are_those_of_the_shares():
 
 
 @given(seed=SEEDS, k=st.integers(1, 5), levels=st.sampled_from([1, 3, 10**6]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_hold_priced__equals_sorted_lists(seed, k, levels):
     rng = np.random.default_rng(seed)
     chances = make_chances(rng, 6, 7, levels)
@@ -88,7 +89,7 @@ def test_cost_bin__ascends_and_stays_inside():
 
 
 @given(seed=SEEDS, k=st.integers(1, 4), levels=st.sampled_from([2, 10**6]))
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_list_movable__lists_what_is_near_and_the_ends(seed, k, levels):
     rng = np.random.default_rng(seed)
     chances, prices = make_chances(rng, 8, 6, levels), rng.choice([0.0, 0.125], 6)
@@ -123,7 +124,7 @@ def test_list_movable__lists_what_is_near_and_the_ends(seed, k, levels):
 
 
 @given(seed=SEEDS)
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_step_prices__finds_the_lowest_point_of_the_model(seed):
     rng = np.random.default_rng(seed)
     n = 4
@@ -157,7 +158,7 @@ def test_step_prices__finds_the_lowest_point_of_the_model(seed):
 
 
 @given(seed=SEEDS, k=st.integers(1, 3), levels=st.sampled_from([2, 10**6]))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_repair_counts__from_any_prices_ends_at_the_optimum(seed, k, levels):
     """With everybody listed, successive shortest paths reach what the linear program does, and prove it."""
     rng = np.random.default_rng(seed)

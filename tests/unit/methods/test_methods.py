@@ -110,7 +110,7 @@ def test_popularity__counts_the_rows_and_then_their_places():
 
 
 @given(rank_rows)
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_count_points__are_wins_and_half_ties_over_the_ranked(rows):
     ranks = np.array(rows)
     rankings, tied = rankings_from_ranks(ranks)

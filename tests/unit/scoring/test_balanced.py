@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 from distributed import Client
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from reference_balanced import best_assignment, dual, skewed_chances
 
@@ -54,7 +55,7 @@ def collect(plan, table, chances, k):
     seed=st.integers(0, 2**32 - 1), k=st.integers(1, 3), n_partitions=st.integers(1, 3),
     levels=st.sampled_from([2, 10, 10**6]),
 )  # fmt: skip
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_balance__equals_the_linear_program(client, tmp_path_factory, seed, k, n_partitions, levels):
     rng = np.random.default_rng(seed)
     chances = (rng.integers(0, levels + 1, (20, 4)) / levels).astype(np.float32)
