@@ -101,9 +101,9 @@ def evaluate_json(out):
     return json.loads((Path(out) / "evaluation.json").read_text())
 
 
-def two_settings(method):
+def two_settings(method, mean_pairs=0.0):
     """The first and the middle setting of a grid."""
-    grid = grid_of(method)
+    grid = grid_of(method, mean_pairs)
     return [grid[0], grid[len(grid) // 2]] if len(grid) > 2 else grid
 
 
