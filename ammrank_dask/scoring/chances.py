@@ -145,7 +145,7 @@ def activity_edges(activity: np.ndarray, n_classes: int) -> np.ndarray:
     Examples
     --------
     >>> activity_edges(np.array([0, 0, 0, 1, 2, 3, 4, 5]), 4)
-    array([1., 3.])
+    array([2., 4.])
     """
     ordered = np.sort(np.asarray(activity, np.float64))
     starts = ordered[np.arange(1, n_classes) * len(ordered) // n_classes]
