@@ -19,12 +19,6 @@ from ammrank_dask.storage.store.ids import ids_from_values
 NAMES = ["autos", "games", "news", "travel"]
 
 
-@pytest.fixture(scope="module")
-def client():
-    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as client:
-        yield client
-
-
 def save_table(folder, chances, n_partitions=1, share=None, ids=None):
     """Keep the chances of users, dealt to partitions one after the other."""
     n, n_categories = chances.shape
