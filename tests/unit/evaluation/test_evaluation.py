@@ -101,9 +101,9 @@ def evaluate_json(out):
     return json.loads((Path(out) / "evaluation.json").read_text())
 
 
-def two_settings(method, mean_pairs=0.0):
+def two_settings(method, *rows, **options):
     """The first and the middle setting of a grid."""
-    grid = grid_of(method, mean_pairs)
+    grid = grid_of(method, *rows, **options)
     return [grid[0], grid[len(grid) // 2]] if len(grid) > 2 else grid
 
 
@@ -726,7 +726,9 @@ def test_evaluate_site__too_few_days_is_one_sentence(site_result, cluster_file):
     folder, _ = site_result
     result = run(folder / "site", "--date", "2026-01-20", "--cluster", cluster_file, "--quiet")
     assert result.exit_code == 65
-    assert "the site knows 16 days, a label window takes 30 and features some before it; ingest more" in result.output
+    assert result.output == (
+        "ammrank: 16 days of events are too few to train: label.days 30 and features.min_days 7 before them are needed\n"
+    )
 
 
 @given(st.floats(-2, 2), st.floats(0, 3))
