@@ -4,7 +4,8 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from examples import examples
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss
@@ -83,7 +84,7 @@ def test_fit_chances__scores_that_mislead_still_rise():
 @given(
     low=st.floats(-60, 60, width=32), rise=st.floats(1e-3, 20), category=st.integers(0, 7), activity=st.integers(0, 50)
 )
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_chances__rise_strictly_with_the_score(fitted, low, rise, category, activity):
     scores = np.array([low, low + rise], np.float64)
     found = fitted.apply(scores, np.full(2, category), np.full(2, activity))
