@@ -108,7 +108,7 @@ def test_verify__a_verdict_without_manifest_is_none_and_the_gate_decides_again(c
     STORES["verdict"](place).unlink()
     assert CliRunner().invoke(verify, [str(place.path)]).exit_code == 0
     assert read_verdict(place, day(5)) is None
-    nightly(client, place, load_config(place.config_path), day(5), rebuild=True)
+    nightly(Night(client, place, load_config(place.config_path), day(5)), rebuild=True)
     assert read_verdict(place, day(5)) == before
 
 
