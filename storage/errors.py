@@ -3,6 +3,9 @@
 import difflib
 from collections.abc import Callable, Collection
 
+REBUILD_COMMAND = "`ammrank nightly SITE --date DATE --rebuild`"
+"""The command that makes a damaged run again; who knows the site and the date puts them in with `name_night`."""
+
 
 class AmmrankError(Exception):
     """Base of all errors whose message is written for the user."""
@@ -47,3 +50,14 @@ def suggest(
     listed = [show(choice) for choice in choices]
     rest = ", …" if limit is not None and limit < len(listed) else ""
     return f"{otherwise} {', '.join(listed[:limit])}{rest}"
+
+
+def name_night(message: str, site: object, date: object) -> str:
+    """Return a message whose command to type names the site and the date.
+
+    Examples
+    --------
+    >>> name_night(f"part 3 is missing; make it again with {REBUILD_COMMAND}", "shop", "2026-03-01")
+    'part 3 is missing; make it again with `ammrank nightly shop --date 2026-03-01 --rebuild`'
+    """
+    return message.replace(REBUILD_COMMAND, REBUILD_COMMAND.replace("SITE", str(site)).replace("DATE", str(date)))

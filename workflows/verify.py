@@ -6,11 +6,11 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
 from ammrank_dask.storage.site.reports import CHECKSUMS, check_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import is_finished, verify_run
-from ammrank_dask.workflows.session.options import AmmrankCommand, show, site_argument
+from ammrank_dask.workflows.session.options import AmmrankCommand, name_own_night, show, site_argument
 
 
 @click.command("verify", cls=AmmrankCommand)
@@ -35,7 +35,7 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
             if role == "report":
                 reports.add(run)
             elif not is_finished(run):
-                damaged.append(f"{run} is published and not whole; make it again with --rebuild")
+                damaged.append(f"{run} is published and not whole; make it again with {REBUILD_COMMAND}")
     n_bytes = 0
     for run in runs:
         try:
@@ -51,7 +51,7 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
                 damaged.append(str(error))
     if damaged:
         for sentence in damaged:
-            click.echo(sentence, err=True)
+            click.echo(name_own_night(sentence, {"site": site}), err=True)
         raise DamagedStore(f"{len(damaged)} of {len(runs) + len(reports)} runs and reports of {site} are damaged")
     facts = {
         "published": str(current.date) if current else "nothing",

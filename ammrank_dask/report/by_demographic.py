@@ -9,7 +9,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.demographics import Demographics, describe_users
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
@@ -47,7 +47,7 @@ def rank_by_group(
     if users.n_parts != len(parts):
         raise BadInput(
             f"the users must be in the {len(parts)} partitions of the qualifications, found {users.n_parts};"
-            " score again with --rebuild"
+            f" score again with {REBUILD_COMMAND}"
         )
     tasks = [(part, users.part(number), list(categories), k) for number, part in enumerate(parts)]
     found = run_tasks(client, "groups", count_part_by_group, tasks, progress=progress)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, name_night
 from ammrank_dask.storage.store.atomic import OTHERS, digest_tree, read_json, sync_folder, undo_swaps, write_json
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.runs import MANIFEST, remove_run, verify_run
@@ -96,7 +96,9 @@ class Site:
         try:
             return Current(dt.date.fromisoformat(content["date"]), dict(content["runs"]))
         except (KeyError, TypeError, ValueError):
-            raise DamagedStore(f"{path} is not the JSON that was written; run the night again with --rebuild") from None
+            raise DamagedStore(
+                f"{path} is not the JSON that was written; run the night again with {REBUILD_COMMAND}"
+            ) from None
 
     def remove_damaged(self) -> list[Path]:
         """Remove the runs, and CURRENT, that are not what was written, so that they can be made again."""
@@ -178,7 +180,8 @@ class Site:
             names |= {self.relative(reports / name) for name in ("exposure.csv", "summary.json")}
         missing = sorted(name for name in names if not (self.path / name).exists())
         if missing:
-            raise DamagedStore(f"{self.path / missing[0]} is published and missing; make it again with --rebuild")
+            sentence = f"{self.path / missing[0]} is published and missing; make it again with {REBUILD_COMMAND}"
+            raise DamagedStore(name_night(sentence, self.path, current.date))
         return digest_tree(self.path, names)
 
     def is_held(self) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore
 from ammrank_dask.storage.vocabulary import (
     AGE,
     CATEGORY,
@@ -27,7 +27,7 @@ from ammrank_dask.storage.vocabulary import (
 FORMAT = 1
 """Version of everything under a site. A reader refuses any other."""
 
-REBUILD = "make it again with --rebuild"
+REBUILD = f"make it again with {REBUILD_COMMAND}"
 """What to do about most damage."""
 
 UNSIGNED = ("uint16", "uint32")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
 from ammrank_dask.storage.store.parts import (
     PartFacts,
@@ -161,13 +161,13 @@ def open_run(path: Path, kind: str | None = None) -> Run:
         run = Run(path, found_kind, manifest["digest"], len(manifest["parts"]), manifest)
     except (KeyError, TypeError, AttributeError):
         raise DamagedStore(
-            f"{path / MANIFEST} is not the JSON that was written; make it again with --rebuild"
+            f"{path / MANIFEST} is not the JSON that was written; make it again with {REBUILD_COMMAND}"
         ) from None
     if found != FORMAT:
         raise BadInput(f"{path} has format {found}, this version reads {FORMAT}; rebuild it")
     if checksum_of(manifest) != checksum:
         raise DamagedStore(
-            f"{path / MANIFEST} is not what was written (checksum differs); make it again with --rebuild"
+            f"{path / MANIFEST} is not what was written (checksum differs); make it again with {REBUILD_COMMAND}"
         )
     if kind is not None and found_kind != kind:
         raise BadInput(f"{path} is a {found_kind} run, expected a {kind} run")
@@ -186,7 +186,7 @@ def verify_run(path: Path) -> int:
         total = 0
     extra = sorted(_found_beside_parts(run) - set(run.manifest["files"]))
     if extra:
-        raise DamagedStore(f"{path / extra[0]} is not in the manifest of its run; make it again with --rebuild")
+        raise DamagedStore(f"{path / extra[0]} is not in the manifest of its run; make it again with {REBUILD_COMMAND}")
     return total + check_files(path, run.manifest["files"])
 
 

@@ -894,7 +894,7 @@ def test_verify__damaged_state_is_named_there_and_by_the_stage(run, place, name,
     path = part_path(place.path / place.current().runs["head"], 1) / name
     damage(path)
     for output in (run("verify", place, exit_code=65), run("features", place, exit_code=65)):
-        assert f"{path} {phrase}; make it again with --rebuild" in output
+        assert f"{path} {phrase}; make it again with `ammrank nightly {place.path}" in output
 
 
 def test_verify__damaged_day_is_named_there_and_by_the_stage(run, lake, place):
@@ -906,7 +906,10 @@ def test_verify__damaged_day_is_named_there_and_by_the_stage(run, lake, place):
     path = part_path(day, 0) / "cell" / "c" / "0"
     flip_byte(path)
     for output in (run("verify", place, exit_code=65), run("ingest", place, date=date_of(1), exit_code=65)):
-        assert f"{path} is not what was written (checksum differs); make it again with --rebuild" in output
+        assert (
+            f"{path} is not what was written (checksum differs); make it again with `ammrank nightly {place.path}"
+            in output
+        )
 
 
 @pytest.mark.parametrize("damage", [flip_byte, cut, os.unlink], ids=["flipped", "cut", "missing"])
@@ -952,7 +955,10 @@ def test_verify__damaged_users_and_features_are_named(run, place):
         flip_byte(path)
     output = run("verify", place, exit_code=65)
     for path in (age, columns):
-        assert f"{path} is not what was written (checksum differs); make it again with --rebuild" in output
+        assert (
+            f"{path} is not what was written (checksum differs); make it again with `ammrank nightly {place.path}"
+            in output
+        )
     assert f"2 of 4 runs and reports of {place.path} are damaged" in output
     shutil.rmtree(place.path / runs["features"])
     assert str(age) in run("features", place, exit_code=65)

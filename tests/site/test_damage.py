@@ -128,7 +128,8 @@ def test_digest__never_leaves_out_what_is_missing(place, role, name):
         shutil.rmtree(missing)
     else:
         missing.unlink()
-    with pytest.raises(DamagedStore, match=f"{missing} is published and missing; make it again with --rebuild"):
+    command = f"`ammrank nightly {place.path} --date {place.current().date} --rebuild`"
+    with pytest.raises(DamagedStore, match=f"{missing} is published and missing; make it again with {command}"):
         place.digest()
 
 
@@ -137,7 +138,8 @@ def test_nightly__refuses_damaged_input_and_leaves_what_is_published(client, pla
     published = (place.path / "CURRENT").read_bytes()
     flip(STORES[store](place))
     with pytest.raises(
-        (DamagedStore, BadInput), match=r"make it again with --rebuild|train it again|not the JSON that was"
+        (DamagedStore, BadInput),
+        match=r"make it again with `ammrank nightly|train it again|not the JSON that was",
     ):
         nightly(Night(client, place, load_config(place.config_path), day(6)))
     assert (place.path / "CURRENT").read_bytes() == published

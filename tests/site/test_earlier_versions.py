@@ -94,7 +94,7 @@ def test_load__a_damaged_model_of_version_0_1_0_is_refused(site, name, is_alone)
     data = bytearray(victim.read_bytes())
     data[len(data) // 2] ^= 0x10
     victim.write_bytes(data)
-    remedy = "train it again with `ammrank train`" if is_alone else "make it again with --rebuild"
+    remedy = "train it again with `ammrank train`" if is_alone else "make it again with `ammrank nightly SITE"
     with pytest.raises(DamagedStore, match=remedy):
         load_model(path / "model.zarr" if is_alone else path)
     victim.unlink()  # zarr would read zeros

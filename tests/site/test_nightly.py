@@ -5,11 +5,14 @@ import shutil
 
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from nights import LAKE, config_of, day
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, verify_run
+from ammrank_dask.workflows.nightly import command
+from ammrank_dask.workflows.session.config import load_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
@@ -52,6 +55,41 @@ def test_nightly__a_second_time_changes_nothing(client, site):
     nightly(Night(client, site, config_of(), day(5)))
     assert site.digest() == digest
     assert (site.path / "CURRENT").read_bytes() == current
+
+
+def test_nightly__the_command_again_starts_no_cluster(client, empty_site, monkeypatch):
+    empty_site.config_path.write_text(write_config(config_of()))
+    nightly(Night(client, empty_site, load_config(empty_site.config_path), day(5)))
+    record = (empty_site.run_folder(day(5)) / "run.json").read_bytes()
+
+    def refuse(*_):
+        raise AssertionError("a cluster was opened")
+
+    monkeypatch.setattr("ammrank_dask.workflows.session.session.open_cluster", refuse)
+    done = CliRunner().invoke(command, [str(empty_site.path), "--date", str(day(5)), "--json", "--quiet"])
+    assert done.exit_code == 0, done.output
+    facts = json.loads(done.output)
+    assert (facts["unchanged"], facts["published"], facts["users"]) == (True, True, 300)
+    assert (empty_site.run_folder(day(5)) / "run.json").read_bytes() == record
+    # What was corrected since is input again, and so is everything with --rebuild.
+    done = CliRunner().invoke(command, [str(empty_site.path), "--date", str(day(5)), "--rebuild"])
+    assert str(done.exception) == "a cluster was opened"
+    drop_half(empty_site, 5)
+    done = CliRunner().invoke(command, [str(empty_site.path), "--date", str(day(5))])
+    assert str(done.exception) == "a cluster was opened"
+
+
+def test_nightly__records_training_features_as_a_stage_of_their_own(client, empty_site):
+    for number in (5, 6):
+        nightly(Night(client, empty_site, config_of(), day(number)))
+    stages = [
+        [stage["name"] for stage in json.loads((empty_site.run_folder(day(number)) / "run.json").read_text())["stages"]]
+        for number in (5, 6)
+    ]
+    assert stages == [
+        ["ingest", "features", "training_features", "train", "gate", "score", "report", "publish"],
+        ["ingest", "features", "score", "report", "publish"],
+    ]
 
 
 def test_nightly__trains_when_due_and_scores_with_the_last_model_before(client, site):

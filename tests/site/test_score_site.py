@@ -254,7 +254,9 @@ def test_score_users__features_with_a_bad_checksum_are_refused(client, place):
     data = chunk.read_bytes()
     chunk.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
     remove_run(place.qualifications_folder(NIGHT))
-    with pytest.raises(BadInput, match=r"is not what was written \(checksum differs\); make it again with --rebuild"):
+    with pytest.raises(
+        BadInput, match=r"is not what was written \(checksum differs\); make it again with `ammrank nightly"
+    ):
         score_users(Night(client, place, config_of(), known.date), known, features, find_model(place, NIGHT))
 
 

@@ -9,13 +9,13 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
-from ammrank_dask.storage.errors import AmmrankError, BadInput, SiteBusy
+from ammrank_dask.storage.errors import REBUILD_COMMAND, AmmrankError, BadInput, SiteBusy, name_night
 from ammrank_dask.storage.store.atomic import private_files
 
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 75, 130, 143
@@ -47,11 +47,28 @@ class AmmrankCommand(click.Command):
             try:
                 return super().invoke(ctx)
             except AmmrankError as error:
-                raise CommandFailed(str(error), exit_code_of(error)) from None
+                raise CommandFailed(name_own_night(str(error), ctx.params), exit_code_of(error)) from None
             except OSError as error:
                 raise CommandFailed(_say_os_error(error), EXIT_FAILED) from None
             except (KeyboardInterrupt, click.Abort) as error:
                 raise CommandFailed("interrupted; run the same command again to go on", exit_code_of(error)) from None
+
+
+def name_own_night(message: str, options: Mapping[str, Any]) -> str:
+    """Put the site and the date of a command into the command that its message names.
+
+    A command without a date means the published night.
+    """
+    site, date = options.get("site"), options.get("date")
+    if REBUILD_COMMAND not in message or site is None:
+        return message
+    if date is None:
+        from ammrank_dask.storage.site.site import Site
+
+        with contextlib.suppress(AmmrankError):
+            current = Site(site).current()
+            date = None if current is None else current.date
+    return name_night(message, site, date or yesterday())
 
 
 def exit_code_of(error: BaseException) -> int:

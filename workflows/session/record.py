@@ -19,7 +19,7 @@ from distributed import Client, wait
 
 from ammrank_dask.monitor.events import watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
-from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.errors import AmmrankError, name_night
 from ammrank_dask.storage.site.run_log import LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import bytes_below
@@ -84,7 +84,7 @@ class NightRecord:
         """Say what ended the night."""
         code = exit_code_of(error)
         is_gone = is_scheduler_gone(self.client)
-        message = message_of(error)
+        message = name_night(message_of(error), self.site.path, self.attempt["date"])
         if is_gone and not isinstance(error, AmmrankError):
             message = "the scheduler is gone"
         self.attempt["error"] = {"type": type(error).__name__, "message": message}

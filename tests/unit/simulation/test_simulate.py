@@ -1,6 +1,7 @@
 """The simulated lake: its layout, its rules, its truth, and the same bytes from any number of workers."""
 
 import hashlib
+import json
 import shutil
 from datetime import date
 from itertools import pairwise
@@ -14,7 +15,7 @@ import pytest
 import zarr
 from distributed import Client
 
-from ammrank_dask.simulation.simulate import SimulationParameters, simulate, simulate_block
+from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, simulate, simulate_block
 from ammrank_dask.simulation.users import draw_demographics, draw_tastes, scramble_user_ids
 from ammrank_dask.simulation.world import World, read_world_taxonomy
 from ammrank_dask.storage.errors import BadInput
@@ -199,6 +200,21 @@ def test_simulate__rerun_restores_a_missing_file(client: Client, lake: Path, tmp
     shutil.rmtree(tmp_path / "truth" / "block-00003.zarr")
     simulate(client, tmp_path / "lake", truth=tmp_path / "truth", **SIZE)
     assert hash_files(tmp_path) == before
+
+
+def test_find_simulation__a_whole_lake_needs_no_tasks(lake: Path, tmp_path: Path) -> None:
+    shutil.copytree(lake.parent, tmp_path, dirs_exist_ok=True)
+    parameters = SimulationParameters(users=1500, days=12, seed=5, label_days=6)
+    summary = find_simulation(tmp_path / "lake", tmp_path / "truth", parameters)
+    assert summary == json.loads((tmp_path / "truth" / "simulation.json").read_text())
+    min((tmp_path / "lake" / "events" / "date=2026-01-07").iterdir()).unlink()
+    assert find_simulation(tmp_path / "lake", tmp_path / "truth", parameters) is None
+    assert find_simulation(tmp_path / "other", tmp_path / "other-truth", parameters) is None
+
+
+def test_find_simulation__other_parameters_are_refused(lake: Path) -> None:
+    with pytest.raises(BadInput, match="holds a simulation with seed = 5, not 7; choose another lake and truth folder"):
+        find_simulation(lake, lake.with_name("truth"), SimulationParameters(1500, 12, 7, label_days=6))
 
 
 def test_simulate__other_parameters_are_refused(client: Client, lake: Path) -> None:

@@ -177,7 +177,10 @@ def test_finish_run__sweeps_what_a_killed_worker_left_at_any_depth(tmp_path):
 def test_verify_run__finds_a_file_that_the_manifest_does_not_list(run, name):
     (run.path / name).parent.mkdir(exist_ok=True)
     (run.path / name).touch()
-    with pytest.raises(DamagedStore, match=f"{name} is not in the manifest of its run; make it again with --rebuild"):
+    with pytest.raises(
+        DamagedStore,
+        match=f"{name} is not in the manifest of its run; make it again with `ammrank nightly SITE",
+    ):
         verify_run(run.path)
 
 

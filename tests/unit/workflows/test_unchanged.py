@@ -1,0 +1,137 @@
+"""Recognise a night that was run before, on hand-made sites: no cluster, no stage."""
+
+import datetime as dt
+import json
+import os
+
+import pytest
+
+from ammrank_dask.storage.site.run_log import write_attempt
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
+
+DATE = dt.date(2026, 3, 2)
+BEFORE = DATE - dt.timedelta(1)
+FILES = {
+    "lake/events/date=2026-03-01/a.parquet": b"first",
+    "lake/events/date=2026-03-02/a.parquet": b"second",
+    "lake/users.parquet": b"users",
+    "lake/taxonomy.csv": b"category,parent\n",
+    "out.txt": b"17\n",
+}
+CONFIG = {
+    "lake": {"events": "lake/events", "users": "lake/users.parquet", "taxonomy": "lake/taxonomy.csv"},
+    "score": {"suppress": "out.txt"},
+}
+
+
+def config_of(**changes):
+    return check_config({**CONFIG, **changes}, "test")
+
+
+def write(path, data):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site of two published nights, as far as their records and the sizes of their results tell."""
+    for name, data in FILES.items():
+        write(tmp_path / name, data)
+    site = Site(tmp_path)
+    for date in (BEFORE, DATE):
+        head = site.run("state", date, "abc")
+        quals = site.qualifications_folder(date)
+        write(head / "manifest.json", b"{}")
+        write(head / "part-00000.zarr" / "cell", b"0123456789")
+        write(quals / "manifest.json", b"{}")
+        runs = {"head": head, "qualifications": quals}
+        site.publish(date, runs)
+        attempt = {
+            "date": str(date),
+            "started": "2026-03-03T00:00:00",
+            "status": "done",
+            "facts": {"users": 3, "published": True},
+            "inputs": digest_inputs(site, config_of(), date),
+            "runs": {role: site.relative(path) for role, path in runs.items()},
+            "bytes": {"head": 12, "qualifications": 2},
+        }
+        write_attempt(site.run_folder(date), attempt)
+    return site
+
+
+def test_find_unchanged__the_published_night(site):
+    assert find_unchanged(site, config_of(), DATE) == {"users": 3, "published": True, "unchanged": True}
+
+
+def test_find_unchanged__an_earlier_night_needs_its_results_only(site):
+    os.unlink(site.run("state", BEFORE, "abc") / "manifest.json")  # what is pruned after the next night
+    assert find_unchanged(site, config_of(), BEFORE) == {"users": 3, "published": False, "unchanged": True}
+
+
+def test_find_unchanged__a_night_never_run(site):
+    assert find_unchanged(site, config_of(), DATE + dt.timedelta(1)) is None
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_find_unchanged__an_input_of_other_bytes(site, name):
+    write(site.path / name, FILES[name] + b"more")
+    assert find_unchanged(site, config_of(), DATE) is None
+
+
+def test_find_unchanged__an_input_written_again_later(site):
+    path = site.path / "lake/events/date=2026-03-01/a.parquet"
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert find_unchanged(site, config_of(), DATE) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["lake/events/date=2026-03-02/b.parquet", "lake/events/date=2026-02-28/a.parquet", "forgotten.json"]
+)
+def test_find_unchanged__a_new_input(site, name):
+    write(site.path / name, b"new")
+    assert find_unchanged(site, config_of(), DATE) is None
+
+
+def test_find_unchanged__days_after_the_date_are_no_input(site):
+    write(site.path / "lake/events/date=2026-03-03/a.parquet", b"third")
+    assert find_unchanged(site, config_of(), DATE) is not None
+
+
+def test_find_unchanged__another_setting(site):
+    assert find_unchanged(site, config_of(alpha=0.5), DATE) is None
+
+
+@pytest.mark.parametrize("name", ["part-00000.zarr/cell", "manifest.json"])
+def test_find_unchanged__a_result_that_is_not_whole(site, name):
+    os.unlink(site.run("state", DATE, "abc") / name)
+    assert find_unchanged(site, config_of(), DATE) is None
+
+
+def test_find_unchanged__a_report_without_its_checksums(site):
+    path = site.run_folder(DATE) / "run.json"
+    record = json.loads(path.read_text())
+    record["runs"]["report"] = site.relative(site.report_folder(DATE))
+    path.write_text(json.dumps(record))
+    current = json.loads((site.path / "CURRENT").read_text())
+    current["runs"]["report"] = record["runs"]["report"]
+    (site.path / "CURRENT").write_text(json.dumps(current))
+    assert find_unchanged(site, config_of(), DATE) is None
+
+
+@pytest.mark.parametrize("change", [{"status": "failed"}, {"inputs": "other"}, {"runs": {"head": "state/other"}}])
+def test_find_unchanged__a_record_of_something_else(site, change):
+    path = site.run_folder(DATE) / "run.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **change}))
+    assert find_unchanged(site, config_of(), DATE) is None
+
+
+def test_find_unchanged__a_record_of_an_earlier_version(site):
+    path = site.run_folder(DATE) / "run.json"
+    record = json.loads(path.read_text())
+    for key in ("inputs", "runs"):
+        del record[key]
+    path.write_text(json.dumps(record))
+    assert find_unchanged(site, config_of(), DATE) is None
