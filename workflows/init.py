@@ -70,8 +70,8 @@ def command(
     _print_facts({**found.facts, "config": str(place.config_path), "next": command_to_type}, as_json)
 
 
-def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
-    click.echo(json.dumps(facts, sort_keys=True) if as_json else "\n".join(describe(facts)))
+def _print_facts(findings: Mapping[str, Any], as_json: bool) -> None:
+    click.echo(json.dumps(findings, sort_keys=True) if as_json else "\n".join(describe(findings)))
 
 
 if __name__ == "__main__":

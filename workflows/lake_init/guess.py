@@ -220,26 +220,26 @@ def _guess_column(schema: pa.Schema, role: str, taken: set[str]) -> str | None:
     return times[0] if role == TIMESTAMP and len(times) == 1 else None
 
 
-def _fits(role: str, found: pa.DataType) -> bool:
-    if pa.types.is_dictionary(found):
-        found = found.value_type
-    if pa.types.is_null(found):
+def _fits(role: str, data_type: pa.DataType) -> bool:
+    if pa.types.is_dictionary(data_type):
+        data_type = data_type.value_type
+    if pa.types.is_null(data_type):
         return role in (CATEGORY, AGE, GENDER)
     if role == TIMESTAMP:
-        return pa.types.is_timestamp(found) or pa.types.is_integer(found)
+        return pa.types.is_timestamp(data_type) or pa.types.is_integer(data_type)
     if role == USER_ID:
-        return pa.types.is_integer(found) or is_string(found)
+        return pa.types.is_integer(data_type) or is_string(data_type)
     if role == AGE:
-        return pa.types.is_integer(found) or pa.types.is_floating(found)
-    return is_string(found)
+        return pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
+    return is_string(data_type)
 
 
 def _plain(text: str) -> str:
     return re.sub(r"[\W_]", "", text.casefold())
 
 
-def _singular(spelling: str, known: Mapping[str, str]) -> str:
-    return spelling if spelling in known else spelling.removesuffix("s")
+def _singular(spelling: str, spellings: Mapping[str, str]) -> str:
+    return spelling if spelling in spellings else spelling.removesuffix("s")
 
 
 def _by_meaning(counts: Mapping[str, int], meant: Mapping[str, str], order: Sequence[str]) -> Guessed:

@@ -216,8 +216,8 @@ def _list_event_files(places: Places, remarks: Remarks) -> dict[dt.date, list[Pa
     return days
 
 
-def _files_of(place: Path) -> list[Path]:
-    return list_files(place) if place.is_dir() else [place]
+def _files_of(path: Path) -> list[Path]:
+    return list_files(path) if path.is_dir() else [path]
 
 
 def _lake_config(places: Places, site: Path, *, with_users: bool) -> Lake:
@@ -381,10 +381,10 @@ def _count_clickers(
     )
 
 
-def _sum_by(survey: EventSurvey, place: int) -> Counter[str | None]:
+def _sum_by(survey: EventSurvey, position: int) -> Counter[str | None]:
     counts: Counter[str | None] = Counter()
     for pair, count in survey.events.items():
-        counts[pair[place]] += count
+        counts[pair[position]] += count
     return counts
 
 

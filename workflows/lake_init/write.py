@@ -25,12 +25,12 @@ def refuse_existing(site: Site, places: Places, force: bool) -> None:
             raise BadInput(f"{path} exists; --force replaces it")
 
 
-def no_clicks(facts: Mapping[str, Any]) -> BadInput:
-    if not facts["categories"]["ranked"]:
+def no_clicks(findings: Mapping[str, Any]) -> BadInput:
+    if not findings["categories"]["ranked"]:
         return BadInput("no event has a category; name the column with --column category=NAME")
-    values = name_some([repr(value) for value, _ in facts["groups_not_mapped"]["top"]]) or "none left"
+    values = name_some([repr(value) for value, _ in findings["groups_not_mapped"]["top"]]) or "none left"
     return BadInput(
-        f"no value of {facts['columns']['group']!r} is known to mean ad clicks (adc), of which rankings are made;"
+        f"no value of {findings['columns']['group']!r} is known to mean ad clicks (adc), of which rankings are made;"
         f" pass --group adc=VALUE, one of {values}"
     )
 

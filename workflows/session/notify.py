@@ -41,7 +41,7 @@ def announce(site: Path, date: dt.date) -> Iterator[dict[str, Any]]:
     _call(notify.on_success, {"site": str(site), "date": facts.get("date", str(date)), **told})
 
 
-def _call(command: str | None, told: dict[str, Any]) -> None:
+def _call(command: str | None, notice: dict[str, Any]) -> None:
     if command is None or not command.strip():
         return
     names = {
@@ -50,18 +50,18 @@ def _call(command: str | None, told: dict[str, Any]) -> None:
         "AMMRANK_STATUS": "status",
         "AMMRANK_EXIT_CODE": "exit_code",
     }
-    environment = {**os.environ, **{name: str(told[key]) for name, key in names.items()}}
+    environment = {**os.environ, **{name: str(notice[key]) for name, key in names.items()}}
     try:
         done = subprocess.run(
             shlex.split(command),
-            input=json.dumps(told, sort_keys=True, default=str),
+            input=json.dumps(notice, sort_keys=True, default=str),
             text=True,
             env=environment,
             timeout=SECONDS_ALLOWED,
             check=False,
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        logger.warning("the command of notify.on_%s did not run: %s", told["status"], error)
+        logger.warning("the command of notify.on_%s did not run: %s", notice["status"], error)
         return
     if done.returncode:
-        logger.warning("the command of notify.on_%s ended with %d", told["status"], done.returncode)
+        logger.warning("the command of notify.on_%s ended with %d", notice["status"], done.returncode)

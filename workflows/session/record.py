@@ -69,10 +69,10 @@ class NightRecord:
         logger.info("stage %s took %.1f s", name, seconds)
         self._write()
 
-    def finish(self, facts: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
+    def finish(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
         """Say what the night came to, what it wrote, and the digest of what it read."""
         self.attempt |= {
-            "facts": dict(facts),
+            "facts": dict(outcome),
             "inputs": inputs,
             "runs": {role: self.site.relative(path) for role, path in sorted(roles.items())},
             "bytes": {role: bytes_below(path) for role, path in sorted(roles.items())},

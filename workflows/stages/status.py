@@ -79,16 +79,16 @@ def _days_to_come(site: Site, config: Config, current: Current | None, today: dt
     return [str(day) for day in span if day in days], [str(day) for day in span if day not in days]
 
 
-def describe_for_people(facts: dict[str, Any]) -> dict[str, Any]:
-    """Return the facts as short texts."""
-    shown = {**facts, "published": facts["published"] or "nothing yet"}
-    if facts["nights_behind"] is None:
+def describe_for_people(description: dict[str, Any]) -> dict[str, Any]:
+    """Return the description as short texts."""
+    shown = {**description, "published": description["published"] or "nothing yet"}
+    if description["nights_behind"] is None:
         shown = {key: value for key, value in shown.items() if key not in ("nights_behind", "whole")}
-    for key in {"days_waiting", "days_missing"} & set(facts):
-        shown[key] = _shorten(facts[key])
-    if "has" in facts:
-        shown["has"] = ", ".join(facts["has"])
-    last = facts["last_run"]
+    for key in {"days_waiting", "days_missing"} & set(description):
+        shown[key] = _shorten(description[key])
+    if "has" in description:
+        shown["has"] = ", ".join(description["has"])
+    last = description["last_run"]
     if last is None:
         shown["last_run"] = "none"
     else:
@@ -97,7 +97,7 @@ def describe_for_people(facts: dict[str, Any]) -> dict[str, Any]:
             shown["last_run"] += f", {last['seconds']:.0f} s"
         if "error" in last:
             shown["last_run"] += f": {last['error']['message']}"
-    shown["free_bytes"] = f"{facts['free_bytes'] / 2**30:.1f} GiB ({facts['free_share']:.0%})"
+    shown["free_bytes"] = f"{description['free_bytes'] / 2**30:.1f} GiB ({description['free_share']:.0%})"
     shown["free_space"] = shown.pop("free_bytes")
     del shown["free_share"]
     return {key.replace("_", " "): value for key, value in shown.items()}
