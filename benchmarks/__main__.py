@@ -45,6 +45,7 @@ BENCHMARKS = {
     "safety": safety.compare_safety,
     "scale": scale.run_scale,
     "score": scoring.compare_score,
+    "score-plus": scoring.compare_score_plus,
     "score-million": scoring.score_million,
     "epoch": training.compare_epoch,
     "shards": training.compare_shards,

@@ -14,7 +14,9 @@ from threadpoolctl import threadpool_limits
 
 from ammrank_dask.features.store import Features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.plus_basis import RankingCounts, make_basis
 from ammrank_dask.scoring.score import ScoreSettings, finish_qualifications, score, write_qualifications
 from benchmarks.measure import best_of, cluster, describe_machine, worker_facts
 
@@ -65,6 +67,59 @@ def compare_score(work: Path, *, users: int = 200_000) -> None:
     }
     print(f"  users a second, stage / kernel                     {_row(rates['stage'])} (bar 0.4, goal 0.6)")
     print(f"  the same by CPU time of the worker alone           {_row(rates['cpu'])}")
+
+
+def compare_score_plus(work: Path, *, users: int = 100_000) -> None:
+    """Print what a user costs the scoring stage with AMM-rank and with AMM-rank-plus of one or three clusterings."""
+    rng = np.random.default_rng(0)
+    features = make_features(work / "score-plus-features", rng, users)
+    part = features.partition(0, normalize=False).X
+    models: dict[str, AMMRank | AMMRankPlus] = {
+        "amm-rank": make_model(rng),
+        "amm-rank-plus, 1 clustering": make_plus(rng, part, 1),
+        "amm-rank-plus, 3 clusterings": make_plus(rng, part, 3),
+    }
+    stage = {name: float("inf") for name in models}
+    kernel = dict(stage)
+    few = part[:4_000]
+    with cluster(1) as client, threadpool_limits(1):
+        for turn in range(6):  # in turns, so that all meet the same noise; the first compiles
+            for name, model in models.items():
+                started = time.perf_counter()
+                score(client, model, features, work / "score-plus-quals", k=K)
+                seconds = (time.perf_counter() - started) / users
+                shutil.rmtree(work / "score-plus-quals")
+                if turn:
+                    stage[name] = min(stage[name], seconds)
+                    panels = model.panels()
+                    spent = best_of(5, lambda panels=panels: top_categories(few, panels, K))  # type: ignore[misc]
+                    kernel[name] = min(kernel[name], spent / few.shape[0])
+    print(f"\nscoring stage, {users:,} users, {VALUES} values, {PLANES} planes, one worker; {describe_machine()}")
+    for name in models:
+        ratio = stage[name] / stage["amm-rank"]
+        times = f"stage {stage[name] * 1e6:6.2f}, kernel {kernel[name] * 1e6:6.2f} µs a user"
+        print(f"  {name:30} {times}, {ratio:5.2f} times amm-rank's stage")
+    print("  bars: 1.6 times with one clustering, 2.2 times with three")
+
+
+def make_plus(rng: np.random.Generator, rows: sp.csr_matrix, n_clusterings: int) -> AMMRankPlus:
+    """Return a model of random planes over rows, own columns and 200 centres a clustering."""
+    own = np.arange(COLUMNS // CATEGORIES * CATEGORIES).reshape(-1, CATEGORIES)
+    model = AMMRankPlus(
+        n_categories=CATEGORIES, own_columns=own, own_groups=np.arange(len(own)) // 2, n_clusterings=n_clusterings,
+        n_centers=200,
+    )  # fmt: skip
+    clicks = rng.integers(1, 1000, CATEGORIES)
+    counts = RankingCounts(2_000, clicks, np.zeros(CATEGORIES), 0)
+    basis = make_basis(counts, rows[:4_000], model.own_term(COLUMNS, CATEGORIES), **model.basis_options())
+    plane_category = np.sort(np.arange(PLANES) % CATEGORIES).astype(np.int32)
+    weights = rng.standard_normal((basis.n_columns + 1, PLANES)).astype(np.float32)
+    shape = basis.own.weights.shape
+    model.set_planes(
+        basis, weights, plane_category, rng.standard_normal(shape), n_steps=1, squares=np.ones(basis.n_columns + 1),
+        own_squares=np.ones(shape),
+    )  # fmt: skip
+    return model
 
 
 def _row(values: Iterable[float]) -> str:

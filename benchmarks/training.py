@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +20,12 @@ from threadpoolctl import threadpool_limits
 
 from ammrank_dask.features.store import Features, open_features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_sums import PlaneSums, train_block
+from ammrank_dask.model.plus_basis import count_rankings, make_basis
+from ammrank_dask.model.plus_rows import prepare_plus_rows
+from ammrank_dask.model.plus_sums import PlusState, train_plus_block
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, split_of
@@ -44,15 +49,38 @@ def compare_epoch(
     train_block(planes, X, rankings, order, **options)
     n_planes = int(planes.n_planes.sum())
     dense, weights = X.toarray(), planes.weights(1e-3)[:columns].copy()
+    train_plus, rows_plus = prepare_plus(X, rankings, categories)
     with threadpool_limits(1):
-        best = [float("inf"), float("inf")]
-        for _ in range(4):  # in turns, so that both meet the same noise
+        best = [float("inf")] * 3
+        for _ in range(4):  # in turns, so that all meet the same noise
             best[0] = min(best[0], best_of(2, lambda: dense @ weights))
             best[1] = min(best[1], best_of(1, lambda: train_block(planes, X, rankings, order, **options)))
+            best[2] = min(best[2], best_of(1, lambda: train_plus(order)))
     print(f"\none epoch, {users:,} users, {values} values, {n_planes} planes, one core; {describe_machine()}")
     print(f"  sgemm of the dense rows with the planes   {best[0] / users * 1e6:6.2f} µs a user")
     print(f"  training, one epoch                       {best[1] / users * 1e6:6.2f} µs a user")
     print(f"  training / sgemm                          {best[1] / best[0]:6.2f} (bar 3)")
+    print(f"  amm-rank-plus, one epoch, {rows_plus:5.1f} values     {best[2] / users * 1e6:6.2f} µs a user")
+    print(f"  amm-rank-plus / amm-rank                  {best[2] / best[1]:6.2f} (bar 2.2)")
+
+
+def prepare_plus(
+    X: sp.csr_matrix, rankings: np.ndarray, categories: int
+) -> tuple[Callable[[np.ndarray], float], float]:
+    """Return an epoch of AMM-rank-plus on rows with prepared memberships, five planes a category, and their values."""
+    own = np.arange(X.shape[1] // categories * categories).reshape(-1, categories)
+    groups = np.arange(len(own)) // 2
+    model = AMMRankPlus(n_categories=categories, own_columns=own, own_groups=groups, clickers_per_plane=1)
+    counts = count_rankings(rankings, categories)
+    basis = make_basis(counts, X[:10_000], model.own_term(X.shape[1], categories), **model.basis_options())
+    rows = prepare_plus_rows(X, basis.memberships.kernel_form(), basis.own.cells(basis.n_columns))
+    state, options = PlusState.empty(basis), model.block_options(basis)
+
+    def train_epoch(order: np.ndarray) -> float:
+        return train_plus_block(state, rows, rankings, order, **options)
+
+    train_epoch(np.arange(len(rows)))
+    return train_epoch, len(rows.data) / len(rows)
 
 
 def compare_shards(work: Path, *, users: int = 532_000, days: int = 60, epochs: int = 4) -> None:

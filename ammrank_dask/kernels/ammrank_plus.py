@@ -12,6 +12,9 @@ _DENSE_SHARE = 0.1
 _LOWEST_EXPONENT = np.float32(-80.0)
 # Eight factors of e^-80 on top of it are still above the least float64.
 _SMALL_PRODUCT = 1e-20
+_NEXT_TO_NOTHING = 1e-200
+# Sums of float32 do not feel such a push, and the denormal products it makes take a hundred times as long.
+_SMALL_PUSH = np.float32(1e-20)
 
 
 class PlusBlock(NamedTuple):
@@ -85,7 +88,14 @@ def train_plus_rows(block, order, rule, step, state):
     longest = 0
     for row in range(block.indptr.shape[0] - 1):
         longest = max(longest, block.indptr[row + 1] - block.indptr[row])
+    data, indices, squares = block.data, block.indices, state.squares
+    slowness = 1.0 / rule.rate
     scaled = np.zeros(longest, np.float32)
+    values = np.zeros(longest, np.float32)
+    met = np.zeros(longest, np.float64)
+    own_cells = np.zeros((longest, 3), np.int64)
+    own_values = np.zeros((longest, 2), np.float32)
+    n_own = 0
     features = np.zeros(longest, np.uintp)
     plane_score = np.zeros(capacity, np.float32)
     plane_push = np.zeros(capacity, np.float32)
@@ -114,11 +124,14 @@ def train_plus_rows(block, order, rule, step, state):
         start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
         length = stop - start
         decay = rule.regularization * step
+        # Gathered first: the roots and quotients of a row are then computed side by side.
         for cell in range(length):
-            feature = np.uintp(block.indices[start + cell])
-            features[cell] = feature
-            scaled[cell] = block.data[start + cell] / np.float32(decay + np.sqrt(state.squares[feature]) / rule.rate)
-        constant = rule.bias / (decay + np.sqrt(state.squares[bias_row]) / rule.rate)
+            features[cell] = np.uintp(indices[start + cell])
+            values[cell] = data[start + cell]
+            met[cell] = squares[features[cell]]
+        for cell in range(length):
+            scaled[cell] = np.float32(values[cell] / (decay + np.sqrt(met[cell]) * slowness))
+        constant = rule.bias / (decay + np.sqrt(squares[bias_row]) * slowness)
         add_products(scaled, features, np.uintp(0), length, sums, constant, n_total, plane_score)
 
         for category in range(n_categories):
@@ -133,7 +146,8 @@ def train_plus_rows(block, order, rule, step, state):
                 score[owner] = plane_score[plane]
                 best_plane[owner] = plane
         if has_own:
-            _add_own(block, row, rule, own_weight, own)
+            n_own = _find_own(block, row, rule.own_kind, rule.own_category, rule.own_group, own_cells, own_values)
+            _add_own(own_cells, own_values, n_own, own_weight, own)
         top = np.float32(-np.inf)
         for category in range(n_categories):
             score[category] += own[category]
@@ -148,7 +162,8 @@ def train_plus_rows(block, order, rule, step, state):
         share = np.float32(1.0 / n_pairs)
         for category in range(n_categories):
             push[category] *= share
-            if push[category] == nothing:
+            if abs(push[category]) < _SMALL_PUSH:
+                push[category] = nothing
                 continue
             winner = best_plane[category]
             if winner < 0:
@@ -163,15 +178,15 @@ def train_plus_rows(block, order, rule, step, state):
             pushed[n_pushed] = np.uintp(winner)
             n_pushed += 1
         if n_pushed > 0:
-            _add_row(block.data, start, features[:length], rule.bias, plane_push, pushed[:n_pushed], n_total, sums)
+            _add_row(values, features, length, rule.bias, plane_push, pushed, n_pushed, n_total, sums)
             for place in range(n_pushed):
                 plane_push[pushed[place]] = nothing
             for cell in range(length):
-                value = np.float64(block.data[start + cell])
-                state.squares[features[cell]] += value * value * reached
-            state.squares[bias_row] += rule.bias * rule.bias * reached
+                value = np.float64(values[cell])
+                squares[features[cell]] += value * value * reached
+            squares[bias_row] += rule.bias * rule.bias * reached
         if has_own:
-            _push_own(block, row, rule, push, own_gradient, state.own_sums, state.own_squares)
+            _push_own(own_cells, own_values, n_own, push, own_gradient, state.own_sums, state.own_squares)
             weigh_own(state.own_sums, state.own_squares, rule.rate, own_weight)
         step += 1
     return order.shape[0], step, loss
@@ -194,19 +209,39 @@ def weigh_own(own_sums, own_squares, rate, out_weight):
     """Write the own weights η Σ G / √(Σ G²), 0 where there was no gradient."""
     for kind in range(own_sums.shape[0]):
         for place in range(own_sums.shape[1]):
-            square = own_squares[kind, place]
-            out_weight[kind, place] = rate * own_sums[kind, place] / np.sqrt(square) if square > 0 else 0.0
+            # Where no gradient was, the sum is 0 too, and 0 divided by next to nothing is 0.
+            square = own_squares[kind, place] + _NEXT_TO_NOTHING
+            out_weight[kind, place] = rate * own_sums[kind, place] / np.sqrt(square)
 
 
 @kernel
-def _add_own(block, row, rule, own_weight, out_score):
-    """Add the own term of one row to the score of each category."""
+def _find_own(block, row, own_kind, own_category, own_group, out_cells, out_values):
+    """Write kind, category and lower knot of the own cells of one row, their linear values and shares of the next knot.
+
+    Without a hat the knot is -1. Returned is the number of own cells.
+    """
+    count = 0
     for cell in range(np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])):
         column = np.uintp(block.indices[cell])
-        kind = rule.own_kind[column]
+        kind = own_kind[column]
         if kind >= 0:
-            linear = block.data[cell] * block.own_scale[row, rule.own_group[kind]]
-            out_score[rule.own_category[column]] += own_value(own_weight, kind, linear, block.knot[cell])
+            knot = block.knot[cell]
+            lower = np.int64(knot)
+            out_cells[count, 0] = kind
+            out_cells[count, 1] = own_category[column]
+            out_cells[count, 2] = lower
+            out_values[count, 0] = block.data[cell] * block.own_scale[row, own_group[kind]]
+            out_values[count, 1] = knot - np.float32(lower)
+            count += 1
+    return count
+
+
+@kernel
+def _add_own(cells, values, n_own, own_weight, out_score):
+    """Add the own term of one row to the score of each category."""
+    for cell in range(n_own):
+        knot = np.float32(cells[cell, 2]) + values[cell, 1]
+        out_score[cells[cell, 1]] += own_value(own_weight, cells[cell, 0], values[cell, 0], knot)
 
 
 @kernel
@@ -222,20 +257,16 @@ def own_value(own_weight, kind, linear, knot):
 
 
 @kernel
-def _push_own(block, row, rule, push, gradient, own_sums, own_squares):
+def _push_own(cells, values, n_own, push, gradient, own_sums, own_squares):
     """Add the gradients of one row to the sums of the own weights; `gradient` is work space, 0 before and after."""
-    for cell in range(np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])):
-        column = np.uintp(block.indices[cell])
-        kind = rule.own_kind[column]
-        if kind >= 0:
-            pushed = push[rule.own_category[column]]
-            gradient[kind, 0] += pushed * (block.data[cell] * block.own_scale[row, rule.own_group[kind]])
-            knot = block.knot[cell]
-            if knot >= 0:
-                place = np.int64(knot)
-                share = knot - np.float32(place)
-                gradient[kind, place + 1] += HAT_SCALE * pushed * (np.float32(1.0) - share)
-                gradient[kind, place + 2] += HAT_SCALE * pushed * share
+    for cell in range(n_own):
+        kind, lower = cells[cell, 0], cells[cell, 2]
+        pushed = np.float64(push[cells[cell, 1]])
+        gradient[kind, 0] += pushed * values[cell, 0]
+        if lower >= 0:
+            upper = HAT_SCALE * pushed * values[cell, 1]
+            gradient[kind, lower + 1] += HAT_SCALE * pushed - upper
+            gradient[kind, lower + 2] += upper
     for row_kind in range(own_sums.shape[0]):
         for weight in range(own_sums.shape[1]):
             own_sums[row_kind, weight] += gradient[row_kind, weight]
@@ -291,21 +322,21 @@ def _push_logistic(ranking, tied, strength, rival, right, wrong, push):
 
 
 @kernel
-def _add_row(data, start, features, bias, plane_push, pushed, n_total, sums):
+def _add_row(values, features, length, bias, plane_push, pushed, n_pushed, n_total, sums):
     """Add push · z to the planes `pushed`; `plane_push` is 0 elsewhere. `sums` is changed in place."""
     bias_row = np.uintp(sums.shape[0] - 1)
     constant = np.float32(bias)
-    if pushed.shape[0] < _DENSE_SHARE * n_total:
-        for place in range(pushed.shape[0]):
+    if n_pushed < _DENSE_SHARE * n_total:
+        for place in range(n_pushed):
             sums[bias_row, pushed[place]] += plane_push[pushed[place]] * constant
-        for cell in range(features.shape[0]):
-            feature, value = features[cell], data[start + np.uintp(cell)]
-            for place in range(pushed.shape[0]):
+        for cell in range(length):
+            feature, value = features[cell], values[cell]
+            for place in range(n_pushed):
                 sums[feature, pushed[place]] += plane_push[pushed[place]] * value
     else:
         for plane in range(n_total):
             sums[bias_row, plane] += plane_push[plane] * constant
-        for cell in range(features.shape[0]):
-            feature, value = features[cell], data[start + np.uintp(cell)]
+        for cell in range(length):
+            feature, value = features[cell], values[cell]
             for plane in range(n_total):
                 sums[feature, plane] += plane_push[plane] * value
