@@ -152,7 +152,7 @@ def survey_events(
         batch = files[first : first + FILES_AT_ONCE]
         readings = [(file, columns, one_in) for _, file in batch]
         shifted = _shift(progress, first, len(files))
-        counted = run_tasks(client, "survey-values", count_events, readings, progress=shifted)
+        counted = run_tasks(client, "survey-values", survey_values, readings, progress=shifted)
         for (date, _), (pairs, _) in zip(batch, counted, strict=True):
             events.update(pairs)
             for (group, _), count in pairs.items():
@@ -253,7 +253,7 @@ def sample_times(file: FileFacts, column: str, end: int, late_days: int) -> Time
     return facts
 
 
-def count_events(file: FileFacts, columns: EventColumns, one_in: int) -> tuple[Counter[Pair], np.ndarray]:
+def survey_values(file: FileFacts, columns: EventColumns, one_in: int) -> tuple[Counter[Pair], np.ndarray]:
     """Count the events of every (group, category) of a file, and hash its users.
 
     Returns

@@ -68,20 +68,20 @@ class Rows:
             is_table=self.standardize,
         )  # fmt: skip
 
-    def training(self, fold: int) -> Blocks:
+    def training(self, fold: int) -> FoldBlocks:
         """Return the rows of all other folds."""
         return self._blocks([piece for other in self._others(fold) for piece in (2 * other, 2 * other + 1)])
 
-    def test(self, fold: int) -> Blocks:
+    def test(self, fold: int) -> FoldBlocks:
         """Return the rows of a fold."""
         return self._blocks([2 * fold, 2 * fold + 1])
 
-    def tuning(self, fold: int) -> tuple[Blocks, Blocks]:
+    def tuning(self, fold: int) -> tuple[FoldBlocks, FoldBlocks]:
         """Return the rows to try parameters with, and those to measure them on."""
         folds = [self.n_folds] if self.tuning_fold else self._others(fold)
         return self._blocks([2 * other for other in folds]), self._blocks([2 * other + 1 for other in folds])
 
-    def standardized(self, train: Blocks, test: Blocks) -> tuple[AnyBlocks, AnyBlocks]:
+    def standardized(self, train: FoldBlocks, test: FoldBlocks) -> tuple[AnyBlocks, AnyBlocks]:
         """Return both as methods read them: as they are, or in the standards of the first."""
         if not self.standardize:
             return train, test
@@ -96,14 +96,14 @@ class Rows:
     def _others(self, fold: int) -> list[int]:
         return [other for other in range(self.n_folds) if other != fold]
 
-    def _blocks(self, pieces: Sequence[int]) -> Blocks:
+    def _blocks(self, pieces: Sequence[int]) -> FoldBlocks:
         stretches = []
         for folder in self.folders:
             starts = load_facts(Path(folder))["piece_starts"]
             for piece in pieces:
                 for start in range(starts[piece], starts[piece + 1], BLOCK_ROWS):
                     stretches.append((folder, start, min(start + BLOCK_ROWS, starts[piece + 1])))
-        return Blocks(stretches, normalize=self.normalize)
+        return FoldBlocks(stretches, normalize=self.normalize)
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class UserFacts:
     activity: np.ndarray
 
 
-class Blocks:
+class FoldBlocks:
     """Blocks of (X, rankings, tied); each is read when it is asked for, and kept while there are not too many."""
 
     def __init__(self, stretches: Sequence[tuple[str, int, int]], *, normalize: bool = False) -> None:
@@ -161,7 +161,7 @@ class Blocks:
 class DenseBlocks:
     """The rows of some blocks in memory, dense and standardised: for tables, which are small."""
 
-    def __init__(self, blocks: Blocks, standards: tuple[np.ndarray, np.ndarray] | None = None) -> None:
+    def __init__(self, blocks: FoldBlocks, standards: tuple[np.ndarray, np.ndarray] | None = None) -> None:
         parts = [blocks[i] for i in range(len(blocks))]
         X = np.concatenate([part[0].toarray().astype(np.float64) for part in parts])
         self.rankings, self.tied = (np.concatenate([part[i] for part in parts]) for i in (1, 2))
@@ -197,7 +197,7 @@ def _standards(X: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(varies, deviation, np.inf) * np.sqrt(X.shape[1])
 
 
-AnyBlocks: TypeAlias = Blocks | DenseBlocks
+AnyBlocks: TypeAlias = FoldBlocks | DenseBlocks
 
 
 def prepare_partition(

@@ -13,7 +13,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.demographics import Demographics, describe_users
-from ammrank_dask.features.eligibility import Limits, group_of
+from ammrank_dask.features.eligibility import Eligibility, group_of
 from ammrank_dask.features.store import (
     FeatureColumns,
     csr_arrays,
@@ -109,38 +109,34 @@ def rank_users(clicks: InterestState, n_categories: int) -> tuple[np.ndarray, np
 class FeatureSource:
     """From where one features run is built: `part(i)` is what the task of partition i needs.
 
-    The state at `date` is `base` folded over `days` (none when `base` is of that date). With `label_days`, the days
-    after `date` up to the end of the label window, only users who clicked at least `min_categories` categories in
-    them are kept, with their ranking. Without, users are those of the state, and of `users` if `all_users`. The users
-    of `suppressed`, by partition, are left out; `limits` keeps categories out of the rankings of groups of users.
+    `state` is the interest state of `date`, None for no events. With `label_days`, the days after `date` up to the
+    end of the label window, only users who clicked at least `min_categories` categories in them are kept, with their
+    ranking. Without, users are those of the state, and of `users` if `all_users`. The users of `suppressed`, by
+    partition, are left out; `eligibility` keeps categories out of the rankings of groups of users.
     """
 
     date: dt.date
-    base: Run | None
-    days: tuple[tuple[dt.date, Run | None], ...]
+    state: Run | None
     users: Run | None
     all_users: bool
     label_days: tuple[tuple[dt.date, Run | None], ...] = ()
     min_categories: int = 1
     id_kind: str = "int64"
-    max_age_days: int | None = None
     suppressed: Mapping[int, UserIds] = field(default_factory=dict)
-    limits: Limits = field(default_factory=Limits)
+    eligibility: Eligibility = field(default_factory=Eligibility)
 
     def part(self, partition: int) -> FeaturePart:
         """Return the source of one partition."""
         return FeaturePart(
             self.date,
-            part_of(self.base, partition),
-            parts_of(self.days, partition),
+            part_of(self.state, partition),
             part_of(self.users, partition),
             self.all_users,
             parts_of(self.label_days, partition),
             self.min_categories,
             self.id_kind,
-            self.max_age_days,
             self.suppressed.get(partition, empty_ids(self.id_kind)),
-            self.limits,
+            self.eligibility,
         )
 
 
@@ -149,16 +145,14 @@ class FeaturePart:
     """One partition of a FeatureSource."""
 
     date: dt.date
-    base: PartRef | None
-    days: Sequence[DayPart]
+    state: PartRef | None
     users: PartRef | None
     all_users: bool
     label_days: Sequence[DayPart]
     min_categories: int
     id_kind: str
-    max_age_days: int | None
     suppressed: UserIds
-    limits: Limits
+    eligibility: Eligibility
 
 
 def build_features(
@@ -245,16 +239,9 @@ def build_partition(
 
 
 def _read_state(source: FeaturePart, settings: FeatureSettings) -> InterestState:
-    if not source.days:
-        if source.base is None:
-            return InterestState.empty(source.id_kind, settings.n_cells)
-        return InterestState.from_arrays(source.base.read(STATE))
-    state = InterestState.empty(source.id_kind, settings.n_cells)
-    for _, folded in read_states(
-        source.base, source.days, settings.alpha, source.max_age_days, source.id_kind, settings.n_cells
-    ):
-        state = folded
-    return state.drop_empty_users()
+    if source.state is None:
+        return InterestState.empty(source.id_kind, settings.n_cells)
+    return InterestState.from_arrays(source.state.read(STATE))
 
 
 def _read_clicks(
@@ -266,7 +253,7 @@ def _read_clicks(
     clicks = InterestState.empty(source.id_kind, settings.n_cells)
     for _, state in read_states(None, source.label_days, settings.alpha, None, source.id_kind, settings.n_cells, cells):
         clicks = state
-    allowed = source.limits.allowed(len(settings.categories))
+    allowed = source.eligibility.allowed(len(settings.categories))
     if len(allowed) or len(source.suppressed):
         counts = np.diff(clicks.indptr)
         kept = np.repeat(source.suppressed.positions_of(clicks.user_ids) < 0, counts)

@@ -17,7 +17,7 @@ USER_GROUPS = (*AGE_BUCKETS, UNKNOWN_AGE, *GENDERS, UNKNOWN_GENDER)
 
 
 @dataclass(frozen=True)
-class Limits:
+class Eligibility:
     """What users may hold.
 
     `min_score` is the lowest score that qualifies, None for no limit. `exclude` are category codes that nobody holds,
@@ -43,7 +43,7 @@ class Limits:
         return table.reshape(-1, n_categories)
 
     def filter(self, n_categories: int, age_bucket: np.ndarray, gender: np.ndarray) -> Filter:
-        """Return the limits as the kernel reads them."""
+        """Return the same as the kernel reads it."""
         lowest = -np.inf if self.min_score is None else float(self.min_score)
         return Filter(
             self.allowed(n_categories), group_of(age_bucket, gender), lowest, keep_bare=self.min_score is None
@@ -51,27 +51,27 @@ class Limits:
 
 
 def group_of(age_bucket: np.ndarray, gender: np.ndarray) -> np.ndarray:
-    """Return the row of `Limits.allowed` of each user; -1 is unknown and stands last (uint8)."""
+    """Return the row of `Eligibility.allowed` of each user; -1 is unknown and stands last (uint8)."""
     n_genders = len(GENDERS) + 1
     age = np.where(age_bucket < 0, len(AGE_BUCKETS), age_bucket)
     return (age * n_genders + np.where(gender < 0, len(GENDERS), gender)).astype(np.uint8)
 
 
-def limits_by_name(
+def eligibility_by_name(
     categories: Sequence[str],
     *,
     min_score: float | None = None,
     exclude: Iterable[str] = (),
     exclude_by_group: Mapping[str, Iterable[str]] | None = None,
-) -> Limits:
-    """Return limits from the names of categories and groups of users; a name that is not known is refused."""
+) -> Eligibility:
+    """Return who may hold what, from names of categories and groups of users; an unknown name is refused."""
     by_group = {}
     for group, names in (exclude_by_group or {}).items():
         if group not in USER_GROUPS:
             meant = suggest(group, USER_GROUPS, show=repr, limit=5)
             raise BadInput(f"exclude_by_group: there is no group of users {group!r}; {meant}")
         by_group[group] = _codes_of(names, categories, f"exclude_by_group.{group}")
-    return Limits(min_score, _codes_of(exclude, categories, "exclude"), by_group)
+    return Eligibility(min_score, _codes_of(exclude, categories, "exclude"), by_group)
 
 
 def _codes_of(names: Iterable[str], categories: Sequence[str], where: str) -> frozenset[int]:

@@ -249,19 +249,9 @@ def write_features(
     for partition in range(count):
         rows = np.flatnonzero(home == partition)
         rows = rows[_sorted_order(ids.take(rows))]
-        part = matrix[rows]
-        arrays = {
-            **ids.take(rows).to_arrays(),
-            **csr_arrays(part.indptr, part.indices, part.data, len(columns)),
-            "age_bucket": np.full(len(rows), -1, np.int8),
-            "gender": np.full(len(rows), -1, np.int8),
-        }
+        arrays = _own_arrays(ids.take(rows), matrix[rows])
         if clicks is not None:
-            chosen = clicks[rows]
-            counts = chosen.sum(axis=1)
-            arrays["ranking/indptr"] = np.concatenate([[0], np.cumsum(counts)])
-            arrays["ranking/category"] = codes[rows][chosen].astype(_unsigned(len(names)))
-            arrays["ranking/intensity"] = np.zeros(int(counts.sum()))
+            arrays |= _ranking_arrays(codes[rows], clicks[rows], len(names))
         attributes = csr_attributes(len(rows), len(columns))
         checksums.append(write_part(building, partition, FEATURES, arrays, group_attributes=attributes).checksum)
     finish_features(
@@ -282,6 +272,26 @@ def write_features(
     if building.is_dir():
         remove_run(building)
     return open_features(folder)
+
+
+def _own_arrays(ids: UserIds, rows: sp.csr_matrix) -> dict[str, np.ndarray]:
+    """Return the arrays of a partition whose users have neither age nor gender."""
+    return {
+        **ids.to_arrays(),
+        **csr_arrays(rows.indptr, rows.indices, rows.data, rows.shape[1]),
+        "age_bucket": np.full(len(ids), -1, np.int8),
+        "gender": np.full(len(ids), -1, np.int8),
+    }
+
+
+def _ranking_arrays(codes: np.ndarray, is_ranked: np.ndarray, n_categories: int) -> dict[str, np.ndarray]:
+    """Return the rankings of a partition as it stores them; all intensities are 0."""
+    counts = is_ranked.sum(axis=1)
+    return {
+        "ranking/indptr": np.concatenate([[0], np.cumsum(counts)]),
+        "ranking/category": codes[is_ranked].astype(_unsigned(n_categories)),
+        "ranking/intensity": np.zeros(int(counts.sum())),
+    }
 
 
 def _refuse_other_folder(folder: Path) -> None:

@@ -92,7 +92,7 @@ def raise_row(taste, stock, effect, out_row):
 
 
 @kernel
-def count_clicks(taste, stock, rates, factor, effect, weight, uniforms, out_counts, out_expected):
+def count_simulated_clicks(taste, stock, rates, factor, effect, weight, uniforms, out_counts, out_expected):
     """Write the number of clicks of each user on a day, and add `weight` times their mean to `out_expected`.
 
     taste, stock and out_expected have shape (users, categories).

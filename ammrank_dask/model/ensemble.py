@@ -80,7 +80,9 @@ class AMMRankEnsemble(RankingEstimator):
             rows = np.sort(rng.permutation(n_rows)[: max(1, round(self.sample * n_rows))])
             sampled.append(tuple(part[rows] for part in block))
         if feature_map is not None:
-            feature_map = type(feature_map)(**{**feature_map.get_params(), "seed": map_seed})
+            params = feature_map.get_params()
+            seed_name = "seed" if "seed" in params else "random_state"
+            feature_map = type(feature_map)(**{**params, seed_name: map_seed})
             feature_map.fit(np.concatenate([X for X, *_ in sampled]))
             sampled = [(feature_map.transform(X), *labels) for X, *labels in sampled]
         fitted = type(ranker)(**{**ranker.get_params(), "seed": ranker_seed}).learn_blocks(sampled, n_categories)

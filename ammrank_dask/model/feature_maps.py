@@ -1,16 +1,14 @@
 """Map rows of a table to more features, in which few planes can say more."""
 
-import inspect
 from typing import Any, Protocol, Self
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.base import BaseEstimator
 
 
 class FeatureMap(Protocol):
-    """A map that is fitted to training rows and then applied to any."""
-
-    seed: int
+    """A map that is fitted to training rows and then applied to any; its draw follows `seed` or `random_state`."""
 
     def fit(self, X: np.ndarray) -> Self: ...
 
@@ -19,7 +17,7 @@ class FeatureMap(Protocol):
     def get_params(self, deep: bool = True) -> dict[str, Any]: ...
 
 
-class RandomBins:
+class RandomBins(BaseEstimator):
     """Describe a row by the cell it falls into in each of many random grids.
 
     A grid cuts a few randomly chosen features, in the scale of their training quantiles, into a random number
@@ -41,6 +39,7 @@ class RandomBins:
 
     Examples
     --------
+    >>> import numpy as np
     >>> X = np.random.default_rng(0).random((100, 3))
     >>> RandomBins(n_grids=10).fit(X).transform(X).getnnz(axis=1).max()
     np.int32(10)
@@ -51,10 +50,6 @@ class RandomBins:
         self.depth = depth
         self.n_bins = n_bins
         self.seed = seed
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
     def fit(self, X: np.ndarray) -> Self:
         """Draw the grids and learn quantiles and used cells from training rows (n, d)."""
@@ -74,66 +69,26 @@ class RandomBins:
     def transform(self, X: np.ndarray) -> sp.csr_matrix:
         """Return the cells of each row, (n, number of used cells) CSR float32."""
         column = np.empty((len(X), self.n_grids), np.int32)
-        known = np.empty(column.shape, bool)
+        is_used = np.empty(column.shape, bool)
         n_columns = 0
         for grid, (cells, used) in enumerate(zip(self._cells(X), self.used_, strict=True)):
-            place = np.minimum(np.searchsorted(used, cells), len(used) - 1)
-            known[:, grid] = used[place] == cells
-            column[:, grid] = n_columns + place
+            position = np.minimum(np.searchsorted(used, cells), len(used) - 1)
+            is_used[:, grid] = used[position] == cells
+            column[:, grid] = n_columns + position
             n_columns += len(used)
-        indptr = np.concatenate([[0], np.cumsum(known.sum(axis=1))])
-        indices = column[known]
+        indptr = np.concatenate([[0], np.cumsum(is_used.sum(axis=1))])
+        indices = column[is_used]
         data = np.full(len(indices), 1 / np.sqrt(self.n_grids), np.float32)
         return sp.csr_matrix((data, indices, indptr), shape=(len(X), n_columns))
 
     def _cells(self, X: np.ndarray):  # type: ignore[no-untyped-def]
         """Yield the cell of each row for one grid after the other."""
-        place = np.empty(X.shape)
-        for feature, known in enumerate(self.quantiles_.T):
-            low, high = (np.searchsorted(known, X[:, feature], side) for side in ("left", "right"))
-            place[:, feature] = (low + high) / (2 * len(known))
+        quantile = np.empty(X.shape)
+        for feature, values in enumerate(self.quantiles_.T):
+            low, high = (np.searchsorted(values, X[:, feature], side) for side in ("left", "right"))
+            quantile[:, feature] = (low + high) / (2 * len(values))
         for features, bins, offset in zip(self.features_, self.bins_, self.offset_, strict=True):
             cells = np.zeros(len(X), np.int64)
             for feature, n, shift in zip(features, bins, offset, strict=True):
-                cells = cells * (n + 1) + np.floor(place[:, feature] * n + shift).astype(np.int64)
+                cells = cells * (n + 1) + np.floor(quantile[:, feature] * n + shift).astype(np.int64)
             yield cells
-
-
-class RandomFourier:
-    """Describe a row by cosines of random directions, √(2/D) cos(v·x + b) with v ~ N(0, scale²).
-
-    A linear score of these features is one of a Gaussian kernel of width 1 / scale (Rahimi and Recht, 2007).
-
-    Parameters
-    ----------
-    n_features
-        D.
-    scale
-        Spread of the directions, for rows of norm about 1.
-    seed
-        Decides the directions.
-    """
-
-    def __init__(self, *, n_features: int = 200, scale: float = 2.0, seed: int = 0) -> None:
-        self.n_features = n_features
-        self.scale = scale
-        self.seed = seed
-
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """Return the parameters by name."""
-        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
-
-    def fit(self, X: np.ndarray) -> Self:
-        """Draw the directions for rows (n, d)."""
-        if self.n_features < 1:
-            raise ValueError(f"n_features must be at least 1, got {self.n_features}")
-        if not (np.isfinite(self.scale) and self.scale > 0):
-            raise ValueError(f"scale must be above 0, got {self.scale}")
-        rng = np.random.default_rng(self.seed)
-        self.directions_ = self.scale * rng.standard_normal((X.shape[1], self.n_features))
-        self.phases_ = 2 * np.pi * rng.random(self.n_features)
-        return self
-
-    def transform(self, X: np.ndarray) -> np.ndarray:
-        """Return (n, n_features) float32."""
-        return (np.sqrt(2 / self.n_features) * np.cos(X @ self.directions_ + self.phases_)).astype(np.float32)

@@ -16,7 +16,7 @@ import numpy as np
 REGULARIZATIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 PLANE_LIMITS = (1, 2, 5, 10, 20)
 KEPT = 3
-"""One of so many stays from rung to rung, and gets so many times the rows."""
+"""Each rung keeps 1/KEPT of the settings and trains them on KEPT times as many rows."""
 RUNGS = 3
 GRID_PAIRS = 500
 """Pairs of a user up to which the grids of λ are as printed: some twelve clicked categories out of fifty."""

@@ -166,7 +166,7 @@ def train_block(
     )
     draws = np.zeros((0, 0), np.float32) if clone_draws is None else clone_draws
     n_categories = len(planes.n_planes)
-    weights = rank_weights(rank_weight, rankings.shape[1])
+    weights = weights_of_ranks(rank_weight, rankings.shape[1])
     births = rankings.shape[1] if clone_draws is None else n_categories
     planes.reserve(_room_for(planes, 2 * n_categories, max_planes) + births)
     total = 0.0
@@ -187,7 +187,7 @@ def train_block(
     return float(total)
 
 
-def rank_weights(rank_weight: str | Sequence[float], length: int) -> np.ndarray:
+def weights_of_ranks(rank_weight: str | Sequence[float], length: int) -> np.ndarray:
     """Return ν of the ranks 1 … length, float32."""
     if isinstance(rank_weight, str):
         reciprocal = 1.0 / np.arange(1, length + 1)

@@ -404,7 +404,7 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
         panels = job.load_panels()
         part = read_rows(features, partition, panels, job.variant)
     n_categories, k = len(features.categories), job.settings.k
-    limits = job.settings.limits(features.categories).filter(n_categories, part.age_bucket, part.gender)
+    limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
     with measure("kernel"):
         codes, scores, everything = top_categories(part.X, panels, k, limits, keep_all=bool(job.late))
     users = ScoredUsers(part.user_ids, codes, scores, panels.tie_order)

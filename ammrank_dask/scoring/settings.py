@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from ammrank_dask.features.eligibility import Limits, limits_by_name
+from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
 from ammrank_dask.scoring.exposure_bounds import CAP, FLOOR
 from ammrank_dask.scoring.policies import POLICIES, Policy
 from ammrank_dask.storage.errors import BadInput
@@ -42,11 +42,11 @@ class ScoreSettings:
                 raise BadInput(f"policies are {', '.join(POLICIES)}, got {name}")
         if self.n is not None and self.n < 1:
             raise BadInput(f"n must be at least 1, got {self.n}")
-        self.limits(categories)
+        self.eligibility(categories)
 
-    def limits(self, categories: Sequence[str]) -> Limits:
+    def eligibility(self, categories: Sequence[str]) -> Eligibility:
         """Return what users may hold, by category code."""
-        return limits_by_name(
+        return eligibility_by_name(
             categories, min_score=self.min_score, exclude=self.exclude, exclude_by_group=self.exclude_by_group
         )
 

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from ammrank_dask.kernels.simulation import (
     arrange_events,
-    count_clicks,
     count_events,
+    count_simulated_clicks,
     draw_ads,
     draw_browsing,
     draw_clicks,
@@ -71,7 +71,9 @@ def draw_day_clicks(
     effect = np.float32(AD_EFFECT)
     counts = np.empty(len(stock), dtype=np.int32)
     chances = rng.random(len(stock))
-    count_clicks(tastes.taste, stock, tastes.click_rate, factor, effect, weight, chances, counts, out_expected)
+    count_simulated_clicks(
+        tastes.taste, stock, tastes.click_rate, factor, effect, weight, chances, counts, out_expected
+    )
     n_clicks = int(counts.sum())
     users: NDArray[np.int32] = np.empty(n_clicks, dtype=np.int32)
     groups = np.full(n_clicks, GROUPS.index(CLICK_GROUP), dtype=np.int8)

@@ -20,7 +20,7 @@ from ammrank_dask.simulation.day_events import (
     draw_day_clicks,
     settled_stock,
 )
-from ammrank_dask.simulation.users import Demographics, Tastes, draw_demographics, draw_tastes
+from ammrank_dask.simulation.users import SimulatedUsers, Tastes, draw_tastes, draw_users
 from ammrank_dask.simulation.world import Floats, Stream, World, read_world_taxonomy
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake import write as lake_write
@@ -213,8 +213,7 @@ def write_block_users(parameters: SimulationParameters, lake: str) -> None:
     if path.exists():
         return
     blocks = (
-        draw_demographics(parameters.seed, block, *parameters.block_range(block))
-        for block in range(parameters.n_blocks)
+        draw_users(parameters.seed, block, *parameters.block_range(block)) for block in range(parameters.n_blocks)
     )
     rows = ((_id_column(who.user_id, parameters.user_ids), who.known_age, who.known_gender) for who in blocks)
     lake_write.write_users(path, rows)
@@ -229,7 +228,7 @@ def write_block(parameters: SimulationParameters, block: int, lake: str, truth: 
     if truth_written and not missing:
         return lake_write.read_truth_attributes(truth_path)["events"]
     world = World.build(parameters.seed, parameters.days)
-    who = draw_demographics(parameters.seed, block, *parameters.block_range(block))
+    who = draw_users(parameters.seed, block, *parameters.block_range(block))
     tastes = draw_tastes(world, parameters.seed, block, who, activity=parameters.activity)
     ids = _id_column(who.user_id, parameters.user_ids)
     expected = np.zeros_like(tastes.taste)
@@ -264,7 +263,7 @@ def simulate_block(
     world: World,
     parameters: SimulationParameters,
     block: int,
-    who: Demographics,
+    who: SimulatedUsers,
     tastes: Tastes,
     *,
     out_expected: Floats,

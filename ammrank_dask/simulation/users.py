@@ -29,7 +29,7 @@ _ID_BITS = 62
 _ID_MASK = np.uint64(2**_ID_BITS - 1)
 
 
-class Demographics(NamedTuple):
+class SimulatedUsers(NamedTuple):
     """Who the users of a block are; `known_*` is what the lake shows, -1 for unknown."""
 
     user_id: NDArray[np.int64]
@@ -59,7 +59,7 @@ class Tastes(NamedTuple):
     taste: Floats
 
 
-def draw_demographics(seed: int, block: int, first: int, end: int) -> Demographics:
+def draw_users(seed: int, block: int, first: int, end: int) -> SimulatedUsers:
     """Draw who the users of a block are, the ones from number `first` to before `end`."""
     n_users = end - first
     rng = np.random.default_rng([seed, block, Stream.DEMOGRAPHICS])
@@ -70,10 +70,10 @@ def draw_demographics(seed: int, block: int, first: int, end: int) -> Demographi
     known_age = np.where(rng.random(n_users) < UNKNOWN_AGE_SHARE, -1, age).astype(np.int16)
     known_gender = np.where(rng.random(n_users) < UNKNOWN_GENDER_SHARE, -1, gender).astype(np.int8)
     user_id = scramble_user_ids(np.arange(first, end), seed)
-    return Demographics(user_id, age, gender, known_age, known_gender)
+    return SimulatedUsers(user_id, age, gender, known_age, known_gender)
 
 
-def draw_tastes(world: World, seed: int, block: int, who: Demographics, *, activity: float) -> Tastes:
+def draw_tastes(world: World, seed: int, block: int, who: SimulatedUsers, *, activity: float) -> Tastes:
     """Draw what the users of a block do: personas by age and gender, activity, and a taste of their own."""
     n_users = len(who.user_id)
     rng = np.random.default_rng([seed, block, Stream.TASTES])

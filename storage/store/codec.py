@@ -20,9 +20,6 @@ CHUNK_BYTES = 4 << 20
 
 METADATA = "zarr.json"
 
-# Threads inside blosc would fight with the workers' own processes, and forked children deadlock on them.
-blosc.use_threads = False
-
 
 def encode_group(attributes: Mapping[str, Any]) -> bytes:
     """Return the metadata document of a group."""
@@ -34,6 +31,7 @@ def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, byt
     array = np.ascontiguousarray(array)
     if not compressed:
         return _encode_plain(array)
+    _keep_to_one_thread()
     size = array.dtype.itemsize
     rows = max(1, min(len(array), CHUNK_BYTES // (size * _row_items(array.shape))))
     files = {METADATA: _document(_array_metadata(array, rows))}
@@ -58,6 +56,7 @@ def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
     rows = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
     if metadata != _array_metadata(np.empty((0, *shape[1:]), dtype), rows, shape):
         raise ValueError(f"{name} is not laid out as this version writes it")
+    _keep_to_one_thread()
     array = np.empty(shape, dtype)
     tail = "/0" * (len(shape) - 1)
     spare = None
@@ -71,6 +70,11 @@ def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
             blosc.decompress(chunk, spare)
             target[...] = spare[: len(target)]
     return array
+
+
+def _keep_to_one_thread() -> None:
+    """Switch the threads of blosc off: they fight with the workers' own processes, and forked children deadlock."""
+    blosc.use_threads = False
 
 
 def _encode_plain(array: np.ndarray) -> dict[str, bytes]:

@@ -422,13 +422,13 @@ def test_init__clicks_before_the_label_window_do_not_count(init: Init, tmp_path:
     assert json.loads(init("--json").stdout)["users_with_enough_clicks"] == 1
 
 
-def test_count_events__too_many_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_survey_values__too_many_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(survey, "MAX_VALUES", 3)
     path = tmp_path / "a.parquet"
     write_table(path, {"user_id": [1] * 4, "group": ["adc"] * 4, "category": list("abcd")})
     file = survey.look_at_file(str(path), path.name, ("user_id", "group", "category"))
     with pytest.raises(BadInput, match="'category' has too many distinct values to be the category"):
-        survey.count_events(file, survey.EventColumns(), 0)
+        survey.survey_values(file, survey.EventColumns(), 0)
 
 
 def test_guess_columns__names_count_only_with_their_type() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ammrank_dask.features.build import FeatureSource, build_features
-from ammrank_dask.features.eligibility import Limits, limits_by_name
+from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.store.atomic import digest_file, digest_of
@@ -30,7 +30,6 @@ def score_features(night: Night, ingested: Ingested) -> Run:
     source = FeatureSource(
         ingested.date,
         ingested.head,
-        (),
         ingested.users,
         night.config.score.users == "all",
         id_kind=ingested.id_kind,
@@ -64,25 +63,24 @@ def _plan_training(night: Night, ingested: Ingested) -> PlannedFeatures:
     lag_date = ingested.date - dt.timedelta(config.label.days)
     window = [(day, digest) for day, digest in ingested.history if day > lag_date]
     suppressed, suppress_digest = suppressed_users(night, ingested)
-    limits = ranking_limits(config, ingested.taxonomy.categories)
+    eligibility = ranking_eligibility(config, ingested.taxonomy.categories)
     source = FeatureSource(
         lag_date,
         ingested.lag,
-        (),
         ingested.users,
         False,
         label_days=tuple((day, ingested.days[day]) for day, _ in window),
         min_categories=config.label.min_categories,
         id_kind=ingested.id_kind,
         suppressed=suppressed,
-        limits=limits,
+        eligibility=eligibility,
     )
     inputs = {
         "state": ingested.lag.digest,
         "users": ingested.users.digest if ingested.users else None,
         "label_days": [[str(day), digest] for day, digest in window],
         **suppress_digest,
-        **({"exclude_by_group": config.score.exclude_by_group} if limits.exclude_by_group else {}),
+        **({"exclude_by_group": config.score.exclude_by_group} if eligibility.exclude_by_group else {}),
     }
     return _plan(config, ingested, source, inputs)
 
@@ -101,10 +99,10 @@ def suppressed_users(night: Night, ingested: Ingested) -> tuple[dict[int, UserId
     return by_partition, {"suppress": digest_file(path)}
 
 
-def ranking_limits(config: Config, categories: Sequence[str]) -> Limits:
+def ranking_eligibility(config: Config, categories: Sequence[str]) -> Eligibility:
     """Return which categories are kept from groups of users."""
     try:
-        return limits_by_name(categories, exclude_by_group=config.score.exclude_by_group)
+        return eligibility_by_name(categories, exclude_by_group=config.score.exclude_by_group)
     except BadInput as error:
         raise BadInput(f"score.{error}") from None
 

@@ -8,7 +8,7 @@ from examples import PROFILE, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammrank_dask.features.eligibility import UNKNOWN_AGE, Limits, group_of
+from ammrank_dask.features.eligibility import UNKNOWN_AGE, Eligibility, group_of
 from ammrank_dask.kernels.selection import mark_new, order_key, sort_by_category
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import arrange_planes, top_categories
@@ -76,7 +76,7 @@ def test_limits__hold_by_group_and_score():
     panels = arrange_planes(weights, np.array([0, 1, 2]), np.array([3, 2, 1, 0]), 1.0)
     X = sp.csr_matrix((4, 1), dtype=np.float32)
     age_bucket, gender = np.array([0, 3, -1, 0], np.int8), np.array([0, 1, -1, -1], np.int8)
-    limits = Limits(
+    limits = Eligibility(
         exclude=frozenset({2}),
         exclude_by_group={"13-17": frozenset({0}), "male": frozenset({3}), UNKNOWN_AGE: frozenset({1, 3})},
     )
@@ -86,9 +86,9 @@ def test_limits__hold_by_group_and_score():
     assert scores[0].tolist() == [2.0, -np.inf, -np.inf]
     assert everything[2].tolist() == [-np.inf] * 4
     assert everything[0].tolist() == [-np.inf, 3.0, 3.0, -np.inf]
-    strict = Limits(min_score=2.0).filter(4, age_bucket, gender)
+    strict = Eligibility(min_score=2.0).filter(4, age_bucket, gender)
     assert top_categories(X, panels, 4, strict)[0].tolist() == [[0, 1, -1, -1]] * 4
-    nothing = Limits(min_score=9.0).filter(4, age_bucket, gender)
+    nothing = Eligibility(min_score=9.0).filter(4, age_bucket, gender)
     assert top_categories(X, panels, 4, nothing)[0].tolist() == [[-1] * 4] * 4
 
 

@@ -16,7 +16,7 @@ import zarr
 from distributed import Client
 
 from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, simulate, simulate_block
-from ammrank_dask.simulation.users import draw_demographics, draw_tastes, scramble_user_ids
+from ammrank_dask.simulation.users import draw_tastes, draw_users, scramble_user_ids
 from ammrank_dask.simulation.world import World, read_world_taxonomy
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS
@@ -163,7 +163,7 @@ def test_simulate_block__ad_views_raise_clicks() -> None:
     """Compare clicks per unit of taste on days after an ad of the category with those on other days."""
     parameters = SimulationParameters(users=20_000, days=12, seed=2)
     world = World.build(2, 12)
-    who = draw_demographics(2, 0, *parameters.block_range(0))
+    who = draw_users(2, 0, *parameters.block_range(0))
     tastes = draw_tastes(world, 2, 0, who, activity=1.0)
     node_category = np.array(
         [world.categories.index(second) if second in world.categories else -1
