@@ -15,6 +15,8 @@ import numpy as np
 
 REGULARIZATIONS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
 PLANE_LIMITS = (1, 2, 5, 10, 20)
+KAPPAS = (1e-3, 5e-3, 2e-2, 1e-1)
+CLICKERS_PER_PLANE = (300, 60)
 KEPT = 3
 """Each rung keeps 1/KEPT of the settings and trains them on KEPT times as many rows."""
 RUNGS = 3

@@ -24,6 +24,13 @@ MODELS: dict[str, type[RankModel]] = {AMMRank.method: AMMRank, AMMRankPlus.metho
 _PARTS: dict[str, Any] = {"planes": Panels, "own": OwnCells, "centers": Centers}
 
 
+def make_model(kind: str, **parameters: Any) -> RankModel:
+    """Return an unfitted model of a kind."""
+    if kind not in MODELS:
+        raise BadInput(f"model must be one of {', '.join(MODELS)}, got {kind}")
+    return MODELS[kind](**parameters)
+
+
 def load_model(path: str | Path) -> RankModel:
     """Read a model that `save` wrote; what it is the folder says."""
     method = load_arrays(path)[1].get("model")

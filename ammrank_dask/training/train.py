@@ -23,17 +23,17 @@ from distributed import Client
 from ammrank_dask.features.store import Features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.own_term import own_columns_of_names
 from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_basis import RankingCounts
 from ammrank_dask.model.plus_sums import PlusState
-from ammrank_dask.model.saved import MODELS, RankModel
+from ammrank_dask.model.saved import RankModel, make_model
 from ammrank_dask.monitor.events import publish
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
+from ammrank_dask.training.own_parameters import own_parameters
 from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model, write_basis
 from ammrank_dask.training.prepared_rows import TRAIN, load_counts, prepare_rows
 from ammrank_dask.training.round_tasks import (
@@ -79,7 +79,7 @@ def train(
     client: Client,
     features: Features,
     *,
-    model: str = AMMRank.method,
+    model: str = AMMRankPlus.method,
     shards: int = 8,
     rounds_per_epoch: int = 2,
     block_rows: int = 1024,
@@ -115,7 +115,7 @@ def train(
     shards, rounds_per_epoch, block_rows
         Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
     model
-        `amm-rank` or `amm-rank-plus`.
+        `amm-rank-plus`, or `amm-rank`, the paper's method.
     epochs, max_planes, seed
         As in `AMMRank` and `AMMRankPlus`.
     regularization, rank_weight
@@ -139,7 +139,7 @@ def train(
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to train on, found none")
     plan = TrainingPlan(shards, rounds_per_epoch, block_rows, patience)
-    own_parameters: dict[str, dict[str, Any]] = {
+    by_kind: dict[str, dict[str, Any]] = {
         AMMRank.method: {"regularization": regularization, "rank_weight": rank_weight},
         AMMRankPlus.method: {
             "kappa": kappa, "clickers_per_plane": clickers_per_plane, "n_clusterings": n_clusterings,
@@ -147,7 +147,7 @@ def train(
         },
     }  # fmt: skip
     ranker = _make_model(
-        model, own_parameters, features, variant, epochs=epochs, max_planes=max_planes, average=bool(average), seed=seed
+        model, by_kind, features, variant, epochs=epochs, max_planes=max_planes, average=bool(average), seed=seed
     )
     subject = {
         "features": features.run.digest,
@@ -167,26 +167,22 @@ def train(
 
 def _make_model(
     kind: str,
-    own_parameters: Mapping[str, Mapping[str, Any]],
+    by_kind: Mapping[str, Mapping[str, Any]],
     features: Features,
     variant: str | None,
     **shared: Any,
 ) -> RankModel:
     """Return the unfitted model, refusing parameters that are of the other kind."""
-    if kind not in MODELS:
-        raise BadInput(f"model must be one of {', '.join(MODELS)}, got {kind}")
-    for other, parameters in own_parameters.items():
+    for other, parameters in by_kind.items():
         given = [name for name, value in parameters.items() if value is not None]
         if other != kind and given:
             raise BadInput(f"{given[0]} must not be given for {kind}, it is a parameter of {other}; leave it out")
-    chosen = {name: value for name, value in own_parameters[kind].items() if value is not None}
+    chosen = {name: value for name, value in by_kind.get(kind, {}).items() if value is not None}
     if kind == AMMRankPlus.method and "own_columns" not in chosen:
-        own = own_columns_of_names(features.columns_of(variant), features.categories)
-        if own is not None:
-            chosen |= {"own_columns": own[0], "own_groups": own[1]}
+        chosen |= own_parameters(features, variant)
     if "own_columns" in chosen:
         chosen["own_columns"] = np.asarray(chosen["own_columns"]).tolist()
-    ranker = MODELS[kind](**shared, **chosen, n_categories=len(features.categories))
+    ranker = make_model(kind, **shared, **chosen, n_categories=len(features.categories))
     ranker.check_parameters()
     if isinstance(ranker, AMMRankPlus):
         ranker.own_term(features.n_columns(variant), len(features.categories))

@@ -1,4 +1,4 @@
-"""Choose λ and the limit of planes on a sample of the stored users, on the cluster."""
+"""Choose the parameters of a model on a sample of the stored users, on the cluster."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ import scipy.sparse as sp
 from distributed import Client
 
 from ammrank_dask.features.store import Features
-from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.halving import (
+    CLICKERS_PER_PLANE,
+    KAPPAS,
     PLANE_LIMITS,
     REGULARIZATIONS,
     Tuning,
@@ -26,9 +28,11 @@ from ammrank_dask.model.halving import (
     scale_to_pairs,
 )
 from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.model.saved import make_model
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.scratch_arrays import load_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.training.own_parameters import own_parameters
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
 
 logger = logging.getLogger(__name__)
@@ -42,6 +46,9 @@ def tune(
     client: Client,
     features: Features,
     *,
+    model: str = AMMRankPlus.method,
+    kappas: Sequence[float] | None = None,
+    clickers_per_plane: Sequence[int] = CLICKERS_PER_PLANE,
     regularizations: Sequence[float] | None = None,
     plane_limits: Sequence[int] = PLANE_LIMITS,
     shards: int = 8,
@@ -54,7 +61,9 @@ def tune(
     scratch: str | Path | None = None,
     progress: Progress = silent,
 ) -> Tuning:
-    """Return the λ and the limit of planes with the least error on validation users, and the table behind it.
+    """Return the parameters with the least error on validation users, and the table behind them.
+
+    Of amm-rank-plus κ and the clickers a plane needs are chosen, of amm-rank λ and the limit of planes.
 
     Every setting is one task that trains a plain loop on a sample; a third of the settings goes on to three times the
     rows, twice. The sample has the rows that one shard sees in an epoch, 10,000 at least (or all) and `sample_rows` at
@@ -62,9 +71,14 @@ def tune(
 
     Parameters
     ----------
+    model
+        `amm-rank-plus` or `amm-rank`.
+    kappas, clickers_per_plane
+        The values of amm-rank-plus to try, each with each. None: κ from .001 to .1, and on beyond the edge while that
+        is better.
     regularizations, plane_limits
-        The values to try, each with each. None: values of λ that follow the number of pairs a user has, and go on
-        beyond the edge while that is better.
+        Those of amm-rank. None: values of λ that follow the number of pairs a user has, and go on beyond the edge while
+        that is better.
     shards, block_rows, epochs, rank_weight, seed, variant, scratch
         As in `train`, for which the values are chosen.
     sample_rows
@@ -72,27 +86,34 @@ def tune(
     """
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to tune on, found none")
-    for setting in make_grid(regularization=list(regularizations or REGULARIZATIONS), max_planes=list(plane_limits)):
-        AMMRank(**setting, rank_weight=rank_weight, epochs=epochs, seed=seed).check_parameters()
+    is_plus = model == AMMRankPlus.method
+    rest: dict[str, Any] = {"epochs": epochs, "seed": seed, "n_categories": len(features.categories), "average": True}
+    rest |= own_parameters(features, variant) if is_plus else {"rank_weight": rank_weight}
+
+    def grid(values: Sequence[float]) -> list[dict[str, Any]]:
+        if is_plus:
+            return make_grid(kappa=list(values), clickers_per_plane=list(clickers_per_plane))
+        return make_grid(regularization=list(values), max_planes=list(plane_limits))
+
+    given = kappas if is_plus else regularizations
+    for setting in grid(given or (KAPPAS if is_plus else REGULARIZATIONS)):
+        make_model(model, **rest, **setting).check_parameters()
     base = Path(scratch) if scratch is not None else features.path.parent
     folder = base / f".tuning-{uuid.uuid4().hex}"
     try:
-        sample, n_rows = _prepare_sample(client, features, variant, shards, sample_rows, folder, progress)
-        rest: dict[str, Any] = {
-            "epochs": epochs, "rank_weight": rank_weight, "seed": seed, "n_categories": len(features.categories),
-        }  # fmt: skip
+        normalize = False if is_plus else None
+        sample, n_rows = _prepare_sample(client, features, variant, normalize, shards, sample_rows, folder, progress)
 
         def measure(chosen: Sequence[dict[str, Any]], rows: int) -> list[float]:
-            tasks = [(sample, rows, block_rows, {**setting, **rest}) for setting in chosen]
+            tasks = [(sample, rows, block_rows, model, {**setting, **rest}) for setting in chosen]
             stage = f"tune-{rows}"
             return run_tasks(client, stage, measure_setting, tasks, progress=progress, units=[rows] * len(tasks))
 
         task = (sample, n_rows, len(features.categories))
         [(mean_pairs, popularity)] = run_tasks(client, "tune-popularity", measure_popularity, [task], progress=progress)
-        values = scale_to_pairs(REGULARIZATIONS, mean_pairs) if regularizations is None else list(regularizations)
-        settings = make_grid(regularization=values, max_planes=list(plane_limits))
-        widens = ["regularization"] if regularizations is None else []
-        tuning = halve(settings, n_rows, measure, widens=widens, popularity=popularity)
+        values = given or (KAPPAS if is_plus else scale_to_pairs(REGULARIZATIONS, mean_pairs))
+        widens = [] if given else ["kappa" if is_plus else "regularization"]
+        tuning = halve(grid(values), n_rows, measure, widens=widens, popularity=popularity)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     logger.info("tuned on %d rows: %s", n_rows, tuning.best)
@@ -105,6 +126,7 @@ def _prepare_sample(
     client: Client,
     features: Features,
     variant: str | None,
+    normalize: bool | None,
     shards: int,
     sample_rows: int,
     folder: Path,
@@ -119,7 +141,7 @@ def _prepare_sample(
     wanted = sample_rows
     for partition in range(features.n_partitions):
         place = folder / f"rows-{partition:05d}"
-        task = (str(features.path), partition, variant, 1024, place)
+        task = (str(features.path), partition, variant, 1024, place, normalize)
         run_tasks(client, "tune-prepare", prepare_rows, [task], progress=progress)
         folders.append(place)
         found = {name: count + load_facts(place)[name] for name, count in found.items()}
@@ -135,13 +157,13 @@ def _prepare_sample(
     return folders, min(found[TRAIN], wanted)
 
 
-def measure_setting(sample: list[Path], n_rows: int, block_rows: int, parameters: dict[str, Any]) -> float:
+def measure_setting(sample: list[Path], n_rows: int, block_rows: int, kind: str, parameters: dict[str, Any]) -> float:
     """Train on the first rows of the sample and return the disagreement error of its validation users."""
     parts = [PreparedRows(folder, TRAIN).read() for folder in sample]
     X = sp.vstack([part[0] for part in parts], format="csr")[:n_rows]
     rankings = _stack_rankings([part[1] for part in parts])[:n_rows]
     blocks = [(X[i : i + block_rows], rankings[i : i + block_rows]) for i in range(0, X.shape[0], block_rows)]
-    model = AMMRank(**parameters, average=True).fit_blocks(blocks)
+    model = make_model(kind, **parameters).fit_blocks(blocks)
     return _measure_validation(sample, model.decision_function)
 
 

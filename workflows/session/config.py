@@ -97,7 +97,14 @@ class FeaturesConfig(Section):
     min_days: int = Field(7, ge=0, description="days of history before the label window that training needs")
 
 
+OPTIONS_OF = {"amm-rank": ("regularization", "rank_weight"), "amm-rank-plus": ("kappa", "clusterings")}
+"""Keys of `train` that only one model has."""
+
+
 class Train(Section):
+    model: Literal["amm-rank-plus", "amm-rank"] = Field(
+        "amm-rank-plus", description="amm-rank-plus: prior, own term, memberships, planes; amm-rank: the paper's planes"
+    )
     variant: str = Field("adv", description="adv: all columns; no-adv: without ad views")
     shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
     rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
@@ -106,15 +113,45 @@ class Train(Section):
     patience: int | None = Field(
         None, ge=1, description="stop after so many epochs without a better error of held-out users; null: never"
     )
-    regularization: float = Field(1e-3, gt=0, description="lambda")
+    kappa: float | None = Field(
+        None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: 0.005, or as tuned before"
+    )
+    clusterings: int | None = Field(
+        None, ge=0, description="amm-rank-plus: clusterings of the training users; null: 3, 0: no memberships"
+    )
+    regularization: float | None = Field(None, gt=0, description="amm-rank: lambda; null: 1e-3")
     max_planes: int = Field(5, ge=1, description="limit of planes a category")
-    rank_weight: Literal["uniform", "reciprocal"] = Field("uniform", description="weight of a rank in the loss")
+    rank_weight: Literal["uniform", "reciprocal"] | None = Field(
+        None, description="amm-rank: weight of a rank in the loss; null: uniform"
+    )
     average: bool | None = Field(
         None, description="publish the average of the last epochs; null: if held-out users prefer it to the last model"
     )
     warm_start: bool = Field(True, description="begin with the planes of the model before")
     every_nights: int = Field(7, ge=1, description="nights between two trainings")
     seed: int = Field(0, ge=0, description="same seed, same model")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_before(cls, values: Any) -> Any:
+        """Take a section without `model` but with a key of amm-rank, as version 0.1.0 wrote it, for amm-rank."""
+        is_old = isinstance(values, dict) and any(values.get(name) is not None for name in OPTIONS_OF["amm-rank"])
+        return {"model": "amm-rank", **values} if is_old else values
+
+    @model_validator(mode="after")
+    def _options_are_of_the_model(self) -> Train:
+        for model, names in OPTIONS_OF.items():
+            given = [name for name in names if getattr(self, name) is not None]
+            if model != self.model and given:
+                raise ValueError(f"{given[0]} is a key of {model}; remove it, or set model: {model}")
+        return self
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the keywords of `ammrank_dask.train`."""
+        names = {"clusterings": "n_clusterings"}
+        values = self.model_dump(exclude={"every_nights", "warm_start"})
+        optional = {name for options in OPTIONS_OF.values() for name in options}
+        return {names.get(key, key): value for key, value in values.items() if value is not None or key not in optional}
 
 
 class Score(Section):

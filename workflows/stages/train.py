@@ -65,7 +65,7 @@ def train_model(
     from ammrank_dask.training.train import train
 
     site, config = night.site, night.config
-    parameters = config.train.model_dump(exclude={"every_nights", "warm_start"})
+    parameters = config.train.parameters()
     tuning = None
     if tune_first:
         tuning = _tune(night, features)
@@ -115,6 +115,9 @@ def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) 
         logger.warning("the model of %s is of other features; training begins without it", model_date(start))
         return None
     model = load_site_model(start)
+    if model.method != config.train.model:
+        logger.info("the model of %s is of %s; training begins without it", model_date(start), model.method)
+        return None
     if not set(model.categories_ or ()) & set(ingested.taxonomy.categories):
         logger.warning("the model of %s ranks other categories; training begins without it", model_date(start))
         return None
@@ -124,7 +127,8 @@ def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) 
 def _tune(night: Night, features: Run) -> Tuning:
     from ammrank_dask.training.tune import tune
 
-    chosen = {"shards", "block_rows", "epochs", "rank_weight", "seed", "variant"}
-    options = night.config.train.model_dump(include=chosen)
+    chosen = ("model", "shards", "block_rows", "epochs", "rank_weight", "seed", "variant")
+    given = night.config.train.parameters()
+    options = {name: given[name] for name in chosen if name in given}
     opened = open_features(features.path)
     return tune(night.client, opened, scratch=night.site.scratch, progress=night.progress, **options)

@@ -1,6 +1,7 @@
 """Distributed training: one shard is the plain loop, any cluster gives the same bits, a rerun goes on."""
 
 import asyncio
+import functools
 import os
 import signal
 
@@ -14,9 +15,10 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.training.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
-from ammrank_dask.training.train import train
 from ammrank_dask.training.warm_start import planes_of_model
 from ammrank_dask.user_hash import SPLITS, split_of
+
+train = functools.partial(training.train, model=AMMRank.method)
 
 CATEGORIES = [f"c{i}" for i in range(6)]
 

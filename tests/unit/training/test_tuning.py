@@ -121,7 +121,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
         tmp_path / "f", X, np.arange(900), ["place", "one"], rankings, categories=list("abc"), n_partitions=3
     )
     options = {"regularizations": [1e-4, 1e3], "plane_limits": [1, 5], "epochs": 10, "shards": 1, "block_rows": 64}
-    tuning = tune(client, features, **options)
+    tuning = tune(client, features, model="amm-rank", **options)
     assert tuning.best == {"regularization": 1e-4, "max_planes": 5}
     assert len([trial for trial in tuning.trials if trial.rung == 0]) == 4
     assert tuning.beats_popularity
@@ -129,7 +129,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
     ends = (rankings[:, 0] == 0).mean()
     assert tuning.popularity == pytest.approx(ends / 3 + (1 - ends) / 3, abs=0.03)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
-    assert tune(two_processes, features, **options) == tuning
+    assert tune(two_processes, features, model="amm-rank", **options) == tuning
     kept = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
     assert Tuning.from_json(tuning.best, kept, tuning.popularity) == tuning
 
@@ -137,11 +137,24 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
 def test_tune__refuses_features_without_rankings(client, tmp_path):
     features = write_features(tmp_path / "f", np.ones((20, 2)), np.arange(20), ["a", "b"])
     with pytest.raises(BadInput, match="must have rankings to tune on, found none"):
-        tune(client, features)
+        tune(client, features, model="amm-rank")
 
 
 def test_tune__refuses_a_bad_value_before_the_first_task(client, rows, tmp_path):
     X, rankings = rows
     features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings, categories=list("abc"))
     with pytest.raises(ValueError, match="regularization must be above 0, got -1"):
-        tune(client, features, regularizations=[-1.0])
+        tune(client, features, model="amm-rank", regularizations=[-1.0])
+
+
+def test_tune__amm_rank_plus_by_kappa_and_clickers(client, rows, tmp_path):
+    X, rankings = rows
+    features = write_features(tmp_path / "features", X, np.arange(900), ["place", "one"], rankings, normalize=False)
+    tuning = tune(client, features, kappas=[1e-3, 1e6], clickers_per_plane=[60], epochs=10, shards=1)
+    # κ of a million leaves nothing but the prior, and that is popularity.
+    assert tuning.best == {"kappa": 1e-3, "clickers_per_plane": 60}
+    assert tuning.beats_popularity
+    worst = [trial.error for trial in tuning.trials if trial.parameters["kappa"] == 1e6]
+    assert worst[0] == pytest.approx(tuning.popularity, abs=0.02)
+    with pytest.raises(BadInput, match="model must be one of amm-rank, amm-rank-plus, got lr"):
+        tune(client, features, model="lr")

@@ -126,3 +126,36 @@ def test_load_config__says_what_is_wrong_with_the_file(tmp_path, content, senten
 def test_load_config__missing_file_says_how_to_make_one(tmp_path):
     with pytest.raises(BadInput, match=r"there is no config at .*; make one with `ammrank init .* --lake LAKE`"):
         load_config(tmp_path / "ammrank.yaml")
+
+
+def test_train__is_amm_rank_plus_unless_a_key_of_amm_rank_is_set():
+    assert check("train: {epochs: 3}").train.model == "amm-rank-plus"
+    # As version 0.1.0 wrote it: every key, and no model.
+    old = check("train: {regularization: 0.001, rank_weight: uniform, max_planes: 5}").train
+    assert old.model == "amm-rank"
+    assert old.parameters()["regularization"] == 0.001
+    assert "kappa" not in old.parameters()
+
+
+def test_train__parameters_are_those_of_the_model():
+    given = check("train: {kappa: 0.01, clusterings: 1}").train.parameters()
+    assert (given["kappa"], given["n_clusterings"], given["model"]) == (0.01, 1, "amm-rank-plus")
+    assert not {"regularization", "rank_weight", "clusterings", "every_nights", "warm_start"} & set(given)
+    assert "patience" in given
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (
+            "train: {model: amm-rank-plus, regularization: 0.1}",
+            "regularization is a key of amm-rank; remove it, or",
+        ),
+        ("train: {model: amm-rank-plus, rank_weight: uniform}", "rank_weight is a key of amm-rank; remove it, or set"),
+        ("train: {model: amm-rank, kappa: 0.1}", "kappa is a key of amm-rank-plus; remove it, or set model"),
+        ("train: {model: lr}", "train.model: Input should be 'amm-rank-plus' or 'amm-rank', got 'lr'"),
+    ],
+)
+def test_train__refuses_keys_of_the_other_model(text, sentence):
+    with pytest.raises(BadInput, match=sentence):
+        check(text)
