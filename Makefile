@@ -31,7 +31,7 @@ test: setup
 	$(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile -m 'not (serial or $(APART))' --doctest-modules tests ammrank_dask $(MORE)
 	$(PYTEST) -m 'serial and not ($(APART))' $(MORE)
 
-# In another order each time; the seed is printed, and `make test-random MORE='-p randomly_seed=N'` takes it.
+# In another order and with other examples each time; the seed is printed, and MORE='--randomly-seed=N' takes it.
 test-random:
 	HYPOTHESIS_PROFILE=search $(MAKE) test MORE='-p randomly $(MORE)'
 
