@@ -7,7 +7,7 @@ import numpy as np
 from ammrank_dask.kernels.jit import kernel
 from ammrank_dask.kernels.scoring import score_planes
 
-ROWS = 32
+ROWS = 128
 """Rows whose products with all centres are held at a time."""
 
 
@@ -77,7 +77,7 @@ def add_members(data, indices, indptr, norms, center, out_sums, out_count):
 
 
 @kernel
-def weigh_nearest(affinity, lane, inverse_norm, centers, out_center, out_weight):
+def weigh_nearest(affinity, lane, inverse_norm, starts, nearest_counts, temperature, unit_sum, out_center, out_weight):
     """Write the nearest centres of one row in all clusterings and how much the row belongs to each.
 
     Parameters
@@ -88,17 +88,20 @@ def weigh_nearest(affinity, lane, inverse_norm, centers, out_center, out_weight)
         The row's place in `affinity`.
     inverse_norm
         What the products are multiplied by.
+    starts, nearest_counts, temperature, unit_sum
+        `start`, `n_nearest`, `temperature` and `unit_sum` of the `Centers`.
     out_center, out_weight
         (Σ n_nearest,) centres counted over all clusterings, nearest first within each, and float32 weights.
     """
     first = 0
-    for clustering in range(centers.start.shape[0] - 1):
-        n_nearest = centers.n_nearest[clustering]
+    for clustering in range(starts.shape[0] - 1):
+        n_nearest = nearest_counts[clustering]
         last = first + n_nearest - 1
         n_kept = 0
-        for center in range(centers.start[clustering], centers.start[clustering + 1]):
+        bound = _bound_nearest(affinity, lane, starts[clustering], starts[clustering + 1], first, n_nearest, out_weight)
+        for center in range(np.uintp(starts[clustering]), np.uintp(starts[clustering + 1])):
             value = affinity[lane, center]
-            if n_kept == n_nearest and value <= out_weight[last]:
+            if value < bound or (n_kept == n_nearest and value <= out_weight[last]):
                 continue
             # Earlier centres keep their place before an equal one.
             place = first + min(n_kept, n_nearest - 1)
@@ -110,14 +113,33 @@ def weigh_nearest(affinity, lane, inverse_norm, centers, out_center, out_weight)
             out_center[place] = center
             if n_kept < n_nearest:
                 n_kept += 1
-        scale = inverse_norm / centers.temperature[clustering]
+        scale = inverse_norm / temperature[clustering]
         nearest = out_weight[first]
         total = np.float32(0.0)
         for place in range(first, first + n_nearest):
             weight = np.float32(np.exp((out_weight[place] - nearest) * scale))
             out_weight[place] = weight
-            total += weight if centers.unit_sum else weight * weight
-        inverse = np.float32(1.0) / (total if centers.unit_sum else np.float32(np.sqrt(total)))
+            total += weight if unit_sum else weight * weight
+        inverse = np.float32(1.0) / (total if unit_sum else np.float32(np.sqrt(total)))
         for place in range(first, first + n_nearest):
             out_weight[place] *= inverse
         first += n_nearest
+
+
+@kernel
+def _bound_nearest(affinity, lane, start, stop, first, n_nearest, work):
+    """Return a value that at least `n_nearest` centres reach: the least of the maxima over as many groups of them.
+
+    Groups take turns, so that their maxima are computed side by side; `work` from `first` on is work space.
+    """
+    for group in range(n_nearest):
+        work[first + group] = affinity[lane, start + group]
+    center = start + n_nearest
+    while center + n_nearest <= stop:
+        for group in range(n_nearest):
+            work[first + group] = max(work[first + group], affinity[lane, center + group])
+        center += n_nearest
+    bound = work[first]
+    for group in range(n_nearest):
+        bound = min(bound, work[first + group])
+    return bound

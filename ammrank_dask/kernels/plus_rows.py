@@ -52,47 +52,55 @@ def write_rows(data, indices, indptr, centers, own, out_indptr, out_indices, out
     center = np.empty(n_members, np.int32)
     weight = np.empty(n_members, np.float32)
     group_square = np.zeros(out_own_scale.shape[1])
-    at = 0
+    # Not as tuples to the helpers of the inner loops: every array in one would be counted as a reference.
+    own_kind, own_group, knots, n_knots = own.kind, own.group, own.knots, own.n_knots
+    starts, n_nearest, temperature = centers.start, centers.n_nearest, centers.temperature
+    has_own = own_group.shape[0] > 0
+    at = np.uintp(0)
     out_indptr[0] = 0
     for first in range(0, n_rows, ROWS):
         stop = min(n_rows, first + ROWS)
         if n_members > 0:
             score_planes(data, indices, indptr, first, stop, centers, affinity)
         for row in range(first, stop):
-            square = add_squares(data, indices, indptr[row], indptr[row + 1], own, group_square)
+            begin, end = np.uintp(indptr[row]), np.uintp(indptr[row + 1])
+            square = add_squares(data, indices, begin, end, own_kind, own_group, group_square)
             inverse = np.float32(1.0 / np.sqrt(square)) if square > 0 else np.float32(0.0)
             factor = inverse if centers.unit_rows else np.float32(1.0)
             for group in range(group_square.shape[0]):
                 out_own_scale[row, group] = own_scale(group_square, group) / factor if factor > 0 else 0.0
-            for cell in range(indptr[row], indptr[row + 1]):
+            for cell in range(begin, end):
                 column = np.uintp(indices[cell])
                 out_indices[at] = column
                 out_data[at] = data[cell] * factor
-                kind = own.kind[column]
-                out_knot[at] = knot_place(data[cell], kind, own) if kind >= 0 else np.float32(-1.0)
-                at += 1
+                kind = own_kind[column] if has_own else -1
+                out_knot[at] = knot_place(data[cell], kind, knots, n_knots) if kind >= 0 else np.float32(-1.0)
+                at += np.uintp(1)
             if n_members > 0 and square > 0:
-                weigh_nearest(affinity, row - first, factor, centers, center, weight)
+                weigh_nearest(
+                    affinity, np.uintp(row - first), factor, starts, n_nearest, temperature, centers.unit_sum, center,
+                    weight,
+                )  # fmt: skip
                 for place in range(n_members):
                     out_indices[at] = n_columns + center[place]
                     out_data[at] = weight[place]
                     out_knot[at] = -1.0
-                    at += 1
+                    at += np.uintp(1)
             out_indptr[row + 1] = at
     return at
 
 
 @kernel
-def add_squares(data, indices, start, stop, own, out_group_square):
+def add_squares(data, indices, start, stop, own_kind, own_group, out_group_square):
     """Return the sum of the squares of one row, and write those of the own columns of each group."""
     out_group_square[:] = 0.0
     square = 0.0
     for cell in range(start, stop):
         value = np.float64(data[cell])
         square += value * value
-        kind = own.kind[np.uintp(indices[cell])]
+        kind = own_kind[np.uintp(indices[cell])]
         if kind >= 0:
-            out_group_square[own.group[kind]] += value * value
+            out_group_square[own_group[kind]] += value * value
     return square
 
 
@@ -105,15 +113,15 @@ def own_scale(group_square, group):
 
 
 @kernel
-def knot_place(value, kind, own):
+def knot_place(value, kind, knots, n_knots):
     """Return where a value stands among the knots of its kind: whole numbers at the knots, -1 for no hat at all."""
-    n_knots = own.n_knots[kind]
-    if n_knots == 0 or value == 0:
+    last = n_knots[kind] - 1
+    if last < 0 or value == 0:
         return np.float32(-1.0)
-    if value <= own.knots[kind, 0]:
+    if value <= knots[kind, 0]:
         return np.float32(0.0)
-    for knot in range(1, n_knots):
-        if value < own.knots[kind, knot]:
-            before = own.knots[kind, knot - 1]
-            return np.float32(knot - 1) + (value - before) / (own.knots[kind, knot] - before)
-    return np.float32(n_knots - 1)
+    for knot in range(1, last + 1):
+        if value < knots[kind, knot]:
+            before = knots[kind, knot - 1]
+            return np.float32(knot - 1) + (value - before) / (knots[kind, knot] - before)
+    return np.float32(last)

@@ -234,20 +234,19 @@ def test_train_plus_rows__step_is_the_gradient():
 
 @pytest.mark.parametrize(("value", "place"), [(0.5, 0.0), (1.0, 0.0), (1.5, 0.5), (2.0, 1.0), (5.0, 1.75), (9.0, 2.0)])
 def test_knot_place__between_and_beyond_the_knots(value, place):
-    own = OwnCells(None, None, None, np.array([[1.0, 2.0, 6.0]], np.float32), np.array([3]))
-    assert knot_place(np.float32(value), 0, own) == place
+    assert knot_place(np.float32(value), 0, np.array([[1.0, 2.0, 6.0]], np.float32), np.array([3])) == place
 
 
 @pytest.mark.parametrize(("n_knots", "value", "place"), [(0, 1.0, -1.0), (1, 0.5, 0.0), (1, 7.0, 0.0), (3, 0.0, -1.0)])
 def test_knot_place__few_knots_and_absent_cells(n_knots, value, place):
-    own = OwnCells(None, None, None, np.array([[1.0, 2.0, 6.0]], np.float32), np.array([n_knots]))
-    assert knot_place(np.float32(value), 0, own) == place
+    assert knot_place(np.float32(value), 0, np.array([[1.0, 2.0, 6.0]], np.float32), np.array([n_knots])) == place
 
 
 def test_weigh_nearest__equal_centres_by_lower_index():
-    members = Memberships(np.eye(4, dtype=np.float32), np.array([0, 4]), np.array([2]), np.ones(1, np.float32), COSINE)
     center, weight = np.empty(2, np.int32), np.empty(2, np.float32)
-    weigh_nearest(np.array([[0.5, 2.0, 2.0, 2.0]], np.float32), 0, np.float32(1), members.kernel_form(), center, weight)
+    affinity = np.array([[0.5, 2.0, 2.0, 2.0]], np.float32)
+    options = (np.array([0, 4]), np.array([2]), np.ones(1, np.float32), True)
+    weigh_nearest(affinity, 0, np.float32(1), *options, center, weight)
     np.testing.assert_array_equal(center, [1, 2])
     np.testing.assert_array_equal(weight, [0.5, 0.5])
 
