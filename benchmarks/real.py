@@ -104,7 +104,8 @@ def describe_nights(found: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table as markdown: a row for each method, a column for each night and variant, best in bold."""
     figures = {night: collect_figures(evaluation) for night, evaluation in found.items()}
     columns = [(night, variant) for night, figure in figures.items() for variant in figure if variant in VARIANTS]
-    methods = list(dict.fromkeys(method for night, variant in columns for method in figures[night][variant]))
+    compared = {method for night, variant in columns for method in figures[night][variant]}
+    methods = [method for method in COMPARED if method in compared] + sorted(compared - set(COMPARED))
     best = {column: min(row["disagreement"] for row in figures[column[0]][column[1]].values()) for column in columns}
     lines = [
         "| ε_dis ± standard error | " + " | ".join(f"{night} {variant}" for night, variant in columns) + " |",

@@ -23,7 +23,7 @@ def evaluation_of(errors):
 
 
 def test_describe_nights__marks_the_best_of_every_column():
-    found = {"2017-06-30": evaluation_of({"lr": 0.2, "ease": 0.1}), "2017-09-30": evaluation_of({"lr": 0.15})}
+    found = {"2017-06-30": evaluation_of({"ease": 0.1, "lr": 0.2}), "2017-09-30": evaluation_of({"lr": 0.15})}
     assert describe_nights(found).splitlines()[:4] == [
         "| ε_dis ± standard error | 2017-06-30 adv | 2017-09-30 adv |",
         "|---|---|---|",
