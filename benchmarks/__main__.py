@@ -12,6 +12,7 @@ import click
 from benchmarks import (
     balanced,
     comparison,
+    event_path,
     ingest,
     label_ranking,
     monitor,
@@ -34,6 +35,7 @@ BENCHMARKS = {
     "tables": comparison.compare_on_tables,
     "peers": peers.compare_peers,
     "day": ingest.compare_day,
+    "event-path": event_path.follow_event,
     "label-ranking": label_ranking.run_label_ranking,
     "monitor": monitor.compare_monitor,
     "large-site": nights.run_large_site,

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
+import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -18,11 +20,66 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("storage", "ammrank_dask", "workflows")
-MAX_STOPS, MAX_CHANGES = 80, 35
+BAR = {"stops": 80, "changes of room": 35}
+START = "workflows/nightly.py:command"
+"""Where the command line hands over: what click calls before it is no stop."""
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- the path of one event: python -m benchmarks event-path -->", "<!-- end of the path -->"
 
-WORK: dict[str, tuple[str, ...]] = {}
+WORK: dict[str, tuple[str, ...]] = {
+    "ingest: the day's files": (
+        "storage/lake/files.py:list_days",
+        "storage/lake/files.py:scan_file",
+        "workflows/stages/history.py:plan_ingest",
+    ),
+    "ingest: rows to slices": (
+        "storage/lake/events.py:decode_events",
+        "storage/lake/quarantine.py:QuarantineRows.add",
+        "ammrank_dask/kernels/hashing.py:hash_integers",
+        "ammrank_dask/kernels/interest.py:order_rows",
+        "storage/store/exchange.py:write_slices",
+    ),
+    "ingest: slices to day partials": (
+        "storage/store/exchange.py:read_slices",
+        "ammrank_dask/kernels/interest.py:aggregate_cells",
+        "storage/store/codec.py:encode_array",
+        "storage/store/runs.py:finish_run",
+    ),
+    "fold: partials to state": (
+        "storage/store/codec.py:decode_array",
+        "ammrank_dask/kernels/interest.py:fold_cells",
+    ),
+    "features": (
+        "ammrank_dask/features/demographics.py:describe_users",
+        "ammrank_dask/kernels/features.py:write_values",
+        "ammrank_dask/features/store.py:finish_features",
+    ),
+    "training features": ("ammrank_dask/kernels/features.py:rank_clicks",),
+    "train": (
+        "ammrank_dask/training/prepared_rows.py:prepare_rows",
+        "ammrank_dask/kernels/memberships.py:nearest_centers",
+        "ammrank_dask/kernels/plus_rows.py:write_rows",
+        "ammrank_dask/kernels/ammrank_plus.py:train_plus_rows",
+        "ammrank_dask/training/shards.py:merge_sums",
+        "storage/store/models.py:save_model",
+    ),
+    "gate": (
+        "ammrank_dask/training/gate.py:measure_model",
+        "storage/site/verdicts.py:write_verdict",
+    ),
+    "score": (
+        "ammrank_dask/kernels/scoring_plus.py:score_plus_top_k",
+        "ammrank_dask/scoring/policies.py:UserTopK.hold",
+        "storage/store/qualifications.py:write_pairs",
+    ),
+    "report": (
+        "storage/store/qualifications.py:QualificationPart.read",
+        "ammrank_dask/report/exposure.py:exposure_table",
+        "ammrank_dask/report/page.py:render_page",
+        "storage/site/reports.py:write_report",
+    ),
+    "publish": ("storage/site/site.py:Site.publish",),
+}
 """By stage, the functions that read, change or write what has become of the event."""
 
 
@@ -75,7 +132,7 @@ class Trace:
             stop: Stop | None = by_name[name]
             while stop is not None and stop not in on_path:
                 on_path.add(stop)
-                stop = self.callers[stop]
+                stop = None if str(stop) == START else self.callers[stop]
         return [stop for stop in self.callers if stop in on_path]
 
 
@@ -135,3 +192,33 @@ def trace_night(work: Path) -> Trace:
 def count_changes(path: list[Stop]) -> int:
     """Return how often the path goes from one room to another."""
     return sum(one.room != other.room for one, other in itertools.pairwise(path))
+
+
+def describe_path(path: list[Stop]) -> str:
+    """Return the path as the page has it: a line a stop, by room, and the counts below."""
+    rows = [f"{number:3d}  {stop.room:12}  {stop}" for number, stop in enumerate(path, start=1)]
+    counts = {"stops": len(path), "changes of room": count_changes(path)}
+    said = [f"{count} {name} (bar {BAR[name]})" for name, count in counts.items()]
+    return "\n".join([*rows, "", ", ".join(said)])
+
+
+def follow_event(work: Path) -> None:
+    """Print the path of one event and write it into the page on architecture; kernels run as plain Python."""
+    if os.environ.get("NUMBA_DISABLE_JIT") != "1":
+        command = [sys.executable, "-m", "benchmarks", "event-path", "--work", str(work)]
+        subprocess.run(command, env={**os.environ, "NUMBA_DISABLE_JIT": "1"}, cwd=ROOT, check=True)
+        return
+    folder = work / "event-path"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    names = [name for stage in WORK.values() for name in stage]
+    text = describe_path(trace_night(folder).path(names))
+    print(text)
+    write_page(text)
+
+
+def write_page(text: str) -> None:
+    """Put the path between the two marks of the page."""
+    page = PAGE.read_text(encoding="utf-8")
+    before, after = page[: page.index(BEGIN) + len(BEGIN)], page[page.index(END) :]
+    PAGE.write_text(f"{before}\n```text\n{text}\n```\n{after}", encoding="utf-8")

@@ -16,7 +16,7 @@ from sklearn.neural_network import MLPClassifier
 from threadpoolctl import threadpool_limits
 
 from ammrank_dask.evaluation.compare import prepare_features
-from ammrank_dask.evaluation.folds import Blocks
+from ammrank_dask.evaluation.folds import FoldBlocks
 from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import Setting, build_method
 from ammrank_dask.model.metrics import disagreement_error
@@ -141,7 +141,7 @@ def _vowpal_text(X: sp.csr_matrix, row: int) -> str:
     return "| " + " ".join(f"{i}:{v:.5g}" for i, v in zip(X.indices[cells], X.data[cells], strict=True))
 
 
-def _stack(blocks: Blocks, n_rows: int) -> tuple[sp.csr_matrix, np.ndarray]:
+def _stack(blocks: FoldBlocks, n_rows: int) -> tuple[sp.csr_matrix, np.ndarray]:
     """Return the first rows of some blocks in one matrix."""
     parts, found = [], 0
     for block in range(len(blocks)):

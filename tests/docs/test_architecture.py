@@ -197,3 +197,8 @@ def test_commands__listed_help_is_the_help_of_the_command():
         command = importlib.import_module(f"ammrank_dask.workflows.{name}").command
         assert command.name == name
         assert command.help.splitlines()[0] == sentence
+
+
+def test_benchmarks__can_be_imported():
+    for path in sorted((ROOT / "benchmarks").glob("[a-z]*.py")):
+        importlib.import_module(f"benchmarks.{path.stem}")
