@@ -13,7 +13,7 @@ from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.train import train_model
 from ammrank_dask.workflows.train import command
 
-TRAIN = {"epochs": 1, "shards": 2}
+TRAIN = {"model": "amm-rank", "epochs": 1, "shards": 2}
 
 
 def test_train__tunes_prints_the_table_and_trains_with_the_best(cluster_file, empty_site):
