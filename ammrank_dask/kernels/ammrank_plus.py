@@ -90,6 +90,7 @@ def train_plus_rows(block, order, rule, step, state):
         longest = max(longest, block.indptr[row + 1] - block.indptr[row])
     data, indices, squares = block.data, block.indices, state.squares
     slowness = 1.0 / rule.rate
+    prior, limit = rule.prior, rule.limit
     scaled = np.zeros(longest, np.float32)
     values = np.zeros(longest, np.float32)
     met = np.zeros(longest, np.float64)
@@ -124,37 +125,18 @@ def train_plus_rows(block, order, rule, step, state):
         start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
         length = stop - start
         decay = rule.regularization * step
-        # Gathered first: the roots and quotients of a row are then computed side by side.
-        for cell in range(length):
-            features[cell] = np.uintp(indices[start + cell])
-            values[cell] = data[start + cell]
-            met[cell] = squares[features[cell]]
-        for cell in range(length):
-            scaled[cell] = np.float32(values[cell] / (decay + np.sqrt(met[cell]) * slowness))
+        _scale_row(data, indices, start, length, squares, decay, slowness, features, values, met, scaled)
         constant = rule.bias / (decay + np.sqrt(squares[bias_row]) * slowness)
         add_products(scaled, features, np.uintp(0), length, sums, constant, n_total, plane_score)
 
+        _find_winners(plane_score, plane_category, n_total, n_planes, limit, score, best_plane)
         for category in range(n_categories):
-            full = n_planes[category] > 0 and n_planes[category] >= rule.limit[category]
-            score[category] = np.float32(-np.inf) if full else nothing
-            best_plane[category] = -1
+            own[category] = prior[category]
             push[category] = nothing
-            own[category] = rule.prior[category]
-        for plane in range(n_total):
-            owner = np.uintp(plane_category[plane])
-            if plane_score[plane] > score[owner]:
-                score[owner] = plane_score[plane]
-                best_plane[owner] = plane
         if has_own:
             n_own = _find_own(block, row, rule.own_kind, rule.own_category, rule.own_group, own_cells, own_values)
             _add_own(own_cells, own_values, n_own, own_weight, own)
-        top = np.float32(-np.inf)
-        for category in range(n_categories):
-            score[category] += own[category]
-            top = max(top, score[category])
-        for category in range(n_categories):
-            strength[category] = np.exp(max(score[category] - top, _LOWEST_EXPONENT))
-            rival[category] = strength[category]
+        _measure_strength(score, own, strength, rival)
         loss += _push_logistic(block.rankings[row], block.tied[row], strength, rival, right, wrong, push) / n_pairs
 
         n_pushed = 0
@@ -190,6 +172,44 @@ def train_plus_rows(block, order, rule, step, state):
             weigh_own(state.own_sums, state.own_squares, rule.rate, own_weight)
         step += 1
     return order.shape[0], step, loss
+
+
+@kernel
+def _scale_row(data, indices, start, length, squares, decay, slowness, out_feature, out_value, out_met, out_scaled):
+    """Write the features and values of one row, their H, and the values divided by λt + √H/η."""
+    # Gathered first: the roots and quotients of a row are then computed side by side.
+    for cell in range(length):
+        out_feature[cell] = np.uintp(indices[start + cell])
+        out_value[cell] = data[start + cell]
+        out_met[cell] = squares[out_feature[cell]]
+    for cell in range(length):
+        out_scaled[cell] = np.float32(out_value[cell] / (decay + np.sqrt(out_met[cell]) * slowness))
+
+
+@kernel
+def _find_winners(plane_score, plane_category, n_total, n_planes, limit, out_score, out_plane):
+    """Write the best plane of each category and its score: -1 and 0 for the zero plane of one below its limit."""
+    for category in range(n_planes.shape[0]):
+        full = n_planes[category] > 0 and n_planes[category] >= limit[category]
+        out_score[category] = np.float32(-np.inf) if full else np.float32(0.0)
+        out_plane[category] = -1
+    for plane in range(n_total):
+        owner = np.uintp(plane_category[plane])
+        if plane_score[plane] > out_score[owner]:
+            out_score[owner] = plane_score[plane]
+            out_plane[owner] = plane
+
+
+@kernel
+def _measure_strength(score, own, out_strength, out_rival):
+    """Add prior and own term to `score`, and write e^(score − the highest) of each category, twice."""
+    top = np.float32(-np.inf)
+    for category in range(score.shape[0]):
+        score[category] += own[category]
+        top = max(top, score[category])
+    for category in range(score.shape[0]):
+        out_strength[category] = np.exp(max(score[category] - top, _LOWEST_EXPONENT))
+        out_rival[category] = out_strength[category]
 
 
 @kernel
