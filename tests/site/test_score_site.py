@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from nights import copy_world, day
 
 from ammrank_dask.features.store import open_features
-from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.saved import load_model
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
@@ -237,7 +237,7 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
     model = find_model(place, NIGHT)
     features = score_features(Night(client, place, config_of(), known.date), known)
     remove_run(place.qualifications_folder(NIGHT))
-    broken = AMMRank.load(model.path)
+    broken = load_model(model.path)
     broken.categories_ = [f"other {i}" for i in range(50)]
     broken.save(model.path)
     written = model.manifest
@@ -278,9 +278,10 @@ def test_explain_user__adds_up_to_the_published_score(world):
         assert [entry["category"] for entry in found["categories"]] == frame["category"].tolist()
         assert [entry["rank"] for entry in found["categories"]] == [1, 2, 3, 4]
         for entry, score in zip(found["categories"], frame["score"], strict=True):
-            total = sum(feature["contribution"] for feature in entry["features"])
+            named = sum(part["contribution"] for part in [*entry["features"], *entry["own"]])
+            unnamed = entry["other_features"] + entry["memberships"] + entry["prior"] + entry["constant"]
             assert len(entry["features"]) <= 3
-            assert total + entry["other_features"] + entry["constant"] == pytest.approx(score, abs=1e-4)
+            assert named + unnamed == pytest.approx(score, abs=1e-4)
             assert entry["score"] == pytest.approx(score)
             assert 1 <= entry["plane"] <= entry["planes"]
     assert len(explain_user(world, NIGHT, str(all_users(world)[0]), k=2)["categories"]) == 2
