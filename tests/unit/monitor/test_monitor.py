@@ -633,7 +633,7 @@ def test_alerts__use_only_metrics_that_there_are():
 def test_monitoring_md__names_every_metric_and_its_examples_run():
     text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(ammrank_[a-z_]+)`", text))
-    source = (ROOT / "ammrank_dask" / "monitor" / "metrics.py").read_text(encoding="utf-8")
+    source = (ROOT / "ammrank_dask" / "monitor" / "prometheus.py").read_text(encoding="utf-8")
     written = set(re.findall(r'"(ammrank_[a-z_]+)"', source))
     assert {name.removesuffix("_total") for name in named} == written
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
