@@ -94,7 +94,8 @@ def fit_memberships(
         counts = [k for k in TABLE_CENTERS if k <= X.shape[0] // 4]
     counts = [k for k in counts if k >= 2]
     starts: list[np.ndarray | None] = [None] * len(counts)
-    if start is not None and start.geometry == geometry and len(start.n_nearest) == len(counts):
+    # Without clusterings there is nothing to start from: an empty array still splits into one part.
+    if counts and start is not None and start.geometry == geometry and len(start.n_nearest) == len(counts):
         starts = list(np.split(start.centers, start.start[1:-1]))
         counts = [len(part) for part in starts if part is not None]
     if not counts or not X.shape[0]:

@@ -77,20 +77,18 @@ def _judge(
     """Return whether the challenger scores, and why."""
     new, popularity = results[CHALLENGER], results[POPULARITY]
     users = f"{new.n_users:,} gate users"
+    alone = "" if rival is not None else "no model before it: "
+    if champion is not None and rival is None:
+        alone = f"the model of {model_date(champion)} has other categories or features and was not compared: "
     if new.n_users < config.gate.min_users:
-        return True, f"{users} are fewer than gate.min_users {config.gate.min_users}; nothing was decided"
+        return True, f"{alone}{users} are fewer than gate.min_users {config.gate.min_users}; nothing was decided"
     error = f"disagreement error {new.error:.4f}"
     if new.error >= popularity.error:
         outcome = "turned down" if rival is None else f"the model of {model_date(rival)} stays"
         return False, f"{outcome}: {error} is not below that of popularity, {popularity.error:.4f}, {users}"
     beside = f"popularity {popularity.error:.4f}"
     if rival is None:
-        none = (
-            "no model before it"
-            if champion is None
-            else f"the model of {model_date(champion)} has other categories or features and was not compared"
-        )
-        return True, f"{none}: {error}, {beside}, {users}"
+        return True, f"{alone}{error}, {beside}, {users}"
     old = results[CHAMPION]
     accepted = is_no_worse(new, old, config.gate.tolerance)
     return accepted, (

@@ -51,7 +51,7 @@ def test_train__refuses_features_without_rankings(client, tmp_path):
 @pytest.mark.parametrize("ids", [np.arange(100, 400), np.array([f"u{i:03d}" for i in range(300)])])
 def test_score__writes_the_top_k_of_every_user(client, tmp_path, ids):
     features = make_features(tmp_path / "features", ids)
-    model = train(client, features, variant="no-adv")
+    model = train(client, features, model="amm-rank", variant="no-adv")
     quals = score(client, model, features, tmp_path / "quals", k=3)
     assert sorted(p.name for p in quals.path.iterdir()) == ["by_category", "by_user", "delta", "manifest.json"]
     parts = ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
