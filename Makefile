@@ -47,7 +47,7 @@ test-wheel: setup
 
 # All that `make test` leaves out, with every kill and every setting.
 test-long: setup
-	AMMRANK_KILLS=30 $(PYTEST) -m '$(APART)' $(MORE)
+	AMMRANK_KILLS=33 $(PYTEST) -m '$(APART)' $(MORE)
 
 # The kernels are counted where they run as plain Python.
 coverage: setup

@@ -16,11 +16,11 @@ from pathlib import Path
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import MANIFEST, verify_run
+from ammrank_dask.workflows.session.record import STAGES
 
-STAGES = ("ingest", "features", "train", "gate", "score", "report", "publish")
 VICTIMS = ("worker", "driver", "scheduler")
-LONGEST_DELAY = {None: 0.0, "ingest": 1.0, "features": 0.3, "train": 2.5, "gate": 0.1, "score": 0.4, "report": 0.3,
-                 "publish": 0.02}  # fmt: skip
+LONGEST_DELAY = {None: 0.0, "ingest": 1.0, "features": 0.3, "training_features": 0.3, "train": 2.5, "gate": 0.1,
+                 "score": 0.4, "report": 0.3, "publish": 0.02}  # fmt: skip
 """Seconds after the beginning of a stage up to which the plug is pulled."""
 
 
