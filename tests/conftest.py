@@ -17,6 +17,9 @@ from ammrank_dask.workflows.stages.nightly import nightly
 
 settings.load_profile(PROFILE)
 
+collect_ignore = ["support"]
+"""What tests import has no examples to run, and may be imported under one name only."""
+
 
 def pytest_report_header() -> str:
     """Say where compiled kernels are kept and which examples are tried."""
