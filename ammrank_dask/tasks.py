@@ -228,7 +228,7 @@ def _run(
         finished.add(submit_next())
         n_submitted += 1
     progress(stage, 0, len(items))
-    for done, (future, result) in enumerate(finished, start=1):
+    for done, (future, result) in enumerate(_each_finished(client, finished), start=1):
         if future.status != "finished":
             if future.status == "cancelled":
                 raise AmmrankError(f"a task of stage {stage} was cancelled; run the command again")
@@ -246,6 +246,21 @@ def _run(
         while n_submitted < min(done + width.now(), len(items)):
             finished.add(submit_next())
             n_submitted += 1
+
+
+def _each_finished(client: Client, finished: as_completed) -> Iterator[tuple[Any, Any]]:
+    """Yield futures with their results as they finish.
+
+    A task that is submitted while the scheduler dies is never reported, so the client is looked at while waiting.
+    """
+    while not finished.is_empty():
+        if finished.has_ready():
+            yield next(finished)
+        elif is_scheduler_gone(client):
+            raise AmmrankError("the scheduler is gone")
+        else:
+            with finished.thread_condition:
+                finished.thread_condition.wait(timeout=0.1)
 
 
 class _Width:

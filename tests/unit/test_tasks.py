@@ -143,3 +143,11 @@ def test_run_tasks__a_scheduler_that_is_gone_is_not_waited_for(tmp_path):
         with pytest.raises(AmmrankError, match="the scheduler is gone since stage write; run the command again"):
             run_tasks(client, "write", work, [(tmp_path, str(i), 0.01) for i in range(20)], on_result=close)
         assert time.monotonic() - began < 20
+
+
+def test_run_tasks__ends_when_the_scheduler_is_gone_and_a_task_is_never_reported(client, monkeypatch):
+    began = time.monotonic()
+    monkeypatch.setattr(tasks, "is_scheduler_gone", lambda client: time.monotonic() - began > 0.5)
+    with pytest.raises(AmmrankError, match="the scheduler is gone since stage lost; run the command again to go on"):
+        run_tasks(client, "lost", time.sleep, [(3,)])
+    assert time.monotonic() - began < 3
