@@ -70,7 +70,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "score": (
         "ammrank_dask/kernels/scoring_plus.py:score_plus_top_k",
         "ammrank_dask/scoring/policies.py:UserTopK.hold",
-        "storage/store/qualifications.py:write_pairs",
+        "storage/store/qualifications.py:write_partition_files",
     ),
     "report": (
         "storage/store/qualifications.py:QualificationPart.read",

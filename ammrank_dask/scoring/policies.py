@@ -21,7 +21,7 @@ from ammrank_dask.scoring.category_cutoffs import Cuts, ScoreScratch, find_cuts
 from ammrank_dask.scoring.chance_table import ChanceTable
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
 from ammrank_dask.storage.store.ids import UserIds
-from ammrank_dask.storage.store.qualifications import Pairs
+from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.tasks import Progress, silent
 
 
@@ -96,7 +96,7 @@ class Policy(ABC):
         """Return how many ranks are counted apart."""
 
     @abstractmethod
-    def hold(self, users: ScoredUsers, plan: Any) -> Pairs:
+    def hold(self, users: ScoredUsers, plan: Any) -> QualificationRows:
         """Return what the users of a partition hold, best first."""
 
     def plan(
@@ -127,12 +127,12 @@ class Policy(ABC):
         """Return what the manifest keeps of the plan."""
         return {}
 
-    def count(self, pairs: Pairs, n_categories: int, k: int) -> PolicyCounts:
+    def count(self, rows: QualificationRows, n_categories: int, k: int) -> PolicyCounts:
         """Count what was handed out."""
         n_ranks = self.n_ranks(k)
-        rank = pairs.rank.astype(np.int64) - 1 if n_ranks > 1 else np.zeros(len(pairs.codes), np.int64)
-        cell = pairs.codes * n_ranks + rank
-        held = np.diff(pairs.indptr)
+        rank = rows.rank.astype(np.int64) - 1 if n_ranks > 1 else np.zeros(len(rows.category), np.int64)
+        cell = rows.category * n_ranks + rank
+        held = np.diff(rows.indptr)
         return PolicyCounts(
             np.bincount(cell, minlength=n_categories * n_ranks).reshape(n_categories, n_ranks).astype(np.int64),
             np.bincount(held, minlength=n_categories + 1).astype(np.int64),
@@ -148,13 +148,13 @@ class UserTopK(Policy):
         """Return k."""
         return k
 
-    def hold(self, users: ScoredUsers, plan: None = None) -> Pairs:
+    def hold(self, users: ScoredUsers, plan: None = None) -> QualificationRows:
         """Return the k best categories of each user."""
         kept = users.codes >= 0
         indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
         if kept.all():
-            return Pairs(users.user_ids, indptr, users.codes.ravel(), users.scores.ravel())
-        return Pairs(users.user_ids, indptr, users.codes[kept], users.scores[kept])
+            return QualificationRows(users.user_ids, indptr, users.codes.ravel(), users.scores.ravel())
+        return QualificationRows(users.user_ids, indptr, users.codes[kept], users.scores[kept])
 
 
 class CategoryTopN(Policy):
@@ -192,7 +192,7 @@ class CategoryTopN(Policy):
         """Return the largest number of users that a category takes."""
         return {"n": int(plan.n_taken.max(initial=0))}
 
-    def hold(self, users: ScoredUsers, plan: Cuts) -> Pairs:
+    def hold(self, users: ScoredUsers, plan: Cuts) -> QualificationRows:
         """Return the categories that took each user, by score."""
         assert users.bits is not None
         stop = plan.tie_stop(users.user_ids)
@@ -202,7 +202,7 @@ class CategoryTopN(Policy):
         if indptr[-1]:
             codes, bits = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.uint32)
             hold_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
-        return Pairs(users.user_ids, indptr, codes, bits.view(np.float32))
+        return QualificationRows(users.user_ids, indptr, codes, bits.view(np.float32))
 
 
 class Balanced(Policy):
@@ -237,7 +237,7 @@ class Balanced(Policy):
         """Return expected clicks, duality gap, prices and bounds."""
         return plan.to_json()
 
-    def hold(self, users: ScoredUsers, plan: BalancedPlan) -> Pairs:
+    def hold(self, users: ScoredUsers, plan: BalancedPlan) -> QualificationRows:
         """Return what the plan gives the users of a partition, by score."""
         assert users.bits is not None
         codes = assign_partition(plan, users.partition, users.tie_order)
@@ -249,7 +249,7 @@ class Balanced(Policy):
         position = np.empty(len(users.tie_order), np.int64)
         position[users.tie_order] = np.arange(len(users.tie_order))
         order = np.lexsort((position[held_codes], -scores, owner))
-        return Pairs(users.user_ids, indptr, held_codes[order].astype(np.int32), scores[order])
+        return QualificationRows(users.user_ids, indptr, held_codes[order].astype(np.int32), scores[order])
 
 
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in (UserTopK(), CategoryTopN(), Balanced())}

@@ -24,7 +24,7 @@ from ammrank_dask.monitor.meters import measure
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.chances import Chances
-from ammrank_dask.scoring.delta import PreviousPairs, compare_pairs
+from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.exposure_bounds import CAP, FLOOR, exposure_bounds
 from ammrank_dask.scoring.policies import POLICIES, ChancePlan, Policy, PolicyCounts, ScoredUsers
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
@@ -34,11 +34,11 @@ from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree
 from ammrank_dask.storage.store.qualifications import (
     KIND,
     WORK,
-    Pairs,
+    QualificationRows,
     list_files,
     make_folders,
     remove_empty_folders,
-    write_pairs,
+    write_partition_files,
     written_facts,
 )
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
@@ -193,7 +193,7 @@ def write_qualifications(
     save_arrays(run / WORK / MODEL, *panel_arrays(panels))
     job = ScoreJob(
         run, features.path, settings, variant,
-        None if previous is None else PreviousPairs.of(previous.run), features.n_partitions, chances,
+        None if previous is None else PreviousQualifications.of(previous.run), features.n_partitions, chances,
         last_prices(previous, features.categories), tuple(model.popularity_.tolist() if clicks is None else clicks),
     )  # fmt: skip
     live = LiveExposure(
@@ -247,7 +247,7 @@ class ScoreJob:
     features: Path
     settings: ScoreSettings
     variant: str | None
-    previous: PreviousPairs | None
+    previous: PreviousQualifications | None
     n_partitions: int
     chances: Chances | None = None
     start_prices: np.ndarray | None = None
@@ -378,13 +378,17 @@ class ScoreJob:
         """Read the model as the kernel reads it."""
         return panels_from(*load_arrays(self.run / WORK / MODEL))
 
-    def write(self, partition: int, pairs: Pairs, categories: Sequence[str], facts: Mapping[str, Any]) -> None:
+    def write(
+        self, partition: int, rows: QualificationRows, categories: Sequence[str], facts: Mapping[str, Any]
+    ) -> None:
         """Write what the users of a partition hold, and what changed."""
         start = np.empty(len(categories) + 1, np.int64)
-        order = np.empty(len(pairs.codes), np.int32)
-        sort_by_category(pairs.codes, pairs.scores.view(np.uint32), start, order)
-        changes = compare_pairs(pairs, categories, self.previous, partition, self.n_partitions)
-        write_pairs(self.run, partition, pairs, categories, order=order, start=start, changes=changes, facts=facts)
+        order = np.empty(len(rows.category), np.int32)
+        sort_by_category(rows.category, rows.score.view(np.uint32), start, order)
+        changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions)
+        write_partition_files(
+            self.run, partition, rows, categories, order=order, start=start, changes=changes, facts=facts
+        )
 
 
 def _add_exposure(live: LiveExposure, counts: Mapping[str, Any]) -> None:
@@ -414,7 +418,7 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
         "slots": int((codes >= 0).sum()),
         "policies": {},
     }
-    held: dict[str, Pairs] = {}
+    held: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
             held[policy.name] = policy.hold(users, None)
@@ -445,11 +449,11 @@ def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[
         partition,
     )  # fmt: skip
     policy = POLICIES[name]
-    pairs = policy.hold(users, plan)
-    counts = policy.count(pairs, len(categories), job.settings.k).to_json()
+    rows = policy.hold(users, plan)
+    counts = policy.count(rows, len(categories), job.settings.k).to_json()
     if name == job.settings.policy:
         with measure("write"):
-            job.write(partition, pairs, categories, counts)
+            job.write(partition, rows, categories, counts)
     return counts
 
 

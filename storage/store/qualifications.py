@@ -40,32 +40,37 @@ _CHANGES = [ADDED, REMOVED]
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """The categories that users hold, best first: those of user u are `codes[indptr[u]:indptr[u + 1]]`.
+class QualificationRows:
+    """Qualifications of users, best first: those of user u are `category[indptr[u]:indptr[u + 1]]`.
 
-    `user_ids` ascend. A score is -inf for a category without planes.
+    `user_ids` ascend, `category` has codes, `score` is -inf for a category without planes.
     """
 
     user_ids: UserIds
     indptr: np.ndarray
-    codes: np.ndarray
-    scores: np.ndarray
+    category: np.ndarray
+    score: np.ndarray
+
+    @property
+    def user(self) -> np.ndarray:
+        """Position of the user of every qualification."""
+        return np.repeat(np.arange(len(self.user_ids)), np.diff(self.indptr))
 
     @cached_property
     def row_ids(self) -> UserIds:
-        """The user of every pair."""
+        """The user of every qualification."""
         return self.user_ids.take(np.repeat(np.arange(len(self.user_ids), dtype=np.int32), np.diff(self.indptr)))
 
     @cached_property
     def rank(self) -> np.ndarray:
-        """The rank of every pair, from 1 (int16)."""
+        """The rank of every qualification, from 1 (int16)."""
         first = np.repeat(self.indptr[:-1].astype(np.int32), np.diff(self.indptr))
-        return (np.arange(1, len(self.codes) + 1, dtype=np.int32) - first).astype(np.int16)
+        return (np.arange(1, len(self.category) + 1, dtype=np.int32) - first).astype(np.int16)
 
 
 @dataclass(frozen=True)
 class Changes:
-    """Pairs that are new or gone, by user: `row_ids` has the user of each, the codes are places in `names`."""
+    """Qualifications that are new or gone, by user: `row_ids` has the user of each, `codes` number the `names`."""
 
     row_ids: UserIds
     codes: np.ndarray
@@ -89,10 +94,10 @@ def category_folder(category: str) -> str:
     return f"{CATEGORY}={quote(category, safe='')}"
 
 
-def write_pairs(
+def write_partition_files(
     run: Path,
     partition: int,
-    pairs: Pairs,
+    rows: QualificationRows,
     categories: Sequence[str],
     *,
     order: np.ndarray,
@@ -105,8 +110,8 @@ def write_pairs(
     Parameters
     ----------
     order, start
-        The pairs by category, best first: those of category c are `order[start[c]:start[c + 1]]`. A category without
-        pairs has no file.
+        The rows by category, best first: those of category c are `order[start[c]:start[c + 1]]`. A category without
+        rows has no file.
     changes
         What is new and what is gone since the run before.
     """
@@ -119,16 +124,16 @@ def write_pairs(
     keep(
         part_path(Path(BY_USER), partition),
         {
-            USER_ID: pairs.row_ids.to_arrow(),
-            RANK: pa.array(pairs.rank),
-            CATEGORY: pa.DictionaryArray.from_arrays(pa.array(pairs.codes), names),
-            SCORE: pa.array(pairs.scores),
+            USER_ID: rows.row_ids.to_arrow(),
+            RANK: pa.array(rows.rank),
+            CATEGORY: pa.DictionaryArray.from_arrays(pa.array(rows.category), names),
+            SCORE: pa.array(rows.score),
         },
     )
     ordered = {
-        USER_ID: pairs.row_ids.take(order).to_arrow(),
-        SCORE: pa.array(pairs.scores[order]),
-        RANK: pa.array(pairs.rank[order]),
+        USER_ID: rows.row_ids.take(order).to_arrow(),
+        SCORE: pa.array(rows.score[order]),
+        RANK: pa.array(rows.rank[order]),
     }
     for code, category in enumerate(categories):
         if start[code] < start[code + 1]:
@@ -168,22 +173,6 @@ def list_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
 
 
 @dataclass(frozen=True)
-class QualificationRows:
-    """The qualifications of some users, in CSR form, users ascending by id; only users who hold a category."""
-
-    user_ids: UserIds
-    indptr: np.ndarray
-    category: np.ndarray
-    rank: np.ndarray
-    score: np.ndarray
-
-    @property
-    def user(self) -> np.ndarray:
-        """Position of the user of every qualification."""
-        return np.repeat(np.arange(len(self.user_ids)), np.diff(self.indptr))
-
-
-@dataclass(frozen=True)
 class QualificationPart:
     """The by_user file of one partition with its size and checksum: small enough to travel with a task."""
 
@@ -192,7 +181,7 @@ class QualificationPart:
     listed: tuple[int, int]
 
     def read(self, categories: Sequence[str]) -> QualificationRows:
-        """Read the file, checked; codes are places in `categories`, names that are not there come after the last."""
+        """Read the file, checked; codes number the `categories`, names that are not there come after the last."""
         data = CheckedReader(self.run, {self.name: list(self.listed)})(self.name)
         return rows_from_table(pq.read_table(pa.BufferReader(data)), categories)
 
@@ -205,7 +194,7 @@ def qualification_parts(run: Run) -> list[QualificationPart]:
 
 
 def rows_from_table(table: pa.Table, categories: Sequence[str]) -> QualificationRows:
-    """Return the rows of a by_user file, which are by user and rank; a score that is missing is NaN."""
+    """Return the rows of a by_user file, whose rows are by user and rank; a missing score is NaN."""
     user_ids = table[USER_ID].combine_chunks()
     n = len(user_ids)
     is_first = np.ones(n, bool)
@@ -219,7 +208,6 @@ def rows_from_table(table: pa.Table, categories: Sequence[str]) -> Qualification
         ids_from_values(user_ids.take(pa.array(starts))),
         np.append(starts, n),
         np.array(codes, np.int64)[names.indices.to_numpy()],
-        table[RANK].to_numpy().astype(np.int64),
         table[SCORE].to_numpy().astype(np.float64),
     )
 

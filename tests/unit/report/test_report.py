@@ -108,6 +108,7 @@ def test_rows_from_table__users_ranks_and_unknown_names():
     assert held.category.tolist()[:2] == [0, 1]
     assert held.category[2] >= 6
     assert held.user.tolist() == [0, 1, 1]
+    assert held.rank.tolist() == [1, 1, 2]
     nobody = make_held({})
     assert (len(nobody.user_ids), nobody.indptr.tolist()) == (0, [0])
 

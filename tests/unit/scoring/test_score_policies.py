@@ -18,7 +18,7 @@ from ammrank_dask.features.store import Features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.scoring.category_cutoffs import Cuts, ScoreScratch, find_cuts
-from ammrank_dask.scoring.delta import PreviousPairs, compare_pairs
+from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
@@ -26,7 +26,7 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.qualifications import Pairs
+from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.storage.store.runs import verify_run
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
@@ -87,12 +87,12 @@ def test_category_top_n__equals_a_full_sort(client, tmp_path_factory, seed, n_pa
         users = ScoredUsers(
             scratch.user_ids(partition), np.empty((0, 0)), np.empty((0, 0)), tie_order, scratch.bits(partition)
         )
-        pairs = CategoryTopN().hold(users, plan)
+        rows = CategoryTopN().hold(users, plan)
         names = users.user_ids.to_arrow().to_pylist()
         for row, name in enumerate(names):
-            codes = pairs.codes[pairs.indptr[row] : pairs.indptr[row + 1]]
+            codes = rows.category[rows.indptr[row] : rows.indptr[row + 1]]
             user = ids.tolist().index(name)
-            np.testing.assert_array_equal(pairs.scores[pairs.indptr[row] : pairs.indptr[row + 1]], scores[codes, user])
+            np.testing.assert_array_equal(rows.score[rows.indptr[row] : rows.indptr[row + 1]], scores[codes, user])
             assert codes.tolist() == sorted(codes, key=lambda c, user=user: (-scores[c, user], place[c]))
             held |= {(user, int(code)) for code in codes}
     assert held == take_best(scores, ids, wanted)
@@ -128,11 +128,11 @@ def test_share_slots__by_hand(scored, slots, expected):
 def test_user_top_k__leaves_out_what_is_not_there():
     codes = np.array([[1, 0], [2, -1], [-1, -1]], np.int32)
     scores = np.where(codes < 0, -np.inf, 1.5).astype(np.float32)
-    pairs = UserTopK().hold(ScoredUsers(ids_from_values([3, 5, 9]), codes, scores, np.arange(3)))
-    assert pairs.indptr.tolist() == [0, 2, 3, 3]
-    assert pairs.codes.tolist() == [1, 0, 2]
-    assert pairs.rank.tolist() == [1, 2, 1]
-    counts = UserTopK().count(pairs, 3, 2)
+    rows = UserTopK().hold(ScoredUsers(ids_from_values([3, 5, 9]), codes, scores, np.arange(3)))
+    assert rows.indptr.tolist() == [0, 2, 3, 3]
+    assert rows.category.tolist() == [1, 0, 2]
+    assert rows.rank.tolist() == [1, 2, 1]
+    counts = UserTopK().count(rows, 3, 2)
     assert counts.exposure.tolist() == [[0, 1], [1, 0], [1, 0]]
     assert counts.categories_per_user.tolist() == [1, 1, 1, 0]
     assert counts.slots == 3
@@ -248,13 +248,13 @@ def test_score__delta_leads_from_one_night_to_the_next(client, tmp_path):
     assert all(pq.read_table(part).num_rows == 0 for part in (third.path / "delta").iterdir())
 
 
-def test_compare_pairs__a_category_that_is_gone_is_removed_by_name(client, tmp_path):
+def test_compare_qualifications__a_category_that_is_gone_is_removed_by_name(client, tmp_path):
     rng = np.random.default_rng(6)
     first = score(client, make_model(rng), make_features(tmp_path / "f", rng, n_partitions=1), tmp_path / "first", k=1)
-    previous = PreviousPairs.of(first.run)
+    previous = PreviousQualifications.of(first.run)
     users = ids_from_values([10**6])
-    pairs = Pairs(users, np.array([0, 1]), np.array([1], np.int32), np.zeros(1, np.float32))
-    changes = compare_pairs(pairs, ["brand new", "news"], previous, 0, 1)
+    rows = QualificationRows(users, np.array([0, 1]), np.array([1], np.int32), np.zeros(1, np.float32))
+    changes = compare_qualifications(rows, ["brand new", "news"], previous, 0, 1)
     rows = zip(changes.row_ids.to_arrow().to_pylist(), changes.codes, changes.added, strict=True)
     found = {(user, changes.names[code], bool(added)) for user, code, added in rows}
     frame = first.to_pandas()
