@@ -109,10 +109,10 @@ def count_digits(bits, prefix, known_bits, digit_bits, out_count):
 
 
 @kernel
-def hold_above(bits, cut, tie_stop, tie_order, indptr, out_code, out_bits):
+def hold_above(bits, cutoff, tie_end, tie_order, indptr, out_code, out_bits):
     """Write the categories each user holds, best first, and return nothing when only `indptr` is asked for.
 
-    User u holds category c if the key of its score is above `cut[c]`, or equal and u < `tie_stop[c]`.
+    User u holds category c if the key of its score is above `cutoff[c]`, or equal and u < `tie_end[c]`.
 
     Parameters
     ----------
@@ -133,7 +133,7 @@ def hold_above(bits, cut, tie_stop, tie_order, indptr, out_code, out_bits):
         category = np.uintp(tie_order[place])
         for user in range(n_users):
             key = order_key(bits[category, user])
-            if key > cut[category] or (key == cut[category] and user < tie_stop[category]):
+            if key > cutoff[category] or (key == cutoff[category] and user < tie_end[category]):
                 if not counting:
                     first = indptr[user]
                     at = first + held[user]

@@ -1,7 +1,7 @@
-"""Find for every category the score above which its best users stand: exact, over scores that are only on the disk.
+"""Find for every category the score above which it takes users: exact, over scores that are only on the disk.
 
-Scores are read as integers that order as they do, and selected digit by digit: every pass counts one digit of the keys
-that may still be the cut. Users of equal score are told apart by their id, of which samples narrow down the last one.
+Scores are read as integers that order as they do, and the cutoff is found digit by digit: every pass counts one digit
+of the keys that may still be the cutoff. Ties are broken by user id; the last id taken is found by repeated sampling.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ABOVE_ALL = np.uint32(0xFFFFFFFF)
 
 
 @dataclass(frozen=True)
-class Cuts:
+class ScoreCutoffs:
     """Which users a category takes: those above `key` (L,), and of those at it the ids up to `last_id[c]`.
 
     Without an entry in `last_id` all users at the key are taken. `n_taken` (L,) is how many that makes.
@@ -36,8 +36,8 @@ class Cuts:
     last_id: dict[int, UserIds]
     n_taken: np.ndarray
 
-    def tie_stop(self, user_ids: UserIds) -> np.ndarray:
-        """Return for each category up to which of these sorted users it takes at its key."""
+    def tie_end(self, user_ids: UserIds) -> np.ndarray:
+        """Return for each category how many of these sorted users are up to its last id; all without one."""
         stop = np.full(len(self.key), len(user_ids), np.int64)
         for category, last in self.last_id.items():
             stop[category] = user_ids.count_up_to(last)
@@ -70,19 +70,19 @@ class ScoreScratch:
         return ids_from_arrays({name: load_array(self.folder(partition), name) for name in names})
 
 
-def find_cuts(
+def find_cutoffs(
     client: Client,
     scratch: ScoreScratch,
     wanted: Callable[[np.ndarray], np.ndarray],
     *,
     progress: Progress = silent,
-) -> Cuts:
-    """Return the cuts at which each category has taken as many users as it wants.
+) -> ScoreCutoffs:
+    """Return the cutoffs at which each category has taken as many users as it wants.
 
     Parameters
     ----------
     wanted
-        Told how many users have a score in each category, says how many each takes, at most that.
+        From how many users have a score in each category, return how many each takes, at most that.
     """
     groups = _group(scratch.n_partitions)
     prefix: np.ndarray = np.zeros(0, np.uint32)
@@ -100,7 +100,7 @@ def find_cuts(
         known_bits += digit_bits
     key = np.where(taken > 0, prefix, _ABOVE_ALL)
     open_ties = {int(c): int(left[c]) for c in np.flatnonzero((taken > 0) & (left < tied))}
-    return Cuts(key, _find_last_ids(client, scratch, key, open_ties, progress), taken)
+    return ScoreCutoffs(key, _find_last_ids(client, scratch, key, open_ties, progress), taken)
 
 
 def count_group(

@@ -17,7 +17,7 @@ from distributed import Client
 
 from ammrank_dask.kernels.selection import hold_above
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
-from ammrank_dask.scoring.category_cutoffs import Cuts, ScoreScratch, find_cuts
+from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.chance_table import ChanceTable
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
 from ammrank_dask.storage.store.ids import UserIds
@@ -180,22 +180,22 @@ class CategoryTopN(Policy):
         tie_order: np.ndarray,
         chances: ChancePlan | None = None,
         progress: Progress = silent,
-    ) -> Cuts:
+    ) -> ScoreCutoffs:
         """Return above which score each category takes users."""
 
         def wanted(scored: np.ndarray) -> np.ndarray:
             return share_slots(scored, slots, tie_order) if n is None else np.minimum(scored, n)
 
-        return find_cuts(client, scratch, wanted, progress=progress)
+        return find_cutoffs(client, scratch, wanted, progress=progress)
 
-    def facts(self, plan: Cuts) -> dict[str, Any]:
+    def facts(self, plan: ScoreCutoffs) -> dict[str, Any]:
         """Return the largest number of users that a category takes."""
         return {"n": int(plan.n_taken.max(initial=0))}
 
-    def hold(self, users: ScoredUsers, plan: Cuts) -> QualificationRows:
+    def hold(self, users: ScoredUsers, plan: ScoreCutoffs) -> QualificationRows:
         """Return the categories that took each user, by score."""
         assert users.bits is not None
-        stop = plan.tie_stop(users.user_ids)
+        stop = plan.tie_end(users.user_ids)
         indptr = np.empty(len(users.user_ids) + 1, np.int64)
         codes, bits = np.empty(0, np.int32), np.empty(0, np.uint32)
         hold_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)

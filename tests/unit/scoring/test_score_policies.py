@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ammrank_dask.features.store import Features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC
-from ammrank_dask.scoring.category_cutoffs import Cuts, ScoreScratch, find_cuts
+from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.scoring.qualifications import open_qualifications
@@ -79,7 +79,7 @@ def test_category_top_n__equals_a_full_sort(client, tmp_path_factory, seed, n_pa
     tie_order = np.array([2, 0, 3, 1], np.int32)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ammrank_dask.scoring.category_cutoffs._IDS_AT_ONCE", at_once)
-        plan = find_cuts(client, scratch, lambda found: wanted)
+        plan = find_cutoffs(client, scratch, lambda found: wanted)
     assert plan.n_taken.tolist() == wanted.tolist()
     held = set()
     place = {c: i for i, c in enumerate(tie_order)}
@@ -105,7 +105,7 @@ def test_find_cuts__many_ties_are_narrowed_by_samples(client, tmp_path):
     scratch = make_scratch(tmp_path, np.zeros((2, 3000), np.float32), ids, home, 3)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ammrank_dask.scoring.category_cutoffs._IDS_AT_ONCE", 20)
-        plan = find_cuts(client, scratch, lambda found: np.array([1234, 3000]))
+        plan = find_cutoffs(client, scratch, lambda found: np.array([1234, 3000]))
     assert plan.last_id[0].to_arrow().to_pylist() == [1233 * 11]
     assert 1 not in plan.last_id  # all of them are taken
 
@@ -440,7 +440,7 @@ def test_score__same_bytes_on_any_number_of_workers(tmp_path, policy):
 
 
 def test_cuts__a_category_that_wants_nobody_takes_nobody():
-    cuts = Cuts(np.array([0xFFFFFFFF], np.uint32), {}, np.array([0]))
+    cutoffs = ScoreCutoffs(np.array([0xFFFFFFFF], np.uint32), {}, np.array([0]))
     bits = np.array([[np.inf, 1.0]], np.float32).view(np.uint32)
     users = ScoredUsers(ids_from_values([1, 2]), np.empty((2, 0)), np.empty((2, 0)), np.array([0], np.int32), bits)
-    assert CategoryTopN().hold(users, cuts).indptr.tolist() == [0, 0, 0]
+    assert CategoryTopN().hold(users, cutoffs).indptr.tolist() == [0, 0, 0]
