@@ -69,7 +69,7 @@ WORK: dict[str, tuple[str, ...]] = {
     ),
     "score": (
         "ammrank_dask/kernels/scoring_plus.py:score_plus_top_k",
-        "ammrank_dask/scoring/policies.py:UserTopK.hold",
+        "ammrank_dask/scoring/policies.py:UserTopK.assign",
         "storage/store/qualifications.py:write_partition_files",
     ),
     "report": (

@@ -154,7 +154,7 @@ def _add_curvature(code, near, n_near, share, weight, temperature, out_hessian):
 
 
 @kernel
-def hold_priced(chances, prices, tie_order, out_code, out_border):
+def assign_priced(chances, prices, tie_order, out_code, out_border):
     """Write what each user holds at the prices, highest value first, and return Σ chance and Σ value.
 
     Parameters
@@ -219,7 +219,7 @@ def count_margins(chances, prices, code, border, out_leave, out_enter):
     Parameters
     ----------
     code, border
-        As `hold_priced` writes them.
+        As `assign_priced` writes them.
     out_leave, out_enter
         (L, COST_BINS) int64, added to.
     """

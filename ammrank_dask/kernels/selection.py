@@ -109,7 +109,7 @@ def count_digits(bits, prefix, known_bits, digit_bits, out_count):
 
 
 @kernel
-def hold_above(bits, cutoff, tie_end, tie_order, indptr, out_code, out_bits):
+def assign_above(bits, cutoff, tie_end, tie_order, indptr, out_code, out_bits):
     """Write the categories each user holds, best first, and return nothing when only `indptr` is asked for.
 
     User u holds category c if the key of its score is above `cutoff[c]`, or equal and u < `tie_end[c]`.

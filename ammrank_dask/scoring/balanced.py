@@ -24,8 +24,8 @@ from ammrank_dask.scoring.swaps import (
     Movable,
     PricedCounts,
     Repaired,
+    assign_block,
     count_block,
-    hold_block,
     join_movable,
     last_bins,
     list_block,
@@ -262,7 +262,7 @@ def assign_partition(plan: BalancedPlan, partition: int, tie_order: np.ndarray) 
     """Return the codes (n, k) that the users of a partition hold, in no order; -1 where they may hold fewer."""
     folder = _swaps_folder(plan.table, plan.swaps, partition)
     chances = plan.table.chances(partition)
-    codes, _, _, _ = hold_block(chances, plan.prices, plan.k, np.asarray(tie_order, np.int32))
+    codes, _, _, _ = assign_block(chances, plan.prices, plan.k, np.asarray(tie_order, np.int32))
     row, code, takes = (load_array(folder, name) for name in ("row", "code", "takes"))
     # Both lists are by row, and every user takes as many as they give up.
     give, take = np.flatnonzero(~takes), np.flatnonzero(takes)

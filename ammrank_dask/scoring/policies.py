@@ -1,7 +1,7 @@
 """The rules by which scores become qualifications.
 
-A policy says what the users of one partition hold (`hold`). One that has to know the scores of all users before asks
-for them (`needs_all_scores`) and makes a plan of them first (`plan`). A further policy is one more class here and its
+A policy assigns categories to the users of one partition (`assign`). One that has to know the scores of all users first
+asks for them (`needs_all_scores`) and makes a plan from them (`plan`). A further policy is one more class here and its
 entry in POLICIES.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.kernels.selection import hold_above
+from ammrank_dask.kernels.selection import assign_above
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.chance_table import ChanceTable
@@ -96,7 +96,7 @@ class Policy(ABC):
         """Return how many ranks are counted apart."""
 
     @abstractmethod
-    def hold(self, users: ScoredUsers, plan: Any) -> QualificationRows:
+    def assign(self, users: ScoredUsers, plan: Any) -> QualificationRows:
         """Return what the users of a partition hold, best first."""
 
     def plan(
@@ -110,7 +110,7 @@ class Policy(ABC):
         chances: ChancePlan | None = None,
         progress: Progress = silent,
     ) -> Any:
-        """Return what `hold` has to know of all users: nothing, unless the policy needs all scores.
+        """Return what `assign` has to know of all users: nothing, unless the policy needs all scores.
 
         Parameters
         ----------
@@ -148,7 +148,7 @@ class UserTopK(Policy):
         """Return k."""
         return k
 
-    def hold(self, users: ScoredUsers, plan: None = None) -> QualificationRows:
+    def assign(self, users: ScoredUsers, plan: None = None) -> QualificationRows:
         """Return the k best categories of each user."""
         kept = users.codes >= 0
         indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
@@ -192,16 +192,16 @@ class CategoryTopN(Policy):
         """Return the largest number of users that a category takes."""
         return {"n": int(plan.n_taken.max(initial=0))}
 
-    def hold(self, users: ScoredUsers, plan: ScoreCutoffs) -> QualificationRows:
+    def assign(self, users: ScoredUsers, plan: ScoreCutoffs) -> QualificationRows:
         """Return the categories that took each user, by score."""
         assert users.bits is not None
         stop = plan.tie_end(users.user_ids)
         indptr = np.empty(len(users.user_ids) + 1, np.int64)
         codes, bits = np.empty(0, np.int32), np.empty(0, np.uint32)
-        hold_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
+        assign_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
         if indptr[-1]:
             codes, bits = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.uint32)
-            hold_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
+            assign_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
         return QualificationRows(users.user_ids, indptr, codes, bits.view(np.float32))
 
 
@@ -237,7 +237,7 @@ class Balanced(Policy):
         """Return expected clicks, duality gap, prices and bounds."""
         return plan.to_json()
 
-    def hold(self, users: ScoredUsers, plan: BalancedPlan) -> QualificationRows:
+    def assign(self, users: ScoredUsers, plan: BalancedPlan) -> QualificationRows:
         """Return what the plan gives the users of a partition, by score."""
         assert users.bits is not None
         codes = assign_partition(plan, users.partition, users.tie_order)

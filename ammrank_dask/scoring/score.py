@@ -284,7 +284,7 @@ class ScoreJob:
                     client, self.scratch, n=self.settings.n, slots=slots, tie_order=tie_order, chances=chances,
                     progress=progress,
                 )  # fmt: skip
-                listed = self._hold_all(client, policy, plan, live, progress)
+                listed = self._apply_all(client, policy, plan, live, progress)
             else:
                 listed = [facts["policies"][policy.name] for facts in scored]
             counts = [PolicyCounts.from_json(content) for content in listed]
@@ -317,7 +317,7 @@ class ScoreJob:
         live.flush()
         return facts
 
-    def _hold_all(
+    def _apply_all(
         self, client: Client, policy: Policy, plan: Any, live: LiveExposure, progress: Progress
     ) -> list[dict[str, Any]]:
         """Return the counts of a policy that needed all scores, after writing the partitions that are not done."""
@@ -329,7 +329,7 @@ class ScoreJob:
 
         found = [written_facts(self.run, partition) if is_in_force else None for partition in range(self.n_partitions)]
         counts = self._complete(
-            client, policy.name, hold_partition, found, policy.name, plan, show=show, progress=progress
+            client, policy.name, apply_policy, found, policy.name, plan, show=show, progress=progress
         )
         live.flush()
         return counts
@@ -421,7 +421,7 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     held: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
-            held[policy.name] = policy.hold(users, None)
+            held[policy.name] = policy.assign(users, None)
             facts["policies"][policy.name] = policy.count(held[policy.name], n_categories, k).to_json()
     with measure("write"):
         if any(policy.needs_chances for policy in job.late):
@@ -439,7 +439,7 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     return facts
 
 
-def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[str, Any]:
+def apply_policy(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[str, Any]:
     """Apply a policy that needed all scores to one partition, write it if it is the chosen one, return its counts."""
     categories = open_features(job.features).categories
     user_ids = job.scratch.user_ids(partition)
@@ -449,7 +449,7 @@ def hold_partition(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[
         partition,
     )  # fmt: skip
     policy = POLICIES[name]
-    rows = policy.hold(users, plan)
+    rows = policy.assign(users, plan)
     counts = policy.count(rows, len(categories), job.settings.k).to_json()
     if name == job.settings.policy:
         with measure("write"):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ammrank_dask.kernels.balanced import COST_BINS, count_margins, hold_priced, list_movable
+from ammrank_dask.kernels.balanced import COST_BINS, assign_priced, count_margins, list_movable
 from ammrank_dask.kernels.repair import repair_counts
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
 from ammrank_dask.storage.store.ids import UserIds, concat
@@ -45,7 +45,7 @@ def count_block(
 ) -> PricedCounts:
     """Return the counts of one block of users."""
     n_categories = chances.shape[1]
-    codes, border, chance, value = hold_block(chances, prices, k, tie_order)
+    codes, border, chance, value = assign_block(chances, prices, k, tie_order)
     leave, enter = (np.zeros((n_categories, COST_BINS), np.int64) for _ in range(2))
     if margins:
         count_margins(chances, prices, codes, border, leave, enter)
@@ -53,12 +53,12 @@ def count_block(
     return PricedCounts(n_users, chance, value, leave, enter)
 
 
-def hold_block(
+def assign_block(
     chances: np.ndarray, prices: np.ndarray, k: int, tie_order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """Return codes (n, k), borders (n, 2), Σ chance and Σ value, as `hold_priced` writes them."""
+    """Return codes (n, k), borders (n, 2), Σ chance and Σ value, as `assign_priced` writes them."""
     codes, border = np.empty((len(chances), k), np.int32), np.empty((len(chances), 2))
-    chance, value = hold_priced(chances, prices, tie_order, codes, border)
+    chance, value = assign_priced(chances, prices, tie_order, codes, border)
     return codes, border, chance, value
 
 
@@ -89,7 +89,7 @@ def list_block(
     partition: int = 0,
 ) -> Movable:
     """Return the users of a block for whom leaving or entering a category costs no more than its last bin."""
-    codes, border, _, _ = hold_block(chances, prices, k, tie_order)
+    codes, border, _, _ = assign_block(chances, prices, k, tie_order)
     indptr = np.empty(len(chances) + 1, np.int64)
     listed, holds = np.empty(0, np.int32), np.empty(0, bool)
     list_movable(chances, prices, codes, border, last_leave, last_enter, indptr, listed, holds)

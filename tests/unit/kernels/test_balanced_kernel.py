@@ -10,10 +10,10 @@ from scipy.optimize import minimize
 
 from ammrank_dask.kernels.balanced import (
     COST_BINS,
+    assign_priced,
     cost_bin,
     count_margins,
     earned,
-    hold_priced,
     list_movable,
     smooth_sums,
     step_prices,
@@ -30,7 +30,7 @@ def make_chances(rng, n, n_categories, levels=10**6, closed=0.2):
 
 def held_at(chances, prices, k):
     codes, border = np.empty((len(chances), k), np.int32), np.empty((len(chances), 2))
-    sums = hold_priced(chances, prices, np.arange(chances.shape[1], dtype=np.int32), codes, border)
+    sums = assign_priced(chances, prices, np.arange(chances.shape[1], dtype=np.int32), codes, border)
     return codes, border, sums
 
 
@@ -65,7 +65,7 @@ def test_hold_priced__equals_sorted_lists(seed, k, levels):
     prices = rng.choice([-0.25, 0.0, 0.5], 7)
     tie_order = rng.permutation(7).astype(np.int32)
     codes, border = np.empty((6, k), np.int32), np.empty((6, 2))
-    chance, value = hold_priced(chances, prices, tie_order, codes, border)
+    chance, value = assign_priced(chances, prices, tie_order, codes, border)
     rows = hold(chances, prices, k, tie_order.tolist())
     assert [[c for c in row if c >= 0] for row in codes.tolist()] == rows
     assert chance == pytest.approx(sum(float(chances[u, c]) for u, row in enumerate(rows) for c in row))

@@ -133,17 +133,17 @@ def test_score__balanced_is_the_same_on_any_number_of_workers_and_after_a_kill(
     score(client, model, features, tmp_path / "one", **options)
     with Client(processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, memory_limit=0) as three:
         score(three, model, features, tmp_path / "three", **options)
-    hold = scoring.hold_partition
+    apply = scoring.apply_policy
 
     def dies(job, partition, *rest):
         if partition == 2:
             raise OSError("killed")
-        return hold(job, partition, *rest)
+        return apply(job, partition, *rest)
 
-    monkeypatch.setattr(scoring, "hold_partition", dies)
+    monkeypatch.setattr(scoring, "apply_policy", dies)
     with pytest.raises(OSError, match="killed"):
         score(client, model, features, tmp_path / "killed", **options)
-    monkeypatch.setattr(scoring, "hold_partition", hold)
+    monkeypatch.setattr(scoring, "apply_policy", apply)
     score(client, model, features, tmp_path / "killed", **options)
     assert len({digest_tree(tmp_path / name, ["."]) for name in ("one", "three", "killed")}) == 1
 

@@ -31,7 +31,7 @@ from ammrank_dask.storage.store.runs import verify_run
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
 INTEGERS = np.array([-(2**62), -5, 0, 3, 8, 13, 21, 55, 89, 2**40])
-READ_PARTITION, HOLD = Features.partition, CategoryTopN.hold
+READ_PARTITION, ASSIGN = Features.partition, CategoryTopN.assign
 WITHOUT_CHANCES = tuple(name for name, policy in POLICIES.items() if not policy.needs_chances)
 STRINGS = np.array(["", "a", "a/b", "B", "b", "user-1", "user-10", "user-2", "ü", "z"])
 
@@ -87,7 +87,7 @@ def test_category_top_n__equals_a_full_sort(client, tmp_path_factory, seed, n_pa
         users = ScoredUsers(
             scratch.user_ids(partition), np.empty((0, 0)), np.empty((0, 0)), tie_order, scratch.bits(partition)
         )
-        rows = CategoryTopN().hold(users, plan)
+        rows = CategoryTopN().assign(users, plan)
         names = users.user_ids.to_arrow().to_pylist()
         for row, name in enumerate(names):
             codes = rows.category[rows.indptr[row] : rows.indptr[row + 1]]
@@ -128,7 +128,7 @@ def test_share_slots__by_hand(scored, slots, expected):
 def test_user_top_k__leaves_out_what_is_not_there():
     codes = np.array([[1, 0], [2, -1], [-1, -1]], np.int32)
     scores = np.where(codes < 0, -np.inf, 1.5).astype(np.float32)
-    rows = UserTopK().hold(ScoredUsers(ids_from_values([3, 5, 9]), codes, scores, np.arange(3)))
+    rows = UserTopK().assign(ScoredUsers(ids_from_values([3, 5, 9]), codes, scores, np.arange(3)))
     assert rows.indptr.tolist() == [0, 2, 3, 3]
     assert rows.category.tolist() == [1, 0, 2]
     assert rows.rank.tolist() == [1, 2, 1]
@@ -363,11 +363,11 @@ def test_write_qualifications__what_a_late_policy_wrote_is_not_written_again(cli
     first = write_qualifications(client, model, features, run, settings)
     held = []
 
-    def hold(self, users, plan):
+    def assign(self, users, plan):
         held.append(len(users.user_ids))
-        return HOLD(self, users, plan)
+        return ASSIGN(self, users, plan)
 
-    monkeypatch.setattr(CategoryTopN, "hold", hold)
+    monkeypatch.setattr(CategoryTopN, "assign", assign)
     (run / ".work" / "part-00001.json").unlink()
     again = write_qualifications(client, model, features, run, settings)
     assert held == [features.run.manifest["parts"][1]["rows"]]
@@ -443,4 +443,4 @@ def test_cuts__a_category_that_wants_nobody_takes_nobody():
     cutoffs = ScoreCutoffs(np.array([0xFFFFFFFF], np.uint32), {}, np.array([0]))
     bits = np.array([[np.inf, 1.0]], np.float32).view(np.uint32)
     users = ScoredUsers(ids_from_values([1, 2]), np.empty((2, 0)), np.empty((2, 0)), np.array([0], np.int32), bits)
-    assert CategoryTopN().hold(users, cutoffs).indptr.tolist() == [0, 0, 0]
+    assert CategoryTopN().assign(users, cutoffs).indptr.tolist() == [0, 0, 0]
