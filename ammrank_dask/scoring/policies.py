@@ -84,6 +84,23 @@ class ChancePlan:
     start: np.ndarray | None = None
 
 
+@dataclass(frozen=True)
+class PlanRequest:
+    """What a policy that needs all scores plans from.
+
+    `scratch` has the scores of all users. A category takes `n` users; None for as many as make `slots` in all. Among
+    equal scores of a user the first of `tie_order` (L,) is preferred. `chances` is there for a policy that needs it.
+    """
+
+    client: Client
+    scratch: ScoreScratch
+    n: int | None
+    slots: int
+    tie_order: np.ndarray
+    chances: ChancePlan | None = None
+    progress: Progress = silent
+
+
 class Policy(ABC):
     """What every policy answers."""
 
@@ -99,28 +116,8 @@ class Policy(ABC):
     def assign(self, users: ScoredUsers, plan: Any) -> QualificationRows:
         """Return what the users of a partition hold, best first."""
 
-    def plan(
-        self,
-        client: Client,
-        scratch: ScoreScratch,
-        *,
-        n: int | None,
-        slots: int,
-        tie_order: np.ndarray,
-        chances: ChancePlan | None = None,
-        progress: Progress = silent,
-    ) -> Any:
-        """Return what `assign` has to know of all users: nothing, unless the policy needs all scores.
-
-        Parameters
-        ----------
-        scratch
-            The scores of all users.
-        n, slots
-            Users a category takes; None for as many as make `slots` in all.
-        chances
-            Given to a policy that needs chances.
-        """
+    def plan(self, request: PlanRequest) -> Any:
+        """Return what `assign` has to know of all users: nothing, unless the policy needs all scores."""
         return None
 
     def facts(self, plan: Any) -> dict[str, Any]:
@@ -170,23 +167,15 @@ class CategoryTopN(Policy):
         """Return 1: what a category's place means differs from user to user."""
         return 1
 
-    def plan(
-        self,
-        client: Client,
-        scratch: ScoreScratch,
-        *,
-        n: int | None,
-        slots: int,
-        tie_order: np.ndarray,
-        chances: ChancePlan | None = None,
-        progress: Progress = silent,
-    ) -> ScoreCutoffs:
+    def plan(self, request: PlanRequest) -> ScoreCutoffs:
         """Return above which score each category takes users."""
 
         def wanted(scored: np.ndarray) -> np.ndarray:
-            return share_slots(scored, slots, tie_order) if n is None else np.minimum(scored, n)
+            if request.n is None:
+                return share_slots(scored, request.slots, request.tie_order)
+            return np.minimum(scored, request.n)
 
-        return find_cutoffs(client, scratch, wanted, progress=progress)
+        return find_cutoffs(request.client, request.scratch, wanted, progress=request.progress)
 
     def facts(self, plan: ScoreCutoffs) -> dict[str, Any]:
         """Return the largest number of users that a category takes."""
@@ -216,22 +205,13 @@ class Balanced(Policy):
         """Return k."""
         return k
 
-    def plan(
-        self,
-        client: Client,
-        scratch: ScoreScratch,
-        *,
-        n: int | None,
-        slots: int,
-        tie_order: np.ndarray,
-        chances: ChancePlan | None = None,
-        progress: Progress = silent,
-    ) -> BalancedPlan:
+    def plan(self, request: PlanRequest) -> BalancedPlan:
         """Return the prices and swaps by which categories are shared out."""
-        assert chances is not None
+        assert request.chances is not None
         return balance(
-            client, chances.table, chances.bounds, chances.k, tie_order, start=chances.start, progress=progress
-        )
+            request.client, request.chances.table, request.chances.bounds, request.chances.k, request.tie_order,
+            start=request.chances.start, progress=request.progress,
+        )  # fmt: skip
 
     def facts(self, plan: BalancedPlan) -> dict[str, Any]:
         """Return expected clicks, duality gap, prices and bounds."""

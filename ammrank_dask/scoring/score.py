@@ -26,7 +26,7 @@ from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sampl
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.exposure_bounds import CAP, FLOOR, exposure_bounds
-from ammrank_dask.scoring.policies import POLICIES, ChancePlan, Policy, PolicyCounts, ScoredUsers
+from ammrank_dask.scoring.policies import POLICIES, ChancePlan, PlanRequest, Policy, PolicyCounts, ScoredUsers
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
@@ -281,9 +281,8 @@ class ScoreJob:
             if policy.needs_all_scores:
                 chances = self._chance_plan(scored, features.categories) if policy.needs_chances else None
                 plan = policy.plan(
-                    client, self.scratch, n=self.settings.n, slots=slots, tie_order=tie_order, chances=chances,
-                    progress=progress,
-                )  # fmt: skip
+                    PlanRequest(client, self.scratch, self.settings.n, slots, tie_order, chances, progress)
+                )
                 listed = self._apply_all(client, policy, plan, live, progress)
             else:
                 listed = [facts["policies"][policy.name] for facts in scored]
