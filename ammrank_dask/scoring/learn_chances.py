@@ -14,7 +14,7 @@ from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
-from ammrank_dask.scoring.score import read_rows
+from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, hash_ids, split_of

@@ -8,11 +8,11 @@ from reference_balanced import best_assignment
 from ammrank_dask.features.store import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.report.exposure import starved
-from ammrank_dask.scoring import score as scoring
+from ammrank_dask.scoring import score_passes
 from ammrank_dask.scoring.chances import fit_chances
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
 from ammrank_dask.scoring.learn_chances import check_reliability, clicked_table, learn_chances
-from ammrank_dask.scoring.score import score, write_qualifications
+from ammrank_dask.scoring.score import last_prices, score, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
@@ -133,17 +133,17 @@ def test_score__balanced_is_the_same_on_any_number_of_workers_and_after_a_kill(
     score(client, model, features, tmp_path / "one", **options)
     with Client(processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, memory_limit=0) as three:
         score(three, model, features, tmp_path / "three", **options)
-    apply = scoring.apply_policy
+    apply = score_passes.apply_policy
 
     def dies(job, partition, *rest):
         if partition == 2:
             raise OSError("killed")
         return apply(job, partition, *rest)
 
-    monkeypatch.setattr(scoring, "apply_policy", dies)
+    monkeypatch.setattr(score_passes, "apply_policy", dies)
     with pytest.raises(OSError, match="killed"):
         score(client, model, features, tmp_path / "killed", **options)
-    monkeypatch.setattr(scoring, "apply_policy", apply)
+    monkeypatch.setattr(score_passes, "apply_policy", apply)
     score(client, model, features, tmp_path / "killed", **options)
     assert len({digest_tree(tmp_path / name, ["."]) for name in ("one", "three", "killed")}) == 1
 
@@ -154,7 +154,7 @@ def test_score__prices_of_the_night_before_start_the_next(client, tmp_path, mode
     second = score(client, model, features, tmp_path / "second", previous=first, **options)
     one, two = (quals.run.manifest["facts"]["policies"]["balanced"] for quals in (first, second))
     assert two["expected_clicks"] == pytest.approx(one["expected_clicks"], rel=1e-6)
-    assert scoring.last_prices(first, ["news", "brand new"]).tolist() == [one["prices"][4], 0.0]
+    assert last_prices(first, ["news", "brand new"]).tolist() == [one["prices"][4], 0.0]
 
 
 def test_score_settings__bounds_are_in_the_digest_of_balanced_runs_only():

@@ -1,0 +1,144 @@
+"""Score one partition: the tasks of scoring, and what they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ammrank_dask.features.store import FeaturePartition, Features, open_features
+from ammrank_dask.kernels.scoring import Panels
+from ammrank_dask.kernels.scoring_plus import PlusPanels
+from ammrank_dask.kernels.selection import sort_by_category
+from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.saved import panels_from
+from ammrank_dask.monitor.meters import measure
+from ammrank_dask.scoring.category_cutoffs import ScoreScratch
+from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
+from ammrank_dask.scoring.chances import Chances
+from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
+from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
+from ammrank_dask.scoring.settings import ScoreSettings
+from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
+from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
+
+MODEL = "model"
+
+
+@dataclass(frozen=True)
+class ScoreJob:
+    """One run of scoring, as its tasks know it."""
+
+    run: Path
+    features: Path
+    settings: ScoreSettings
+    variant: str | None
+    previous: PreviousQualifications | None
+    n_partitions: int
+    chances: Chances | None = None
+    start_prices: np.ndarray | None = None
+    clicks: tuple[int, ...] = ()
+
+    @property
+    def table(self) -> ChanceTable:
+        """Where all chances are kept for policies that need them."""
+        return ChanceTable(self.run / WORK, self.n_partitions)
+
+    @property
+    def scratch(self) -> ScoreScratch:
+        """Where all scores are kept for policies that need them."""
+        return ScoreScratch(self.run, self.n_partitions)
+
+    @property
+    def needing_all_scores(self) -> list[Policy]:
+        """The policies that need the scores of all users."""
+        return [policy for policy in self.settings.wanted if policy.needs_all_scores]
+
+    def finished_facts(self, partition: int) -> dict[str, Any] | None:
+        """Return the facts of a partition that needs no scoring any more, else None."""
+        written = None
+        if not POLICIES[self.settings.policy].needs_all_scores:
+            written = written_facts(self.run, partition)
+            if written is None or not self.needing_all_scores:
+                return written
+        return load_facts(self.scratch.folder(partition)) if is_saved(self.scratch.folder(partition)) else None
+
+    def load_panels(self) -> Panels | PlusPanels:
+        """Read the model as the kernel reads it."""
+        return panels_from(*load_arrays(self.run / WORK / MODEL))
+
+    def write(
+        self, partition: int, rows: QualificationRows, categories: Sequence[str], facts: Mapping[str, Any]
+    ) -> None:
+        """Write what the users of a partition hold, and what changed."""
+        start = np.empty(len(categories) + 1, np.int64)
+        order = np.empty(len(rows.category), np.int32)
+        sort_by_category(rows.category, rows.score.view(np.uint32), start, order)
+        changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions)
+        write_partition_files(
+            self.run, partition, rows, categories, order=order, start=start, changes=changes, facts=facts
+        )
+
+
+def read_rows(features: Features, partition: int, panels: Panels | PlusPanels, variant: str | None) -> FeaturePartition:
+    """Read the rows of a partition as the model was trained on them: AMM-rank-plus normalises rows itself."""
+    return features.partition(partition, variant=variant, normalize=False if isinstance(panels, PlusPanels) else None)
+
+
+def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
+    """Score one partition, write it if its policy can already tell, and return its facts."""
+    features = open_features(job.features)
+    with measure("read"):
+        panels = job.load_panels()
+        part = read_rows(features, partition, panels, job.variant)
+    n_categories, k = len(features.categories), job.settings.k
+    limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
+    with measure("kernel"):
+        codes, scores, everything = top_categories(part.X, panels, k, limits, keep_all=bool(job.needing_all_scores))
+    users = ScoredUsers(part.user_ids, codes, scores, panels.tie_order)
+    facts: dict[str, Any] = {
+        "users": len(codes),
+        "cold_users": int((part.n_event_features == 0).sum()),
+        "slots": int((codes >= 0).sum()),
+        "policies": {},
+    }
+    held: dict[str, QualificationRows] = {}
+    for policy in job.settings.wanted:
+        if not policy.needs_all_scores:
+            held[policy.name] = policy.assign(users, None)
+            facts["policies"][policy.name] = policy.count(held[policy.name], n_categories, k).to_json()
+    with measure("write"):
+        if any(policy.needs_chances for policy in job.needing_all_scores):
+            assert job.chances is not None
+            bare = np.zeros(n_categories, bool)
+            planes = panels.planes if isinstance(panels, PlusPanels) else panels
+            bare[panels.tie_order[planes.bare]] = True
+            chances = job.chances.of_users(everything, part.n_event_features, bare, limits)
+            facts["eligible"] = allowed_counts(chances, k)[0].tolist()
+            job.table.save(partition, chances, part.user_ids, sample_share(features.n_users, n_categories))
+        if job.needing_all_scores:
+            job.scratch.save(partition, everything, part.user_ids, facts)
+        if job.settings.policy in held:
+            job.write(partition, held[job.settings.policy], features.categories, facts)
+    return facts
+
+
+def apply_policy(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[str, Any]:
+    """Apply a policy that needed all scores to one partition, write it if it is the chosen one, return its counts."""
+    categories = open_features(job.features).categories
+    user_ids = job.scratch.user_ids(partition)
+    nothing = np.empty((len(user_ids), 0), np.int32)
+    users = ScoredUsers(
+        user_ids, nothing, nothing.astype(np.float32), job.load_panels().tie_order, job.scratch.bits(partition),
+        partition,
+    )  # fmt: skip
+    policy = POLICIES[name]
+    rows = policy.assign(users, plan)
+    counts = policy.count(rows, len(categories), job.settings.k).to_json()
+    if name == job.settings.policy:
+        with measure("write"):
+            job.write(partition, rows, categories, counts)
+    return counts
