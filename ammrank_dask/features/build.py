@@ -31,6 +31,7 @@ from ammrank_dask.storage.store.registry import FEATURES, STATE, USERS
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, start_run
 from ammrank_dask.storage.vocabulary import DAY_US
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.user_hash import SPLITS, split_of
 
 
 @dataclass(frozen=True)
@@ -111,8 +112,9 @@ class FeatureSource:
 
     `state` is the interest state of `date`, None for no events. With `label_days`, the days after `date` up to the
     end of the label window, only users who clicked at least `min_categories` categories in them are kept, with their
-    ranking. Without, users are those of the state, and of `users` if `all_users`. The users of `suppressed`, by
-    partition, are left out; `eligibility` keeps categories out of the rankings of groups of users.
+    ranking. Without, users are those of the state, and of `users` if `all_users`. With `label_days` and `splits`, users
+    are these too, those of the splits only, and have their ranking, whether they clicked or not. The users of
+    `suppressed`, by partition, are left out; `eligibility` keeps categories out of the rankings of groups of users.
     """
 
     date: dt.date
@@ -124,6 +126,7 @@ class FeatureSource:
     id_kind: str = "int64"
     suppressed: Mapping[int, UserIds] = field(default_factory=dict)
     eligibility: Eligibility = field(default_factory=Eligibility)
+    splits: tuple[str, ...] = ()
 
     def part(self, partition: int) -> FeaturePart:
         """Return the source of one partition."""
@@ -137,6 +140,7 @@ class FeatureSource:
             self.id_kind,
             self.suppressed.get(partition, empty_ids(self.id_kind)),
             self.eligibility,
+            self.splits,
         )
 
 
@@ -153,6 +157,7 @@ class FeaturePart:
     id_kind: str
     suppressed: UserIds
     eligibility: Eligibility
+    splits: tuple[str, ...] = ()
 
 
 def build_features(
@@ -194,6 +199,7 @@ def build_features(
             "normalize": settings.normalize,
             "has_rankings": bool(source.label_days),
             "id_kind": source.id_kind,
+            **({"splits": list(source.splits)} if source.splits else {}),
         },
         inputs=dict(inputs),
     )
@@ -210,6 +216,9 @@ def build_partition(
     if source.label_days:
         with measure("read"):
             clicks = _read_clicks(source, settings, click_group, people)
+        if source.splits:
+            users = _of_splits(_users_to_score(source, state, people), source.splits)
+            clicks = _restrict(clicks, users).place(users)
         users = clicks.user_ids
         category, intensity = rank_users(clicks, len(settings.categories))
         labels = {
@@ -217,10 +226,8 @@ def build_partition(
             "ranking/category": category,
             "ranking/intensity": intensity,
         }
-    elif people is not None and source.all_users:
-        users = _without(union([state.user_ids, people.user_ids]), source.suppressed)
     else:
-        users = _without(state.user_ids, source.suppressed)
+        users = _users_to_score(source, state, people)
     bucket, gender = describe_users(users, people)
     with measure("kernel"):
         rows = _restrict(state, users).place(users)
@@ -271,6 +278,18 @@ def _read_people(source: FeaturePart) -> Demographics | None:
         return None
     arrays = source.users.read(USERS)
     return Demographics(ids_from_arrays(arrays), arrays["age"], arrays["gender"])
+
+
+def _users_to_score(source: FeaturePart, state: InterestState, people: Demographics | None) -> UserIds:
+    """Return the users of the state, and those of the users table if all are wanted, but for suppressed ones."""
+    users = state.user_ids
+    if people is not None and source.all_users:
+        users = union([users, people.user_ids])
+    return _without(users, source.suppressed)
+
+
+def _of_splits(users: UserIds, splits: Sequence[str]) -> UserIds:
+    return users.take(np.flatnonzero(np.isin(split_of(users), [SPLITS.index(name) for name in splits])))
 
 
 def _without(users: UserIds, others: UserIds) -> UserIds:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -78,6 +79,24 @@ class ChanceSums:
         """Return (A, 6) by class of activity: as `reliability`, then Brier score and log loss."""
         count = np.maximum(1, self.classes[:, [_COUNT]])
         return np.concatenate([_rates(self.classes), self.classes[:, [_BRIER, _LOSS]] / count], axis=1)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the measures as manifests and reports have them: numbers, no user."""
+        names = ("cells", "chance", "clicked", "error", "brier", "log_loss")
+
+        def rows(table: np.ndarray) -> list[dict[str, float]]:
+            return [dict(zip(names, row, strict=False)) for row in table.tolist()]
+
+        return {
+            "cells": self.n_cells,
+            "brier": self.brier,
+            "base_brier": self.base_brier,
+            "log_loss": self.log_loss,
+            "base_log_loss": self.base_log_loss,
+            "unreliable_bins": self.n_unreliable(),
+            "reliability": rows(self.reliability()),
+            "activity": rows(self.by_activity()),
+        }
 
     def n_unreliable(self, n_bins: int = 20, share: float = 0.1, errors: float = 3.0) -> int:
         """Return how many bins are off by more than `share` of the clicked share and `errors` standard errors."""

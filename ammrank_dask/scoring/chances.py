@@ -15,7 +15,7 @@ from scipy.optimize import minimize
 
 from ammrank_dask.kernels.chances import Curves, chance_pairs, chance_rows, logistic_sums
 from ammrank_dask.kernels.scoring import Filter
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.atomic import digest_of
 
 _KNOTS = (0.05, 0.35, 0.65, 0.95)
@@ -128,7 +128,7 @@ def fit_chances(
             f"{len(activity)} users"
         )
     if not clicked.any():
-        raise BadInput(f"chances need users who clicked something, found none among {len(scores)} users")
+        raise TooFewUsers(f"chances need users who clicked something, found none among {len(scores)} users")
     finite = scores[np.isfinite(scores)].astype(np.float64)
     center, scale = (float(finite.mean()), float(finite.std())) if len(finite) else (0.0, 1.0)
     edges = activity_edges(activity, n_classes)

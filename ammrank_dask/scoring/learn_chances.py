@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from distributed import Client
@@ -15,15 +17,30 @@ from ammrank_dask.model.saved import RankModel
 from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, hash_ids, split_of
 
+STAGE = "chances"
 CHANCE_SALT = 0x6368616E63657331
 _MAX_CELLS, _SPLIT_SHARE = 4_000_000, 0.1
 
 SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
 """Scores (n, L), clicked (n, L), activity (n,)."""
+
+
+@dataclass(frozen=True)
+class LearntChances:
+    """Chances, how many validation users they were learnt from, and how they came true for the gate users."""
+
+    chances: Chances
+    n_users: int
+    sums: ChanceSums
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a manifest keeps beside the curves."""
+        gate_users = self.sums.n_cells // max(1, self.chances.n_categories)
+        return {"users": self.n_users, "gate_users": gate_users, **self.sums.to_json()}
 
 
 def learn_chances(
@@ -33,6 +50,7 @@ def learn_chances(
     *,
     split: str = "validation",
     variant: str | None = None,
+    min_users: int = 1,
     progress: Progress = silent,
 ) -> Chances:
     """Return what the model's scores are worth to the users of a split.
@@ -45,11 +63,43 @@ def learn_chances(
         Features with rankings, of all users of the split: also of those who clicked little or nothing.
     split
         `validation`, or another of the splits by hash that never change.
+    min_users
+        Refuse to learn from fewer.
     """
-    share = min(1.0, _MAX_CELLS / max(1.0, _SPLIT_SHARE * features.n_users * len(features.categories)))
+    return fit_chances(*_gather(client, model, features, split, variant, min_users, progress))
+
+
+def learn_and_measure(
+    client: Client, model: RankModel, features: Features, *, min_users: int = 1, progress: Progress = silent
+) -> LearntChances:
+    """Learn chances from the validation users and hold them against what the gate users clicked."""
+    rows = _gather(client, model, features, "validation", None, min_users, progress)
+    chances = fit_chances(*rows)
+    sums = check_reliability(client, chances, model, features, progress=progress)
+    if not sums.n_cells:
+        raise TooFewUsers(f"there are {len(rows[0]):,} validation users and no gate users to measure chances on")
+    return LearntChances(chances, len(rows[0]), sums)
+
+
+def _gather(
+    client: Client,
+    model: RankModel,
+    features: Features,
+    split: str,
+    variant: str | None,
+    min_users: int,
+    progress: Progress,
+) -> SplitRows:
+    """Return scores, clicks and activity of the users of a split, of a sample of them when there are very many."""
+    splits = features.run.manifest["config"].get("splits")
+    split_share = _SPLIT_SHARE if splits is None else 1 / len(splits)
+    share = min(1.0, _MAX_CELLS / max(1.0, split_share * features.n_users * len(features.categories)))
     tasks = _tasks_of(features, model, split, variant, share)
-    parts: list[SplitRows] = run_tasks(client, "chances", read_split, tasks, progress=progress)
-    return fit_chances(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    parts: list[SplitRows] = run_tasks(client, STAGE, read_split, tasks, progress=progress)
+    scores, clicked, activity = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    if len(scores) < min_users:
+        raise TooFewUsers(f"{len(scores):,} {split} users are fewer than the {min_users:,} that chances need")
+    return scores, clicked, activity
 
 
 def check_reliability(
@@ -64,7 +114,7 @@ def check_reliability(
 ) -> ChanceSums:
     """Return how the chances came true for the users of a split."""
     tasks = [(chances, *task) for task in _tasks_of(features, model, split, variant, 1.0)]
-    sums: list[ChanceSums] = run_tasks(client, "chances", measure_split, tasks, progress=progress)
+    sums: list[ChanceSums] = run_tasks(client, STAGE, measure_split, tasks, progress=progress)
     return sum(sums[1:], start=sums[0])
 
 

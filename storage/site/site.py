@@ -17,13 +17,13 @@ from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.runs import MANIFEST, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
-RUN_FOLDERS = ("days", "users", "state", "features", "models", "gates")
-PROMISED = ("state", "users", "features", "models", "qualifications")
+RUN_FOLDERS = ("days", "users", "state", "features", "models", "chances", "gates")
+PROMISED = ("state", "users", "features", "models", "chances", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
 LOOK_SECONDS = 2.0
 """How long a run waits for a lock before it takes its holder for another run."""
-OPTIONAL_ROLES = frozenset({"users", "lag"})
-"""Inputs that a night may do without: there is no users table, or not yet a whole label window."""
+OPTIONAL_ROLES = frozenset({"users", "lag", "chances"})
+"""What a night may do without: no users table, not yet a whole label window, or too few held-out users."""
 
 
 @dataclass(frozen=True)

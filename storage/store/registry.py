@@ -169,7 +169,24 @@ MODEL = PartSchema(
     compressed=False,
     remedy="train it again with `ammrank train`",
 )
-PART_SCHEMAS = {schema.kind: schema for schema in (DAY, STATE, USERS, FEATURES, MODEL)}
+_FLOAT64 = ("float64",)
+CHANCES = PartSchema(
+    "chances",
+    "what the scores of a model are worth: curves from a score to the chance of a click in the label window",
+    (
+        ArraySpec("frame", ("frame",), _FLOAT64, "center, scale, width; z = (score − center)/scale, 0 without planes"),
+        ArraySpec("intercept", ("category",), _FLOAT64, "logit of the chance = intercept + slope·z + …"),
+        ArraySpec("slope", ("category",), _FLOAT64, "above 0"),
+        ArraySpec("knot", ("knot",), _FLOAT64, "… + Σ bend·t/(1 + |t|) with t = (z − knot)/width + …"),
+        ArraySpec("bend", ("class", "knot"), _FLOAT64, "by class of activity, not below 0"),
+        ArraySpec("level", ("class",), _FLOAT64, "… + level of the user's class of activity"),
+        ArraySpec(
+            "edges", ("edge",), _FLOAT64, "values of a row that come from events, from which on the next class is"
+        ),
+    ),
+    rows_dim="category",
+)
+PART_SCHEMAS = {schema.kind: schema for schema in (DAY, STATE, USERS, FEATURES, MODEL, CHANCES)}
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from ammrank_dask.workflows.stages.features import score_features, training_feat
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.models import find_model
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.published import find_previous, models_in_use
+from ammrank_dask.workflows.stages.published import find_previous, runs_in_use
 from ammrank_dask.workflows.stages.score import score_users
 from ammrank_dask.workflows.stages.train import train_model
 
@@ -220,15 +220,15 @@ def test_score_users__delta_is_against_the_last_published_night(client, place, m
     assert place.published_nights() == [NIGHT, later]
 
 
-def test_models_in_use__a_damaged_old_night_keeps_all_models(client, place, caplog):
-    (model,) = models_in_use(place)
+def test_runs_in_use__a_damaged_old_night_keeps_all_models(client, place, caplog):
+    (model,) = runs_in_use(place, "models", "model")
     other = model.with_name("date=2026-01-02-abc")
     shutil.copytree(model, other)
     old = place.qualifications_folder(NIGHT - dt.timedelta(3))
     old.mkdir()
     (old / "manifest.json").write_text("{")
     with caplog.at_level("WARNING"):
-        assert sorted(models_in_use(place)) == [other, model]
+        assert sorted(runs_in_use(place, "models", "model")) == [other, model]
     assert "all models are kept: " in caplog.text
 
 

@@ -46,7 +46,17 @@ def test_nightly__records_stages_bytes_memory_and_versions(site):
     assert attempt["status"] == "done"
     assert attempt["exit_code"] == 0
     names = [stage["name"] for stage in attempt["stages"]]
-    assert names == ["ingest", "features", "training_features", "train", "gate", "score", "report", "publish"]
+    assert names == [
+        "ingest",
+        "features",
+        "training_features",
+        "train",
+        "gate",
+        "chances",
+        "score",
+        "report",
+        "publish",
+    ]
     assert sum(stage["seconds"] for stage in attempt["stages"]) <= attempt["seconds"]
     assert set(attempt["bytes"]) == set(site.current().runs)
     assert min(attempt["bytes"].values()) > 0

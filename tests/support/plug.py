@@ -20,7 +20,7 @@ from ammrank_dask.workflows.session.record import STAGES
 
 VICTIMS = ("worker", "driver", "scheduler")
 LONGEST_DELAY = {None: 0.0, "ingest": 1.0, "features": 0.3, "training_features": 0.3, "train": 2.5, "gate": 0.1,
-                 "score": 0.4, "report": 0.3, "publish": 0.02}  # fmt: skip
+                 "chances": 0.3, "score": 0.4, "report": 0.3, "publish": 0.02}  # fmt: skip
 """Seconds after the beginning of a stage up to which the plug is pulled."""
 
 

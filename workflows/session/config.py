@@ -223,7 +223,9 @@ class Gate(Section):
     tolerance: float = Field(
         0.01, ge=0.0, le=1.0, description="a new model scores unless it is worse by more than this share"
     )
-    min_users: int = Field(100, ge=0, description="fewer held-out users than this decide nothing: the new model scores")
+    min_users: int = Field(
+        100, ge=0, description="fewer held-out users than this decide nothing: the new model scores, without chances"
+    )
 
 
 class Retention(Section):

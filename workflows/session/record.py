@@ -30,7 +30,7 @@ from ammrank_dask.workflows.session.past_nights import last_nights
 
 logger = logging.getLogger(__name__)
 
-STAGES = ("ingest", "features", "training_features", "train", "gate", "score", "report", "publish")
+STAGES = ("ingest", "features", "training_features", "train", "gate", "chances", "score", "report", "publish")
 PACKAGE = "ammrank_dask"
 SECONDS_TO_ANSWER = 20
 """How long a worker may take to say how much memory it used; one that hangs is left out."""

@@ -23,6 +23,9 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings, lake_path
 from ammrank_dask.workflows.stages.ingest import Ingested
 
+HELD_OUT = ("validation", "gate")
+"""The splits of users that never train."""
+
 
 def score_features(night: Night, ingested: Ingested) -> Run:
     """Build the features of every user to be scored, at the end of the ingested date."""
@@ -36,12 +39,12 @@ def score_features(night: Night, ingested: Ingested) -> Run:
         suppressed=suppressed,
     )
     inputs = {"state": ingested.head.digest, "users": ingested.users.digest if ingested.users else None, **digest}
-    return _build(night, ingested, _plan(night.config, ingested, source, inputs))
+    return build_planned(night, ingested, _plan(night.config, ingested, source, inputs))
 
 
 def training_features(night: Night, ingested: Ingested) -> Run:
     """Build the features at the end of the lag date of the users who clicked in the label window after it."""
-    return _build(night, ingested, _plan_training(night, ingested), stage="training_features")
+    return build_planned(night, ingested, _plan_training(night, ingested), stage="training_features")
 
 
 @dataclass(frozen=True)
@@ -55,6 +58,26 @@ class PlannedFeatures:
 
 def _plan_training(night: Night, ingested: Ingested) -> PlannedFeatures:
     config = night.config
+    eligibility = ranking_eligibility(config, ingested.taxonomy.categories)
+    source, inputs = _plan_labelled(
+        night, ingested, min_categories=config.label.min_categories, eligibility=eligibility
+    )
+    excluded = {"exclude_by_group": config.score.exclude_by_group} if eligibility.exclude_by_group else {}
+    return _plan(config, ingested, source, {**inputs, **excluded})
+
+
+def plan_chance_features(night: Night, ingested: Ingested) -> PlannedFeatures:
+    """Plan the features at the end of the lag date of all held-out users, also of those who clicked nothing since."""
+    all_users = night.config.score.users == "all"
+    source, inputs = _plan_labelled(night, ingested, all_users=all_users, splits=HELD_OUT)
+    return _plan(night.config, ingested, source, {**inputs, "splits": list(HELD_OUT)})
+
+
+def _plan_labelled(
+    night: Night, ingested: Ingested, *, all_users: bool = False, **options: Any
+) -> tuple[FeatureSource, dict[str, Any]]:
+    """Return the source of features at the lag date with the clicks of the label window, and what identifies it."""
+    config = night.config
     if ingested.lag is None:
         raise BadInput(
             f"the site knows {len(ingested.history)} days, a label window takes {config.label.days} and features some"
@@ -63,26 +86,23 @@ def _plan_training(night: Night, ingested: Ingested) -> PlannedFeatures:
     lag_date = ingested.date - dt.timedelta(config.label.days)
     window = [(day, digest) for day, digest in ingested.history if day > lag_date]
     suppressed, suppress_digest = suppressed_users(night, ingested)
-    eligibility = ranking_eligibility(config, ingested.taxonomy.categories)
     source = FeatureSource(
         lag_date,
         ingested.lag,
         ingested.users,
-        False,
+        all_users,
         label_days=tuple((day, ingested.days[day]) for day, _ in window),
-        min_categories=config.label.min_categories,
         id_kind=ingested.id_kind,
         suppressed=suppressed,
-        eligibility=eligibility,
+        **options,
     )
     inputs = {
         "state": ingested.lag.digest,
         "users": ingested.users.digest if ingested.users else None,
         "label_days": [[str(day), digest] for day, digest in window],
         **suppress_digest,
-        **({"exclude_by_group": config.score.exclude_by_group} if eligibility.exclude_by_group else {}),
     }
-    return _plan(config, ingested, source, inputs)
+    return source, inputs
 
 
 def suppressed_users(night: Night, ingested: Ingested) -> tuple[dict[int, UserIds], dict[str, str]]:
@@ -116,7 +136,8 @@ def _plan(config: Config, ingested: Ingested, source: FeatureSource, inputs: dic
     return PlannedFeatures(source, inputs, digest)
 
 
-def _build(night: Night, ingested: Ingested, planned: PlannedFeatures, *, stage: str = "features") -> Run:
+def build_planned(night: Night, ingested: Ingested, planned: PlannedFeatures, *, stage: str = "features") -> Run:
+    """Build features as they were planned; those that are there are not built again."""
     return build_features(
         night.client,
         planned.source,

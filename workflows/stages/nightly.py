@@ -10,11 +10,12 @@ from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
 from ammrank_dask.workflows.session.session import Session
+from ammrank_dask.workflows.stages.chances import chances_of_night
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
 from ammrank_dask.workflows.stages.models import model_date
-from ammrank_dask.workflows.stages.published import find_champion, find_published_model, models_in_use
+from ammrank_dask.workflows.stages.published import find_champion, find_published_model, runs_in_use
 from ammrank_dask.workflows.stages.report import write_night_report
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
 from ammrank_dask.workflows.stages.score import check_k, score_users
@@ -46,18 +47,23 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             model, training = _train_when_due(night, ingested, record)
             facts |= training
         if model is not None:
+            with record.stage("chances"):
+                renew = "gate" in facts  # a training was judged tonight
+                chances, facts["chances"] = chances_of_night(night, ingested, model, renew=renew, rebuild=rebuild)
             with record.stage("score"):
-                scored = score_users(night, ingested, features, model, rebuild=rebuild)
+                scored = score_users(night, ingested, features, model, chances, rebuild=rebuild)
             with record.stage("report"):
                 report = write_night_report(night, ingested, scored, rebuild=rebuild)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
+            roles |= {} if chances is None else {"chances": chances.path}
             facts["model"] = f"of {model_date(model)}"
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
         with record.stage("publish"):
             facts["published"] = site.publish(date, roles)
             prune_nights(site, config, date)
-            keep = [*roles.values(), *models_in_use(site), *rejected_to_keep(site, config, date)]
-            prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models"))
+            in_use = [*runs_in_use(site, "models", "model"), *runs_in_use(site, "chances", "chances")]
+            keep = [*roles.values(), *in_use, *rejected_to_keep(site, config, date)]
+            prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models", "chances"))
         record.finish(facts, roles, inputs)
     return facts
 

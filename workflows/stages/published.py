@@ -23,18 +23,24 @@ def find_previous(site: Site, date: dt.date) -> Qualifications | None:
     return open_qualifications(kept[-1]) if kept else None
 
 
-def models_in_use(site: Site) -> list[Path]:
-    """Return the models that the kept qualifications were scored with; all models when that cannot be told."""
-    models = site.finished_runs("models")
+def runs_in_use(site: Site, folder: str, role: str) -> list[Path]:
+    """Return the runs of a folder that kept qualifications were written from; all of them when that cannot be told.
+
+    Parameters
+    ----------
+    folder, role
+        `models` and `model`, or `chances` for both: where they are, and their name among the inputs.
+    """
+    runs = site.finished_runs(folder)
     try:
         used = {
-            open_run(path.parent, KIND).manifest["inputs"]["model"]
+            open_run(path.parent, KIND).manifest["inputs"].get(role)
             for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}")
         }
-        return [path for path in models if open_run(path).digest in used]
+        return [path for path in runs if open_run(path).digest in used]
     except DamagedStore as error:
-        logger.warning("all models are kept: %s", error)
-        return models
+        logger.warning("all %s are kept: %s", folder, error)
+        return runs
 
 
 def find_champion(site: Site, date: dt.date) -> Run | None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore
@@ -50,7 +51,9 @@ def check_k(config: Config, ingested: Ingested) -> None:
         raise BadInput(f"score.{error}") from None
 
 
-def score_users(night: Night, ingested: Ingested, features: Run, model: Run, *, rebuild: bool = False) -> Run:
+def score_users(
+    night: Night, ingested: Ingested, features: Run, model: Run, chances: Run | None = None, *, rebuild: bool = False
+) -> Run:
     """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
     site, config = night.site, night.config
     check_k(config, ingested)
@@ -65,6 +68,7 @@ def score_users(night: Night, ingested: Ingested, features: Run, model: Run, *, 
         "features": features.digest,
         "model": model.digest,
         "previous": None if previous is None else previous.run.digest,
+        **({} if chances is None else {"chances": chances.digest}),
     }
     final = site.qualifications_folder(ingested.date)
     published = _published_run(site, ingested.date, inputs, settings, rebuild)
@@ -81,6 +85,7 @@ def score_users(night: Night, ingested: Ingested, features: Run, model: Run, *, 
             opened,
             building,
             settings,
+            chances=None if chances is None else load_chances(chances),
             previous=previous,
             clicks=window["clicks"],
             starved_below=config.report.thresholds.starved_ratio,

@@ -1,0 +1,111 @@
+"""Learn what the scores of a night's model are worth, on users who never train, and keep it as a run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import Any
+
+from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.learn_chances import STAGE, learn_and_measure
+from ammrank_dask.scoring.saved_chances import save_chances
+from ammrank_dask.storage.errors import TooFewUsers
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.registry import CHANCES
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, start_run
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.features import build_planned, plan_chance_features
+from ammrank_dask.workflows.stages.ingest import Ingested
+from ammrank_dask.workflows.stages.models import load_site_model
+from ammrank_dask.workflows.stages.published import find_previous
+from ammrank_dask.workflows.stages.train import too_little_history
+
+logger = logging.getLogger(__name__)
+
+CHANCES_VERSION = 1
+"""Version of how chances are learnt: those of another version are learnt again when they are due."""
+
+
+def chances_of_night(
+    night: Night, ingested: Ingested, model: Run, *, renew: bool = False, rebuild: bool = False
+) -> tuple[Run | None, str]:
+    """Return the chances that go with the model of a night, None without any, and what is to tell about them.
+
+    A published night keeps what it was scored with. Otherwise they are those of the night before, as long as the same
+    model scores; with `renew`, after a training, and when there are none, they are learnt.
+
+    Only what was known before this night decides, so that a rerun decides alike.
+    """
+    site = night.site
+    if not rebuild and site.is_published(night.date) and is_finished(site.qualifications_folder(night.date)):
+        digest = open_run(site.qualifications_folder(night.date)).manifest["inputs"].get("chances")
+        run = find_chances(site, digest)
+        return run, "none when the night was published" if run is None else _describe(run)
+    earlier = _chances_before(night, ingested, model)
+    if earlier is not None and not renew:
+        return earlier, _describe(earlier)
+    reason = too_little_history(night.config, ingested)
+    if reason is None:
+        try:
+            run = _learn(night, ingested, model)
+            return run, _describe(run)
+        except TooFewUsers as error:
+            reason = str(error)
+    if earlier is not None:
+        return earlier, f"{_describe(earlier)}; not learnt again: {reason}"
+    logger.warning("there are no chances: %s", reason)
+    return None, f"none: {reason}"
+
+
+def find_chances(site: Site, digest: str | None) -> Run | None:
+    """Return the chances with a digest, None when the site has them no longer."""
+    if digest is None:
+        return None
+    runs = [open_run(path, CHANCES.kind) for path in site.finished_runs("chances")]
+    return next((run for run in runs if run.digest == digest), None)
+
+
+def _chances_before(night: Night, ingested: Ingested, model: Run) -> Run | None:
+    """Return the chances of the last published night before, if they are of this model."""
+    previous = find_previous(night.site, night.date)
+    run = None if previous is None else find_chances(night.site, previous.run.manifest["inputs"].get("chances"))
+    is_same = run is not None and run.manifest["inputs"]["model"] == model.digest
+    return run if is_same else None
+
+
+def _learn(night: Night, ingested: Ingested, model: Run) -> Run:
+    """Learn from the validation users, measure on the gate users, and keep both; what is there is not learnt again."""
+    planned = plan_chance_features(night, ingested)
+    digest = digest_of([CHANCES_VERSION, planned.digest, model.digest])
+    path = night.site.run("chances", night.date, digest)
+    if is_finished(path):
+        return open_run(path, CHANCES.kind)
+    features = open_features(build_planned(night, ingested, planned, stage=STAGE).path)
+    min_users = max(1, night.config.gate.min_users)
+    learnt = learn_and_measure(
+        night.client, load_site_model(model), features, min_users=min_users, progress=night.progress
+    )
+    start_run(path, 1)
+    save_chances(path, learnt.chances)
+    return finish_run(
+        path,
+        CHANCES.kind,
+        digest,
+        1,
+        config={
+            "date": str(night.date),
+            "lag": str(ingested.date - dt.timedelta(night.config.label.days)),
+            "categories": list(features.categories),
+        },
+        inputs={"features": planned.digest, "model": model.digest},
+        facts=learnt.to_json(),
+    )
+
+
+def _describe(run: Run) -> str:
+    facts: dict[str, Any] = dict(run.manifest["facts"])
+    return (
+        f"of {run.manifest['config']['date']}, {facts['users']:,} users; Brier score {facts['brier']:.4f},"
+        f" base rate {facts['base_brier']:.4f}, {facts['gate_users']:,} gate users"
+    )
