@@ -67,6 +67,6 @@ bench: setup
 
 # A folder that holds nothing but compiled files is still imported: a move leaves such folders behind.
 clean:
-	rm -rf $(DEMO_SITE) build .numba_cache .coverage
+	rm -rf $(DEMO_SITE) build .coverage
 	find $(ROOMS) tests benchmarks -name __pycache__ -prune -exec rm -rf {} +
 	find $(ROOMS) tests benchmarks -type d -empty -delete

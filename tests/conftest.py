@@ -7,7 +7,6 @@ import pytest
 from distributed import Client, LocalCluster
 from examples import PROFILE
 from hypothesis import settings
-from kernel_cache import folder_of_process
 from nights import config_of, copy_world, day, simulate_world
 
 from ammrank_dask.storage.site.site import Site
@@ -22,8 +21,8 @@ collect_ignore = ["support"]
 
 
 def pytest_report_header() -> str:
-    """Say where compiled kernels are kept and which examples are tried."""
-    return f"kernels: in {folder_of_process() or 'the folders of their sources'}; hypothesis: {PROFILE} examples"
+    """Say which examples are tried."""
+    return f"hypothesis: {PROFILE} examples"
 
 
 @pytest.fixture(scope="session")

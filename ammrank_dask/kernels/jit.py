@@ -1,7 +1,79 @@
-"""Hold every compile option of the kernels in one place."""
+"""Hold every compile option of the kernels in one place, and compile a kernel in one process at a time."""
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 from numba import njit
+from numba.core.compiler_lock import global_compiler_lock
+from numba.core.dispatcher import Dispatcher
 
 # Serial (parallelism is Dask's), without the GIL, cached on disk. `contract` alone allows fused multiply-add and
 # keeps the order of operations, so that the same input gives the same bits; full fastmath would not.
-kernel = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+_compile = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+
+WAIT_SECONDS = 300.0
+"""How long a process waits for another one that compiles the same kernel: many times what the largest takes."""
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Compile a function when it is first called with arguments of some types; processes share what is compiled.
+
+    Numba's cache on disk is not made for several writers: two processes that compile one function for different types
+    at the same time give both results the same file. Here a process that compiles, or looks up, holds the function
+    against the others. What one compiled the others find, so a cold cluster compiles every kernel once a machine.
+    """
+    compiled = _compile(function)
+    if isinstance(compiled, Dispatcher):  # with NUMBA_DISABLE_JIT it is the function itself
+        _compile_alone(compiled)
+    return compiled
+
+
+def _compile_alone(compiled: Any) -> None:
+    """Let other processes wait while this one compiles the function or looks it up."""
+    compile_unguarded = compiled.compile
+    folder = Path(compiled.stats.cache_path)
+    source = compiled.py_func.__code__
+    lock_path = folder / f"{Path(source.co_filename).stem}.{source.co_name}-{source.co_firstlineno}.lock"
+
+    def compile_alone(types: Any) -> Any:
+        # First the lock of this process: whoever waits for another process has it, and so waits for nobody in this one.
+        # Of the others each waits for a function that its own calls, so they never wait in a circle.
+        with global_compiler_lock, _held(lock_path):
+            return compile_unguarded(types)
+
+    compiled.compile = compile_alone
+
+
+@contextlib.contextmanager
+def _held(path: Path) -> Iterator[None]:
+    """Hold a file against other processes; where that cannot be, in a folder nobody may write to, go on without.
+
+    A process that was stopped while it compiles is not waited for longer than WAIT_SECONDS.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError:
+        yield
+        return
+    try:
+        _lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> None:
+    end = time.monotonic() + WAIT_SECONDS
+    while time.monotonic() < end:
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(0.02)
+        except OSError:  # a file system without locks
+            return

@@ -1,0 +1,117 @@
+"""Kernels are compiled once on a machine, whoever asks first."""
+
+import contextlib
+import fcntl
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ammrank_dask.kernels import jit
+from ammrank_dask.kernels.jit import kernel
+
+WITH_COMPILER = pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="nothing is compiled")
+
+MODULE = """
+    import sys
+    import numpy as np
+    from ammrank_dask.kernels.jit import kernel
+
+    @kernel
+    def double(values):
+        for i in range(len(values)):
+            values[i] *= 2
+
+    @kernel
+    def quadruple(values):
+        double(values)
+        double(values)
+
+    for name in sys.argv[1:]:
+        values = np.arange(3).astype(name)
+        quadruple(values)
+        assert values.tolist() == [0, 4, 8], values
+    print(*(sum(function.stats.cache_misses.values()) for function in (quadruple, double)))
+"""
+
+
+@contextlib.contextmanager
+def held_lock(function):
+    """Hold a kernel as another process does that compiles it."""
+    folder = Path(function.stats.cache_path)
+    folder.mkdir(parents=True, exist_ok=True)
+    code = function.py_func.__code__
+    with open(folder / f"test_jit.{code.co_name}-{code.co_firstlineno}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@WITH_COMPILER
+def test_kernel__is_compiled_once_for_all_processes(tmp_path):
+    script = tmp_path / "kernels_of_two.py"
+    script.write_text(textwrap.dedent(MODULE))
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    runs = [
+        subprocess.Popen([sys.executable, str(script), *types], env=environment, stdout=subprocess.PIPE, text=True)
+        for types in (("int64", "float32"), ("float32", "int64"))
+    ]
+    printed = [run.communicate()[0] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0]
+    compiled = np.array([line.split() for line in printed], int)
+    assert compiled.sum(axis=0).tolist() == [2, 2]  # once for each of the two types
+
+
+@WITH_COMPILER
+def test_kernel__waits_for_who_compiles_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+
+    @kernel
+    def add_one(values):
+        values[0] += 1
+
+    values = np.zeros(1)
+    caller = threading.Thread(target=add_one, args=(values,))
+    with held_lock(add_one):
+        caller.start()
+        caller.join(0.3)
+        assert caller.is_alive()
+        assert values[0] == 0
+    caller.join()
+    assert values[0] == 1
+
+
+@WITH_COMPILER
+def test_kernel__works_where_nothing_can_be_locked(tmp_path, monkeypatch):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+
+    @kernel
+    def subtract_one(values):
+        values[0] -= 1
+
+    def refuse(*arguments):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    values = np.zeros(1)
+    subtract_one(values)
+    assert values[0] == -1
+
+
+@WITH_COMPILER
+def test_kernel__does_not_wait_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr("numba.config.CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "WAIT_SECONDS", 0.1)
+
+    @kernel
+    def add_two(values):
+        values[0] += 2
+
+    values = np.zeros(1)
+    with held_lock(add_two):
+        add_two(values)
+    assert values[0] == 2
