@@ -17,6 +17,7 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.choice import Choice, is_chosen
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.published import find_champion
@@ -30,7 +31,7 @@ from ammrank_dask.workflows.stages.train import require_history, train_model
     "--tune",
     "tune_first",
     is_flag=True,
-    help="Choose train.regularization and train.max_planes on held-out users first.",
+    help="Choose kappa and clickers_per_plane (amm-rank: regularization and max_planes) on held-out users first.",
 )
 @computing_options
 def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
@@ -46,14 +47,23 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
     printed: dict[str, Any] = {"date": str(date), "users": facts["users"], "planes": facts["planes"]}
     printed["published"] = f"{facts['training']['published']} model"
     printed["validation error"] = facts["training"]["validation_error"]
+    printed["popularity error"] = facts["training"].get("popularity_error")
     if facts["tuning"] is not None:
         if as_json:
             printed["tuning"] = facts["tuning"]["trials"]
         else:
             click.echo(Tuning.from_json(**facts["tuning"]).to_text())
         printed |= {f"train.{name}": value for name, value in facts["tuning"]["best"].items()}
-        printed["popularity error"] = facts["tuning"]["popularity"]
-        printed["next"] = f"set these in {job.site.config_path} so that later nights train with them"
+        names = [f"train.{name}" for name in facts["tuning"]["best"] if not is_chosen(job.config, name)]
+        if names:
+            printed["next"] = (
+                f"set {' and '.join(names)} in {job.site.config_path}: later nights train with what is set"
+            )
+        else:
+            printed["next"] = "later nights train with these, until the gate turns a model down"
+    choice = Choice.of_model(run)
+    if choice is not None and facts["tuning"] is None:
+        printed["parameters"] = choice.to_text()
     show({**printed, "model": str(run.path)}, as_json)
 
 

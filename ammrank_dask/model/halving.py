@@ -45,6 +45,8 @@ class Tuning:
     trials: list[Trial]
     popularity: float | None = None
     """Error of ranking everybody by popularity, learned from the rows of the last rung; None: not measured."""
+    users: int | None = None
+    """Held-out users behind the errors, where they were counted."""
 
     @property
     def beats_popularity(self) -> bool | None:
@@ -71,7 +73,11 @@ class Tuning:
 
     @classmethod
     def from_json(
-        cls, best: dict[str, Any], trials: Sequence[Mapping[str, Any]], popularity: float | None = None
+        cls,
+        best: dict[str, Any],
+        trials: Sequence[Mapping[str, Any]],
+        popularity: float | None = None,
+        users: int | None = None,
     ) -> Self:
         """Return the table of which `to_json` gave the rows."""
         return cls(
@@ -81,6 +87,7 @@ class Tuning:
                 for row in trials
             ],
             popularity,
+            users,
         )
 
     def to_json(self) -> list[dict[str, Any]]:
@@ -156,6 +163,7 @@ def halve(
     *,
     widens: Sequence[str] = (),
     popularity: float | None = None,
+    default: dict[str, Any] | None = None,
 ) -> Tuning:
     """Return the best of some settings.
 
@@ -171,6 +179,8 @@ def halve(
         Parameters whose grid goes on beyond its edge, with all rows, while that is better.
     popularity
         The error to be better than; it is kept beside the table.
+    default
+        One of the settings, which goes through all rungs beside those that stay.
     """
     trials = []
     left = list(settings)
@@ -178,14 +188,42 @@ def halve(
         is_last = rung == RUNGS - 1
         rows = max(1, n_rows // KEPT ** (RUNGS - 1 - rung))
         errors = measure(left, rows)
-        n_kept = 1 if is_last else math.ceil(len(left) / KEPT)
         # Equal errors: the earlier setting stays.
         order = sorted(range(len(left)), key=lambda i: (errors[i], i))
-        stays = set(order[:n_kept])
+        if is_last:
+            stays = {order[0]}
+        else:
+            others = [i for i in order if left[i] != default]
+            stays = {*others[: math.ceil(len(others) / KEPT)], *(i for i in order if left[i] == default)}
         trials += [Trial(rung, rows, setting, float(errors[i]), i in stays) for i, setting in enumerate(left)]
         left = [setting for i, setting in enumerate(left) if i in stays]
     best = _widen(left[0], trials, n_rows, measure, widens)
     return Tuning(best, trials, popularity)
+
+
+def prefer_default(tuning: Tuning, default: dict[str, Any], gains: np.ndarray) -> Tuning:
+    """Return the tuning with the default as its best, unless the best one is clearly better.
+
+    Parameters
+    ----------
+    gains
+        (n,) by held-out row how much lower the error of the best setting is than that of the default. They are clear
+        when their mean is above one standard error.
+
+    Examples
+    --------
+    >>> trials = [Trial(2, 9, {"x": 1}, 0.5, False), Trial(2, 9, {"x": 2}, 0.4, True)]
+    >>> prefer_default(Tuning({"x": 2}, trials), {"x": 1}, np.array([0.5, -0.3])).best
+    {'x': 1}
+    """
+    n_rows = len(gains)
+    if n_rows > 1 and gains.mean() > gains.std(ddof=1) / math.sqrt(n_rows):
+        return tuning
+    last = max(trial.rung for trial in tuning.trials)
+    trials = [
+        replace(trial, kept=trial.parameters == default) if trial.rung == last else trial for trial in tuning.trials
+    ]
+    return replace(tuning, best=dict(default), trials=trials)
 
 
 def _widen(

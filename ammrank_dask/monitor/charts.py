@@ -135,14 +135,19 @@ class Workers(Panel):
 
 
 class Curve(Panel):
-    """One fact of training over the epochs."""
+    """One fact of training over the epochs; `beside`, another fact, is drawn as a dashed line to compare with."""
 
-    def __init__(self, name: str, fact: str, title: str, waiting: str, colour: str) -> None:
+    def __init__(
+        self, name: str, fact: str, title: str, waiting: str, colour: str, beside: tuple[str, str] | None = None
+    ) -> None:
         super().__init__(name, waiting)
-        self.fact, self.title, self.waiting = fact, title, waiting
+        self.fact, self.title, self.waiting, self.beside = fact, title, waiting, beside
         self.points = empty_source("x", "y")
+        self.level = empty_source("x", "y")
         self.figure.line(x="x", y="y", line_width=2, line_color=colour, source=self.points)
         self.figure.scatter(x="x", y="y", size=6, fill_color=colour, line_color="white", source=self.points)
+        if beside is not None:
+            self.figure.line(x="x", y="y", line_width=2, line_color=GREY, line_dash="dashed", source=self.level)
         self.figure.xaxis.axis_label = "epoch"
         self.figure.yaxis.formatter = NumeralTickFormatter(format="0.[0000]a")
 
@@ -152,8 +157,13 @@ class Curve(Panel):
         x = [fact["epoch"] - 1 + fact["round"] / max(1, fact.get("rounds", 1)) for fact in found]
         y = [float(fact[self.fact]) for fact in found]
         night = f" (night {label_of(found[-1]['night'])})" if found and found[-1]["night"] else ""
-        self.set(self.figure.title, text=f"{self.title}: {y[-1]:.4g}{night}" if y else self.waiting)
+        known = [fact[self.beside[1]] for fact in found if fact.get(self.beside[1]) is not None] if self.beside else []
+        level = f", {self.beside[0]} (dashed) {known[-1]:.4g}" if self.beside and known else ""
+        self.set(self.figure.title, text=f"{self.title}: {y[-1]:.4g}{level}{night}" if y else self.waiting)
         self.set(self.points, data={"x": x, "y": y})
+        # From the beginning, so that there is a line after the first epoch already.
+        ends = [0.0, x[-1]] if known else []
+        self.set(self.level, data={"x": ends, "y": [float(known[-1])] * 2 if known else []})
 
 
 class Planes(Panel):
@@ -261,7 +271,14 @@ def make_panels() -> list[Panel]:
     return [
         Timeline(),
         Workers(),
-        Curve("error", "validation_error", "Held-out error ε_dis", "Held-out error: waits for the first epoch", ORANGE),
+        Curve(
+            "error",
+            "validation_error",
+            "Held-out error ε_dis",
+            "Held-out error: waits for the first epoch",
+            ORANGE,
+            beside=("popularity", "popularity_error"),
+        ),
         Curve("loss", "loss", "Training loss", "Training loss: waits for the first round", BLUE),
         Planes(),
         Exposure(),

@@ -13,7 +13,8 @@ tasks     `name`, `token`, `state` (begin, end, failed); at the beginning `total
           `units`: how many users or rows each task stands for, or `counted` when they come in `units` events
 units     `token`, `counts`: pairs of a task's index and what it counted
 train     `epoch` and `round` (from 1), `planes`, `users_per_second`; where known `epochs`, `rounds` (of an epoch),
-          `loss`, `validation_error`, `planes_per_category`, `categories`
+          `loss`, `validation_error`, `popularity_error` (of ranking everybody by clicks), `planes_per_category`,
+          `categories`
 exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
           label window by category, or none, `starved_below` where it is not the usual share
 ========  =====================================================================================================

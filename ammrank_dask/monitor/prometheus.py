@@ -65,6 +65,8 @@ def _training(rounds: list[dict[str, Any]]) -> Iterator[Metric]:
     yield from _gauge("ammrank_training_loss", "Loss of the last round", last.get("loss"))
     yield from _gauge("ammrank_training_planes", "Planes of the model", last.get("planes"))
     yield from _gauge("ammrank_validation_error", "Held-out disagreement error", errors[-1] if errors else None)
+    known = [fact["popularity_error"] for fact in rounds if fact.get("popularity_error") is not None]
+    yield from _gauge("ammrank_popularity_error", "The same error of popularity", known[-1] if known else None)
 
 
 def _gauge(name: str, meaning: str, value: float | None) -> Iterator[Metric]:

@@ -105,3 +105,12 @@ def validate_rows(checkpoint: Path, kind: str, rows: Path, learner: Learner) -> 
     assert n_categories is not None  # `train` sets it
     scorer = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64))
     return disagreement_error(scorer.decision_function(X), rankings) * len(rankings), len(rankings)
+
+
+def validate_popularity(rows: Path, clicks: np.ndarray) -> tuple[float, int]:
+    """Return the same sum and number for a ranking of all users by clicks, (L,)."""
+    _, rankings = PreparedRows(rows, VALIDATION).read()
+    if not len(rankings):
+        return 0.0, 0
+    scores = np.broadcast_to(clicks.astype(np.float64), (len(rankings), len(clicks)))
+    return disagreement_error(np.ascontiguousarray(scores), rankings) * len(rankings), len(rankings)

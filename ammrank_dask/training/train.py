@@ -41,6 +41,7 @@ from ammrank_dask.training.round_tasks import (
     close_round,
     merge_shards,
     train_shard,
+    validate_popularity,
     validate_rows,
 )
 from ammrank_dask.training.shards import (
@@ -233,9 +234,11 @@ class _Training:
             self._prepare_plus(self.learner, start, blocks)
         if not self._checkpoints():
             self._begin(start, blocks, clickers)
+        popularity_error = self._validate_popularity(popularity)
         epoch, round_ = self._resume()
         while True:
-            history = self._close_epoch(epoch) if round_ == 0 and epoch > 0 else self._history()
+            ended = round_ == 0 and epoch > 0
+            history = self._close_epoch(epoch, popularity_error) if ended else self._history()
             if epoch == self.model.epochs or self._is_enough(history):
                 break
             dealt = deal_blocks(
@@ -243,7 +246,7 @@ class _Training:
             )
             self._round(epoch, round_, [[blocks[i] for i in shard] for shard in dealt[round_]])
             epoch, round_ = self._resume()
-        return self._choose(average, history, popularity)
+        return self._choose(average, history, popularity, popularity_error)
 
     def _claim(self, digest: str) -> None:
         """Make the scratch folder, or check that what is in it is of this training."""
@@ -405,7 +408,7 @@ class _Training:
             parts, weights, level = outputs, [1.0] * len(outputs), level + 1
         return list(zip(parts, weights, strict=True))
 
-    def _close_epoch(self, epoch: int) -> list[dict[str, Any]]:
+    def _close_epoch(self, epoch: int, popularity_error: float | None) -> list[dict[str, Any]]:
         """Measure the model of a finished epoch on the validation users, once, and return the history."""
         history = self._history()
         if len(history) < epoch:
@@ -417,7 +420,7 @@ class _Training:
             write_json(self.folder / "history.json", history, durable=False)
             publish(
                 self.client, "train", **closed, round=self.plan.rounds_per_epoch, rounds=self.plan.rounds_per_epoch,
-                epochs=self.model.epochs,
+                epochs=self.model.epochs, popularity_error=popularity_error,
             )  # fmt: skip
             logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
         return history
@@ -440,11 +443,20 @@ class _Training:
         tasks = [
             (checkpoint, kind, self._rows(partition), self.learner) for partition in range(self.features.n_partitions)
         ]
-        errors = run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent)
-        n_rows = sum(count for _, count in errors)
-        return sum(total for total, _ in errors) / n_rows if n_rows else None
+        return _mean_error(run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent))
 
-    def _choose(self, average: bool | None, history: list[dict[str, Any]], popularity: np.ndarray) -> RankModel:
+    def _validate_popularity(self, clicks: np.ndarray) -> float | None:
+        """Return the same error of ranking everybody by the clicks of the training users."""
+        tasks = [(self._rows(partition), clicks) for partition in range(self.features.n_partitions)]
+        return _mean_error(run_tasks(self.client, "train-popularity", validate_popularity, tasks, progress=silent))
+
+    def _choose(
+        self,
+        average: bool | None,
+        history: list[dict[str, Any]],
+        popularity: np.ndarray,
+        popularity_error: float | None,
+    ) -> RankModel:
         """Return the model that the validation users prefer, or the one that was asked for."""
         latest = self._checkpoints()[-1]
         chosen, kind, checkpoint = LAST, LAST, latest
@@ -466,6 +478,7 @@ class _Training:
             "published": chosen,
             "validation_error": error,
             "average_error": average_error,
+            "popularity_error": popularity_error,
             "epochs": history,
         }
         return model
@@ -483,6 +496,12 @@ class _Training:
         """Return the epoch and round to go on with: that of the last checkpoint."""
         _, epoch, round_ = self._checkpoints()[-1].name.split("-")
         return int(epoch), int(round_)
+
+
+def _mean_error(parts: Sequence[tuple[float, int]]) -> float | None:
+    """Return the mean of the errors that partitions summed up, None without a user."""
+    n_rows = sum(count for _, count in parts)
+    return sum(total for total, _ in parts) / n_rows if n_rows else None
 
 
 def _best_epoch(history: list[dict[str, Any]]) -> int | None:

@@ -97,7 +97,10 @@ class FeaturesConfig(Section):
     min_days: int = Field(7, ge=0, description="days of history before the label window that training needs")
 
 
-OPTIONS_OF = {"amm-rank": ("regularization", "rank_weight"), "amm-rank-plus": ("kappa", "clusterings")}
+OPTIONS_OF = {
+    "amm-rank": ("regularization", "rank_weight"),
+    "amm-rank-plus": ("kappa", "clickers_per_plane", "clusterings"),
+}
 """Keys of `train` that only one model has."""
 
 
@@ -114,7 +117,17 @@ class Train(Section):
         None, ge=1, description="stop after so many epochs without a better error of held-out users; null: never"
     )
     kappa: float | None = Field(
-        None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: 0.005, or as tuned before"
+        None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: as chosen, or 0.005"
+    )
+    clickers_per_plane: int | None = Field(
+        None,
+        ge=1,
+        description="amm-rank-plus: a category has a plane for so many users who clicked it; null: as chosen, or 300",
+    )
+    auto_tune: bool = Field(
+        True,
+        description="amm-rank-plus: choose kappa and clickers_per_plane on held-out users, if there are 200 of them,"
+        " and keep the choice until `ammrank train --tune` or until the gate turns a model down",
     )
     clusterings: int | None = Field(
         None, ge=0, description="amm-rank-plus: clusterings of the training users; null: 3, 0: no memberships"
@@ -149,7 +162,7 @@ class Train(Section):
     def parameters(self) -> dict[str, Any]:
         """Return the keywords of `ammrank_dask.train`."""
         names = {"clusterings": "n_clusterings"}
-        values = self.model_dump(exclude={"every_nights", "warm_start"})
+        values = self.model_dump(exclude={"every_nights", "warm_start", "auto_tune"})
         optional = {name for options in OPTIONS_OF.values() for name in options}
         return {names.get(key, key): value for key, value in values.items() if value is not None or key not in optional}
 

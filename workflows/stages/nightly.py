@@ -11,13 +11,14 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
 from ammrank_dask.workflows.session.session import Session
 from ammrank_dask.workflows.stages.chances import chances_of_night
+from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
 from ammrank_dask.workflows.stages.models import model_date
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model, runs_in_use
 from ammrank_dask.workflows.stages.report import write_night_report
-from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune, prune_nights, rejected_to_keep
+from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights
 from ammrank_dask.workflows.stages.score import check_k, score_users
 from ammrank_dask.workflows.stages.train import too_little_history, train_if_possible
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
@@ -62,7 +63,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             facts["published"] = site.publish(date, roles)
             prune_nights(site, config, date)
             in_use = [*runs_in_use(site, "models", "model"), *runs_in_use(site, "chances", "chances")]
-            keep = [*roles.values(), *in_use, *rejected_to_keep(site, config, date)]
+            keep = [*roles.values(), *in_use, *models_to_keep(site, config, date)]
             prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models", "chances"))
         record.finish(facts, roles, inputs)
     return facts
@@ -82,5 +83,8 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
         if trained is not None:
             with record.stage("gate"):
                 model, judgement = choose_model(night, ingested, features, champion, trained)
-            return model, {"training": f"{trained.manifest['facts']['users']:,} users", "gate": judgement}
+            choice = Choice.of_model(trained)
+            chosen = {} if choice is None else {"parameters": choice.to_text()}
+            training = f"{trained.manifest['facts']['users']:,} users"
+            return model, {"training": training, **chosen, "gate": judgement}
     return champion, {"training": f"none: {reason}"}

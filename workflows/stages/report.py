@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.drift import align_exposure, measure_drift
@@ -29,13 +30,15 @@ from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.ingest import Ingested
+from ammrank_dask.workflows.stages.models import find_run, model_date
 from ammrank_dask.workflows.stages.published import find_previous
 from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 
-REPORT_FORMAT = 2
+REPORT_FORMAT = 3
 """Version of summary.json: a report of another version is measured again."""
 REALISED_NIGHTS = (1, 7, 30)
 
@@ -92,7 +95,27 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     summary["source"] = _source(night.config, qualifications)
     verdict = find_verdict(night.site, night.date, qualifications.manifest["inputs"]["model"])
     summary["gate"] = dict(verdict.facts) if verdict is not None else None
+    summary["model"] = _describe_model(find_run(night.site, qualifications.manifest["inputs"]["model"]))
     return summary
+
+
+def _describe_model(model: Run | None) -> dict[str, Any] | None:
+    """Return when a model was trained, with which parameters, and its error beside that of popularity.
+
+    The errors are those of the validation users; a model without planes has none.
+    """
+    if model is None:
+        return None
+    config, training = model.manifest["config"], model.manifest["facts"].get("training") or {}
+    choice = Choice.of_model(model)
+    return {
+        "date": model_date(model),
+        "kind": config.get("simple", config.get("model", AMMRank.method)),
+        "parameters": {name: config[name] for name in ("kappa", "clickers_per_plane", "max_planes") if name in config},
+        "choice": None if choice is None else choice.to_json(),
+        "validation_error": training.get("validation_error"),
+        "popularity_error": training.get("popularity_error"),
+    }
 
 
 def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:

@@ -13,6 +13,7 @@ from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import sweep_temporary
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.choice import hand_tuned
 
 INPUT_FOLDERS = ("state", "users")
 
@@ -65,9 +66,12 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
         remove_run(unfinished)
 
 
-def rejected_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
-    """Return the models that the gate turned down lately: a person may want to look at them."""
-    rejected = rejected_models(site)
+def models_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
+    """Return the models of late that score no night: a person may want to look at those that the gate turned down.
+
+    Those that were tuned by hand have parameters that the next training takes.
+    """
+    rejected = rejected_models(site) | {run.digest for run in hand_tuned(site, date)}
     oldest = str(date - dt.timedelta(config.retention.models - 1))
     models = [open_run(path) for path in site.finished_runs("models")]
     return [run.path for run in models if run.digest in rejected and run.manifest["config"]["date"] >= oldest]

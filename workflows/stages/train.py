@@ -6,6 +6,7 @@ import logging
 import shutil
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.halving import Tuning
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -13,6 +14,7 @@ from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.choice import BY_HAND, choice_of, choose_parameters, describe_tuning
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import (
     MODEL_KIND,
@@ -60,17 +62,17 @@ def train_model(
     """Train on the features of the labelled users at the lag date and keep the model as a run.
 
     It begins with the planes of the model `start`, if `train.warm_start` allows and they rank a category in common.
-    With `tune_first`, λ and the limit of planes are chosen first, and it begins with none.
+    What the config leaves open is chosen as `choose_parameters` says; with `tune_first`, λ or κ and the limit of planes
+    are chosen anew. After a new choice it begins with no planes.
     """
     from ammrank_dask.training.train import train
 
     site, config = night.site, night.config
-    parameters = config.train.parameters()
-    tuning = None
-    if tune_first:
-        tuning = _tune(night, features)
-        parameters |= tuning.best
-    first = None if tune_first else _model_to_start_from(config, ingested, start)
+    tuning = _tune(night, features) if tune_first else None
+    choice = choose_parameters(night, features, start) if tuning is None else choice_of(tuning, night.date, BY_HAND)
+    parameters = config.train.parameters() | ({} if choice is None else choice.parameters)
+    is_new = choice is not None and choice.parameters and choice.date == str(night.date)
+    first = None if is_new else _model_to_start_from(config, ingested, start)
     digest = digest_of([features.digest, parameters, None if start is None or first is None else start.digest])
     path = site.run("models", ingested.date, digest)
     if is_finished(path):
@@ -100,9 +102,8 @@ def train_model(
             "users": features.n_rows,
             "planes": int(model.n_planes_.sum()),
             "training": model.training_,
-            "tuning": None
-            if tuning is None
-            else {"best": tuning.best, "trials": tuning.to_json(), "popularity": tuning.popularity},
+            "tuning": None if tuning is None else describe_tuning(tuning),
+            "choice": None if choice is None else choice.to_json(),
         },
     )
 
@@ -127,8 +128,10 @@ def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) 
 def _tune(night: Night, features: Run) -> Tuning:
     from ammrank_dask.training.tune import tune
 
-    chosen = ("model", "shards", "block_rows", "epochs", "rank_weight", "seed", "variant")
+    names = ["model", "shards", "block_rows", "epochs", "rank_weight", "n_clusterings", "seed", "variant"]
+    if night.config.train.model == AMMRankPlus.method:
+        names.append("max_planes")
     given = night.config.train.parameters()
-    options = {name: given[name] for name in chosen if name in given}
+    options = {name: given[name] for name in names if name in given}
     opened = open_features(features.path)
     return tune(night.client, opened, scratch=night.site.scratch, progress=night.progress, **options)

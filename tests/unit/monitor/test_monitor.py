@@ -21,7 +21,7 @@ from bokeh.models.widgets import Div
 from distributed import Client, LocalCluster
 
 from ammrank_dask.monitor import dashboard
-from ammrank_dask.monitor.charts import MAX_CATEGORIES, choose_categories
+from ammrank_dask.monitor.charts import MAX_CATEGORIES, choose_categories, make_panels
 from ammrank_dask.monitor.events import LiveExposure, publish, watch_night, watch_stage
 from ammrank_dask.monitor.exposure import exposure_facts
 from ammrank_dask.monitor.meters import measure, measure_each
@@ -286,7 +286,7 @@ def hostile_state():
     state.finish_task((HOSTILE, "t", 0), "tcp://a:1", 1.0)
     state.fail_task((HOSTILE, "t", 1), "tcp://a:1", HOSTILE)
     facts = {"epoch": 1, "round": 1, "loss": 1.0, "planes_per_category": [1, 2], "categories": [HOSTILE, HOSTILE]}
-    state.apply({"kind": "train", "validation_error": 0.2, **facts}, 101.0)
+    state.apply({"kind": "train", "validation_error": 0.2, "popularity_error": 0.3, **facts}, 101.0)
     state.apply(
         {"kind": "exposure", "users": 3, "categories": [HOSTILE] * 2, "counts": [3, 0], "clicks": [1, 1]}, 101.0
     )
@@ -323,6 +323,23 @@ def test_build_page__an_unchanged_night_sends_nothing():
     assert changes
 
 
+def test_curve__draws_popularity_as_a_level_beside_the_error():
+    state = NightState()
+    chart = next(panel for panel in make_panels() if panel.figure.name == "error")
+    chart.update(take_snapshot(state, 1.0))
+    assert chart.figure.title.text == "Held-out error: waits for the first epoch"
+    closed = {"kind": "train", "round": 2, "rounds": 2, "epochs": 5}
+    state.apply({**closed, "epoch": 1, "validation_error": 0.25}, 1.0)
+    chart.update(take_snapshot(state, 1.0))
+    assert chart.figure.title.text == "Held-out error ε_dis: 0.25"
+    assert chart.level.data == {"x": [], "y": []}
+    state.apply({**closed, "epoch": 2, "validation_error": 0.2, "popularity_error": 0.3}, 2.0)
+    chart.update(take_snapshot(state, 2.0))
+    assert chart.figure.title.text == "Held-out error ε_dis: 0.2, popularity (dashed) 0.3"
+    assert chart.points.data == {"x": [1.0, 2.0], "y": [0.25, 0.2]}
+    assert chart.level.data == {"x": [0.0, 2.0], "y": [0.3, 0.3]}
+
+
 def test_head_html__tells_night_stage_rate_and_failures():
     state = NightState()
     begin_night(state, 100.0)
@@ -350,6 +367,7 @@ def test_night_collector__metrics_by_name():
     assert value("ammrank_tasks_failed_total") == 1.0
     assert value("ammrank_training_loss") == 1.0
     assert value("ammrank_validation_error") == 0.2
+    assert value("ammrank_popularity_error") == 0.3
     assert value("ammrank_starved_categories") == 1.0
     assert prometheus_client.generate_latest(registry)
 

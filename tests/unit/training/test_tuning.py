@@ -7,8 +7,17 @@ import pytest
 
 from ammrank_dask.features.store import write_features
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.halving import Tuning, count_pairs, halve, make_grid, scale_to_pairs, value_beyond
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.model.halving import (
+    Trial,
+    Tuning,
+    count_pairs,
+    halve,
+    make_grid,
+    prefer_default,
+    scale_to_pairs,
+    value_beyond,
+)
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.training.tune import tune
 
 
@@ -131,7 +140,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
     assert tune(two_processes, features, model="amm-rank", **options) == tuning
     kept = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
-    assert Tuning.from_json(tuning.best, kept, tuning.popularity) == tuning
+    assert Tuning.from_json(tuning.best, kept, tuning.popularity, tuning.users) == tuning
 
 
 def test_tune__refuses_features_without_rankings(client, tmp_path):
@@ -158,3 +167,60 @@ def test_tune__amm_rank_plus_by_kappa_and_clickers(client, rows, tmp_path):
     assert worst[0] == pytest.approx(tuning.popularity, abs=0.02)
     with pytest.raises(BadInput, match="model must be one of amm-rank, amm-rank-plus, got lr"):
         tune(client, features, model="lr")
+
+
+def test_halve__a_default_goes_through_all_rungs():
+    asked = []
+
+    def measure(settings, n_rows):
+        asked.append([setting["x"] for setting in settings])
+        return [-setting["x"] for setting in settings]
+
+    tuning = halve(make_grid(x=[0, 1, 2, 3, 4, 5, 6]), 900, measure, default={"x": 1})
+    assert asked == [[0, 1, 2, 3, 4, 5, 6], [1, 5, 6], [1, 6]]
+    assert tuning.best == {"x": 6}
+
+
+@pytest.mark.parametrize(
+    ("gains", "best"),
+    [
+        ([0.2, 0.3, 0.1, 0.2], 6),  # mean .2, standard error .04
+        ([0.9, -0.5, 0.4, -0.4], 1),  # mean .1, standard error .33
+        ([0.2], 1),
+        ([-0.2, -0.3], 1),
+    ],
+)
+def test_prefer_default__unless_the_best_is_clearly_better(gains, best):
+    trials = [Trial(0, 1, {"x": 1}, 0.1, True), Trial(2, 9, {"x": 1}, 0.5, False), Trial(2, 9, {"x": 6}, 0.4, True)]
+    tuning = prefer_default(Tuning({"x": 6}, trials), {"x": 1}, np.array(gains))
+    assert tuning.best == {"x": best}
+    assert [(trial.parameters["x"], trial.kept) for trial in tuning.trials] == [
+        (1, True),
+        (1, best == 1),
+        (6, best == 6),
+    ]
+
+
+def test_tune__quick_on_any_number_of_workers(client, two_processes, tmp_path):
+    rng = np.random.default_rng(1)
+    place = rng.uniform(-1, 1, 3_000)
+    rankings = np.where(np.abs(place)[:, None] > 0.5, [0, 1], [1, 2])
+    X = np.column_stack([place, np.ones(3_000)])
+    features = write_features(
+        tmp_path / "f", X, np.arange(3_000), ["place", "one"], rankings, categories=list("abc"), n_partitions=3
+    )
+    tuning = tune(client, features, kappas=[5e-3, 1e6], clickers_per_plane=[300], quick=True)
+    assert tuning.best == {"kappa": 5e-3, "clickers_per_plane": 300}
+    assert 200 < tuning.users < 400
+    # A tenth of some 2,400 training rows is less than the fewest to tune on; the default is on every rung.
+    assert [(t.rows, t.parameters["kappa"]) for t in tuning.trials] == [
+        (166, 5e-3), (166, 1e6), (500, 5e-3), (500, 1e6), (1500, 5e-3), (1500, 1e6),
+    ]  # fmt: skip
+    assert tune(two_processes, features, kappas=[5e-3, 1e6], clickers_per_plane=[300], quick=True) == tuning
+
+
+def test_tune__quick_refuses_few_users(client, rows, tmp_path):
+    X, rankings = rows
+    features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings)
+    with pytest.raises(TooFewUsers, match=r"^\d\d validation users are fewer than 200$"):
+        tune(client, features, quick=True)

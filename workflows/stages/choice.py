@@ -1,0 +1,166 @@
+"""Choose κ and the planes of AMM-rank-plus on validation users, or keep what an earlier training chose.
+
+A choice is kept in the manifest of the model trained with it, and goes from model to model: until
+`ammrank train --tune` makes another, or the gate turns a model down. What the config sets is never chosen.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+from ammrank_dask.features.store import open_features
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.halving import CLICKERS_PER_PLANE, Tuning
+from ammrank_dask.storage.errors import TooFewUsers
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import read_verdict, verdict_dates
+from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.store.runs import Run, open_run
+from ammrank_dask.training.tune import tune
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.models import MODEL_KIND, model_date
+
+logger = logging.getLogger(__name__)
+
+BY_NIGHT, BY_HAND, BY_DEFAULT = "night", "--tune", "default"
+CHOSEN = ("kappa", "clickers_per_plane")
+"""Parameters of AMM-rank-plus that a night chooses where the config leaves them open."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Parameters of a training, when and by whom they were chosen, and what was measured then.
+
+    `by` is the night itself, `--tune`, or `default` where there were too few users to choose. `why` is a sentence.
+    """
+
+    parameters: dict[str, Any]
+    date: str
+    by: str
+    why: str
+    error: float | None = None
+    popularity: float | None = None
+    users: int | None = None
+
+    @classmethod
+    def of_model(cls, run: Run | None) -> Self | None:
+        """Return the choice that a model was trained with; None for one of an earlier version, or without any."""
+        kept = None if run is None else run.manifest["facts"].get("choice")
+        return None if kept is None else cls(**kept)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the choice as the manifest of a model keeps it."""
+        return asdict(self)
+
+    def to_text(self) -> str:
+        """Return the choice for a person."""
+        named = ", ".join(f"{name} {value:g}" for name, value in self.parameters.items())
+        return f"{named}: {self.why}" if named else self.why
+
+
+def choose_parameters(night: Night, features: Run, champion: Run | None) -> Choice | None:
+    """Return the choice to train with: that of the model in use, or one made now; None when the config leaves none.
+
+    Only what was known before this night decides, so that a rerun chooses alike.
+    """
+    free = [name for name in CHOSEN if is_chosen(night.config, name)]
+    if not free:
+        return None
+    kept, reason = find_choice(night, champion)
+    if kept is not None and set(free) <= set(kept.parameters):
+        parameters = {name: kept.parameters[name] for name in free}
+        return replace(kept, parameters=parameters, why=f"as chosen on {kept.date}")
+    try:
+        tuning = _tune_once(night, features)
+    except TooFewUsers as error:
+        return Choice({}, str(night.date), BY_DEFAULT, f"nothing was chosen, {error}; the defaults stay")
+    return choice_of(tuning, night.date, BY_NIGHT, reason, only=free)
+
+
+def is_chosen(config: Config, name: str) -> bool:
+    """Tell whether nights choose a parameter by themselves: the config allows it and does not set the value."""
+    settings = config.train
+    is_open = settings.model == AMMRankPlus.method and settings.auto_tune and name in CHOSEN
+    return is_open and getattr(settings, name) is None
+
+
+def choice_of(
+    tuning: Tuning, date: dt.date, by: str, reason: str | None = None, *, only: Iterable[str] | None = None
+) -> Choice:
+    """Return the choice that a tuning came to; of the parameters it has those named in `only`, or all."""
+    last = max(trial.rung for trial in tuning.trials)
+    error = next(trial.error for trial in tuning.trials if trial.rung == last and trial.kept)
+    best = {name: tuning.best[name] for name in (tuning.best if only is None else only)}
+    why = (
+        f"chosen{'' if reason is None else f' anew, {reason},'} on {tuning.users:,} validation users: error {error:.4f}"
+    )
+    if tuning.popularity is not None:
+        why += f", popularity {tuning.popularity:.4f}"
+    return Choice(best, str(date), by, why, error, tuning.popularity, tuning.users)
+
+
+def find_choice(night: Night, champion: Run | None) -> tuple[Choice | None, str | None]:
+    """Return the last choice that holds, and None with a reason when the gate has ended it.
+
+    It is that of the model in use, or of a later model that was tuned by hand.
+    """
+    made = [Choice.of_model(champion), *(Choice.of_model(run) for run in hand_tuned(night.site, night.date))]
+    choices = [choice for choice in made if choice is not None and choice.by != BY_DEFAULT]
+    judged = max((date for date in verdict_dates(night.site) if date < night.date), default=None)
+    verdict = None if judged is None else read_verdict(night.site, judged)
+    ended = "" if verdict is None or verdict.accepted else str(judged)
+    standing = [choice for choice in choices if choice.date > ended]
+    if not standing:
+        return None, f"as the gate turned down the model of {ended}" if ended else None
+    return max(standing, key=lambda choice: (choice.date, choice.by == BY_HAND)), None
+
+
+def hand_tuned(site: Site, date: dt.date) -> list[Run]:
+    """Return the models up to a date that `ammrank train --tune` made."""
+    models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
+    chosen = [(run, Choice.of_model(run)) for run in models if model_date(run) <= str(date)]
+    return [run for run, choice in chosen if choice is not None and choice.by == BY_HAND]
+
+
+def _tune_once(night: Night, features: Run) -> Tuning:
+    """Tune on a sample; a rerun after a crash finds what came out of it."""
+    settings = night.config.train
+    given = settings.parameters()
+    names = ("model", "block_rows", "epochs", "max_planes", "n_clusterings", "seed", "variant")
+    options: dict[str, Any] = {name: given[name] for name in names if name in given}
+    if settings.kappa is not None:
+        options["kappas"] = [settings.kappa]
+    open_limit = settings.clickers_per_plane is None
+    options["clickers_per_plane"] = list(CLICKERS_PER_PLANE) if open_limit else [settings.clickers_per_plane]
+    path = night.site.scratch / f"choice-{digest_of([features.digest, options])}.json"
+    if path.is_file():
+        return Tuning.from_json(**read_json(path))
+    started = time.perf_counter()
+    tuning = tune(
+        night.client,
+        open_features(features.path),
+        quick=True,
+        scratch=night.site.scratch,
+        progress=night.progress,
+        **options,
+    )
+    logger.info("chose %s in %.1f s", tuning.best, time.perf_counter() - started)
+    night.site.scratch.mkdir(parents=True, exist_ok=True)
+    write_json(path, describe_tuning(tuning), durable=False)
+    return tuning
+
+
+def describe_tuning(tuning: Tuning) -> dict[str, Any]:
+    """Return a tuning as JSON, of which `Tuning.from_json` makes it again."""
+    return {
+        "best": tuning.best,
+        "trials": tuning.to_json(),
+        "popularity": tuning.popularity,
+        "users": tuning.users,
+    }
