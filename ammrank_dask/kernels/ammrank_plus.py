@@ -4,15 +4,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ammrank_dask.kernels.ammrank import add_products, end_of_group
+from ammrank_dask.kernels.ammrank import end_of_group
+from ammrank_dask.kernels.exponential import exp_below
 from ammrank_dask.kernels.jit import kernel
+from ammrank_dask.kernels.own_term import CHAINS, add_own, find_own, learn_own, push_own
 
 # Above this share of pushed planes one contiguous multiply-add over all planes is cheaper than single writes.
 _DENSE_SHARE = 0.1
-_LOWEST_EXPONENT = np.float32(-80.0)
-# Eight factors of e^-80 on top of it are still above the least float64.
+# So many factors of e^-80, the least that a chance can be, on top of the small product are above the least float64.
 _SMALL_PRODUCT = 1e-20
-_NEXT_TO_NOTHING = 1e-200
+_MOST_FACTORS = 7
 # Sums of float32 do not feel such a push, and the denormal products it makes take a hundred times as long.
 _SMALL_PUSH = np.float32(1e-20)
 
@@ -59,9 +60,6 @@ class PlusSums(NamedTuple):
     own_squares: np.ndarray
 
 
-HAT_SCALE = np.float32(0.1)
-
-
 @kernel
 def train_plus_rows(block, order, rule, step, state):
     """Make one step for each row in `order`, as far as the planes fit.
@@ -79,111 +77,117 @@ def train_plus_rows(block, order, rule, step, state):
         ln(1 + e^(s_k − s_i)) over their pairs, each before its own step. Fewer than all were visited when the planes
         may have no room for the births of the next row.
     """
-    sums, plane_category, n_planes = state.sums, state.category, state.n_planes
-    n_categories, capacity = n_planes.shape[0], sums.shape[1]
-    max_length = block.rankings.shape[1]
-    bias_row = np.uintp(sums.shape[0] - 1)
-    n_total = np.uintp(n_planes.sum())
-    nothing = np.float32(0.0)
-    longest = 0
-    for row in range(block.indptr.shape[0] - 1):
-        longest = max(longest, block.indptr[row + 1] - block.indptr[row])
-    data, indices, squares = block.data, block.indices, state.squares
-    slowness = 1.0 / rule.rate
+    # Not as tuples to the helpers of the inner loops: every array in one would be counted as a reference.
+    data, indices, knot, own_scale = block.data, block.indices, block.knot, block.own_scale
+    sums, plane_category, n_planes, squares = state.sums, state.category, state.n_planes, state.squares
+    own_kind, own_category, own_group = rule.own_kind, rule.own_category, rule.own_group
     prior, limit = rule.prior, rule.limit
-    scaled = np.zeros(longest, np.float32)
-    values = np.zeros(longest, np.float32)
-    met = np.zeros(longest, np.float64)
-    own_cells = np.zeros((longest, 3), np.int64)
-    own_values = np.zeros((longest, 2), np.float32)
-    n_own = 0
-    features = np.zeros(longest, np.uintp)
-    plane_score = np.zeros(capacity, np.float32)
-    plane_push = np.zeros(capacity, np.float32)
-    score = np.zeros(n_categories, np.float32)
-    best_plane = np.full(n_categories, -1, np.int64)
-    strength = np.zeros(n_categories, np.float32)
-    rival = np.zeros(n_categories, np.float32)
-    push = np.zeros(n_categories, np.float32)
-    right = np.zeros(n_categories, np.float32)
-    wrong = np.zeros(n_categories, np.float32)
-    pushed = np.zeros(n_categories, np.uintp)
-    own = np.zeros(n_categories, np.float32)
-    own_weight = np.zeros(state.own_sums.shape, np.float32)
-    own_gradient = np.zeros(state.own_sums.shape, np.float64)
-    has_own = state.own_sums.shape[0] > 0
-    weigh_own(state.own_sums, state.own_squares, rule.rate, own_weight)
+    n_categories, capacity, n_kinds = n_planes.shape[0], sums.shape[1], own_group.shape[0]
+    n_total = np.uintp(n_planes.sum())
+    longest = _longest_row(block.indptr)
+    scaled, met = np.zeros(longest, np.float32), np.zeros(longest, np.float32)
+    plane_score, plane_push = np.zeros(capacity, np.float32), np.zeros(capacity, np.float32)
+    score, best_plane = np.zeros(n_categories, np.float32), np.zeros(n_categories, np.int64)
+    strength, rival = np.zeros(n_categories, np.float32), np.zeros(n_categories, np.float32)
+    push, wrong = np.zeros(n_categories, np.float32), np.zeros(n_categories, np.float32)
+    right, pushed = np.zeros(n_categories), np.zeros(n_categories, np.uintp)
+    cells, values = np.zeros((longest, 3), np.uintp), np.zeros((longest, 3), np.float32)
+    own_sums, own_squares = state.own_sums.reshape(-1), state.own_squares.reshape(-1)
+    own_weight, gradient = np.zeros(own_sums.shape[0], np.float32), np.zeros((CHAINS, own_sums.shape[0]))
+    learn_own(gradient, rule.rate, own_sums, own_squares, own_weight)
+    n_own = np.uintp(0)
     loss = 0.0
 
     for position in range(order.shape[0]):
         row = order[position]
-        n_pairs = count_pairs(block.rankings[row], block.tied[row], n_categories)
+        ranking, tied = block.rankings[row], block.tied[row]
+        n_pairs = count_pairs(ranking, tied, n_categories)
         if n_pairs == 0:
             continue
-        if n_total + np.uintp(max_length) > capacity:
+        if n_total + np.uintp(ranking.shape[0]) > capacity:
             return position, step, loss
         start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
-        length = stop - start
-        decay = rule.regularization * step
-        _scale_row(data, indices, start, length, squares, decay, slowness, features, values, met, scaled)
-        constant = rule.bias / (decay + np.sqrt(squares[bias_row]) * slowness)
-        add_products(scaled, features, np.uintp(0), length, sums, constant, n_total, plane_score)
-
+        constant = _scale_row(
+            data, indices, start, stop, squares, rule.regularization * step, rule.rate, rule.bias, met, scaled
+        )
+        _score_planes(scaled, indices, start, stop - start, sums, constant, n_total, plane_score)
         _find_winners(plane_score, plane_category, n_total, n_planes, limit, score, best_plane)
-        for category in range(n_categories):
-            own[category] = prior[category]
-            push[category] = nothing
-        if has_own:
-            n_own = _find_own(block, row, rule.own_kind, rule.own_category, rule.own_group, own_cells, own_values)
-            _add_own(own_cells, own_values, n_own, own_weight, own)
-        _measure_strength(score, own, strength, rival)
-        loss += _push_logistic(block.rankings[row], block.tied[row], strength, rival, right, wrong, push) / n_pairs
-
-        n_pushed = 0
-        reached = 0.0
-        share = np.float32(1.0 / n_pairs)
-        for category in range(n_categories):
-            push[category] *= share
-            if abs(push[category]) < _SMALL_PUSH:
-                push[category] = nothing
-                continue
-            winner = best_plane[category]
-            if winner < 0:
-                if push[category] < nothing or n_planes[category] >= rule.limit[category]:
-                    continue
-                winner = np.int64(n_total)
-                plane_category[winner] = category
-                n_planes[category] += 1
-                n_total += np.uintp(1)
-            reached += np.float64(push[category]) * push[category]
-            plane_push[winner] = push[category]
-            pushed[n_pushed] = np.uintp(winner)
-            n_pushed += 1
-        if n_pushed > 0:
-            _add_row(values, features, length, rule.bias, plane_push, pushed, n_pushed, n_total, sums)
-            for place in range(n_pushed):
-                plane_push[pushed[place]] = nothing
-            for cell in range(length):
-                value = np.float64(values[cell])
-                squares[features[cell]] += value * value * reached
-            squares[bias_row] += rule.bias * rule.bias * reached
-        if has_own:
-            _push_own(own_cells, own_values, n_own, push, own_gradient, state.own_sums, state.own_squares)
-            weigh_own(state.own_sums, state.own_squares, rule.rate, own_weight)
+        if n_kinds > 0:
+            n_own = find_own(
+                data, indices, knot, start, stop, own_kind, own_category, own_group, own_scale[row],
+                own_sums.shape[0] // n_kinds, cells, values,
+            )  # fmt: skip
+            add_own(cells, values, n_own, own_weight, score)
+        _measure_strength(score, prior, strength, rival)
+        loss += _push_logistic(ranking, tied, strength, rival, right, wrong, push) / n_pairs
+        n_total, n_pushed, reached = _push_planes(
+            push, np.float32(1.0 / n_pairs), best_plane, limit, n_planes, plane_category, n_total, plane_push, pushed
+        )
+        _add_row(data, indices, start, stop, rule.bias, plane_push, pushed, n_pushed, n_total, sums)
+        _add_squares(data, indices, start, stop, rule.bias, reached, squares)
+        if n_kinds > 0:
+            push_own(cells, values, n_own, push, gradient)
+            learn_own(gradient, rule.rate, own_sums, own_squares, own_weight)
         step += 1
     return order.shape[0], step, loss
 
 
 @kernel
-def _scale_row(data, indices, start, length, squares, decay, slowness, out_feature, out_value, out_met, out_scaled):
-    """Write the features and values of one row, their H, and the values divided by λt + √H/η."""
+def _longest_row(indptr):
+    """Return the most values of a row."""
+    longest = 0
+    for row in range(indptr.shape[0] - 1):
+        longest = max(longest, indptr[row + 1] - indptr[row])
+    return longest
+
+
+@kernel
+def _scale_row(data, indices, start, stop, squares, decay, rate, bias, out_met, out_scaled):
+    """Write the values of one row divided by λt + √H/η, and return the constant divided so; `out_met` is work space."""
     # Gathered first: the roots and quotients of a row are then computed side by side.
-    for cell in range(length):
-        out_feature[cell] = np.uintp(indices[start + cell])
-        out_value[cell] = data[start + cell]
-        out_met[cell] = squares[out_feature[cell]]
-    for cell in range(length):
-        out_scaled[cell] = np.float32(out_value[cell] / (decay + np.sqrt(out_met[cell]) * slowness))
+    for cell in range(start, stop):
+        out_met[cell - start] = np.float32(squares[np.uintp(indices[cell])])
+    slow_decay, slowness = np.float32(decay), np.float32(1.0 / rate)
+    for cell in range(stop - start):
+        out_scaled[cell] = data[start + cell] / (slow_decay + np.sqrt(out_met[cell]) * slowness)
+    return np.float32(bias / (decay + np.sqrt(squares[squares.shape[0] - 1]) / rate))
+
+
+@kernel
+def _score_planes(scaled, indices, start, length, sums, constant, n_total, out_plane_score):
+    """Write the inner product of one scaled row with the sums of each plane."""
+    bias_row = np.uintp(sums.shape[0] - 1)
+    for plane in range(n_total):
+        out_plane_score[plane] = constant * sums[bias_row, plane]
+    one, two, three, four = np.uintp(1), np.uintp(2), np.uintp(3), np.uintp(4)
+    five, six, seven, eight = np.uintp(5), np.uintp(6), np.uintp(7), np.uintp(8)
+    cell = np.uintp(0)
+    # Eight values at a time: the scores pass through memory once for eight rows of sums, which are fetched together.
+    while cell + eight <= length:
+        at = start + cell
+        f0, f1, f2, f3 = indices[at], indices[at + one], indices[at + two], indices[at + three]
+        f4, f5, f6, f7 = indices[at + four], indices[at + five], indices[at + six], indices[at + seven]
+        f0, f1, f2, f3 = np.uintp(f0), np.uintp(f1), np.uintp(f2), np.uintp(f3)
+        f4, f5, f6, f7 = np.uintp(f4), np.uintp(f5), np.uintp(f6), np.uintp(f7)
+        x0, x1, x2, x3 = scaled[cell], scaled[cell + one], scaled[cell + two], scaled[cell + three]
+        x4, x5, x6, x7 = scaled[cell + four], scaled[cell + five], scaled[cell + six], scaled[cell + seven]
+        for plane in range(n_total):
+            score = out_plane_score[plane]
+            score += x0 * sums[f0, plane]
+            score += x1 * sums[f1, plane]
+            score += x2 * sums[f2, plane]
+            score += x3 * sums[f3, plane]
+            score += x4 * sums[f4, plane]
+            score += x5 * sums[f5, plane]
+            score += x6 * sums[f6, plane]
+            score += x7 * sums[f7, plane]
+            out_plane_score[plane] = score
+        cell += eight
+    while cell < length:
+        feature, value = np.uintp(indices[start + cell]), scaled[cell]
+        for plane in range(n_total):
+            out_plane_score[plane] += value * sums[feature, plane]
+        cell += one
 
 
 @kernel
@@ -193,22 +197,23 @@ def _find_winners(plane_score, plane_category, n_total, n_planes, limit, out_sco
         full = n_planes[category] > 0 and n_planes[category] >= limit[category]
         out_score[category] = np.float32(-np.inf) if full else np.float32(0.0)
         out_plane[category] = -1
+    # Which plane wins cannot be foreseen, so nothing here waits for a branch.
     for plane in range(n_total):
         owner = np.uintp(plane_category[plane])
-        if plane_score[plane] > out_score[owner]:
-            out_score[owner] = plane_score[plane]
-            out_plane[owner] = plane
+        new, old = plane_score[plane], out_score[owner]
+        out_plane[owner] = np.int64(plane) if new > old else out_plane[owner]
+        out_score[owner] = new if new > old else old
 
 
 @kernel
-def _measure_strength(score, own, out_strength, out_rival):
-    """Add prior and own term to `score`, and write e^(score − the highest) of each category, twice."""
+def _measure_strength(score, prior, out_strength, out_rival):
+    """Add the prior to `score`, and write e^(score − the highest) of each category, twice."""
     top = np.float32(-np.inf)
     for category in range(score.shape[0]):
-        score[category] += own[category]
+        score[category] += prior[category]
         top = max(top, score[category])
     for category in range(score.shape[0]):
-        out_strength[category] = np.exp(max(score[category] - top, _LOWEST_EXPONENT))
+        out_strength[category] = exp_below(score[category] - top)
         out_rival[category] = out_strength[category]
 
 
@@ -225,138 +230,121 @@ def count_pairs(ranking, tied, n_categories):
 
 
 @kernel
-def weigh_own(own_sums, own_squares, rate, out_weight):
-    """Write the own weights η Σ G / √(Σ G²), 0 where there was no gradient."""
-    for kind in range(own_sums.shape[0]):
-        for place in range(own_sums.shape[1]):
-            # Where no gradient was, the sum is 0 too, and 0 divided by next to nothing is 0.
-            square = own_squares[kind, place] + _NEXT_TO_NOTHING
-            out_weight[kind, place] = rate * own_sums[kind, place] / np.sqrt(square)
-
-
-@kernel
-def _find_own(block, row, own_kind, own_category, own_group, out_cells, out_values):
-    """Write kind, category and lower knot of the own cells of one row, their linear values and shares of the next knot.
-
-    Without a hat the knot is -1. Returned is the number of own cells.
-    """
-    count = 0
-    for cell in range(np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])):
-        column = np.uintp(block.indices[cell])
-        kind = own_kind[column]
-        if kind >= 0:
-            knot = block.knot[cell]
-            lower = np.int64(knot)
-            out_cells[count, 0] = kind
-            out_cells[count, 1] = own_category[column]
-            out_cells[count, 2] = lower
-            out_values[count, 0] = block.data[cell] * block.own_scale[row, own_group[kind]]
-            out_values[count, 1] = knot - np.float32(lower)
-            count += 1
-    return count
-
-
-@kernel
-def _add_own(cells, values, n_own, own_weight, out_score):
-    """Add the own term of one row to the score of each category."""
-    for cell in range(n_own):
-        knot = np.float32(cells[cell, 2]) + values[cell, 1]
-        out_score[cells[cell, 1]] += own_value(own_weight, cells[cell, 0], values[cell, 0], knot)
-
-
-@kernel
-def own_value(own_weight, kind, linear, knot):
-    """Return what one own column adds to the score of its category."""
-    value = own_weight[kind, 0] * linear
-    if knot >= 0:
-        place = np.int64(knot)
-        share = knot - np.float32(place)
-        hats = (np.float32(1.0) - share) * own_weight[kind, place + 1] + share * own_weight[kind, place + 2]
-        value += HAT_SCALE * hats
-    return value
-
-
-@kernel
-def _push_own(cells, values, n_own, push, gradient, own_sums, own_squares):
-    """Add the gradients of one row to the sums of the own weights; `gradient` is work space, 0 before and after."""
-    for cell in range(n_own):
-        kind, lower = cells[cell, 0], cells[cell, 2]
-        pushed = np.float64(push[cells[cell, 1]])
-        gradient[kind, 0] += pushed * values[cell, 0]
-        if lower >= 0:
-            upper = HAT_SCALE * pushed * values[cell, 1]
-            gradient[kind, lower + 1] += HAT_SCALE * pushed - upper
-            gradient[kind, lower + 2] += upper
-    for row_kind in range(own_sums.shape[0]):
-        for weight in range(own_sums.shape[1]):
-            own_sums[row_kind, weight] += gradient[row_kind, weight]
-            own_squares[row_kind, weight] += gradient[row_kind, weight] * gradient[row_kind, weight]
-            gradient[row_kind, weight] = 0.0
-
-
-@kernel
-def _push_logistic(ranking, tied, strength, rival, right, wrong, push):
-    """Add the pushes of all pairs of one row to `push`, and return Σ ln(1 + e^(s_k − s_i)); `rival` changes too.
+def _push_logistic(ranking, tied, strength, rival, right, wrong, out_push):
+    """Write the sum of the pushes of all pairs of one row, and return Σ ln(1 + e^(s_k − s_i)); `rival` changes too.
 
     `strength` is e^s of each category, and `rival` the same at first: a category leaves the rivals (0) when it is its
     turn, so that each meets exactly those it is preferred over. `right` and `wrong` are work space.
     """
-    nothing = np.float32(0.0)
-    n_categories = rival.shape[0]
+    out_push[:] = 0.0
+    right[:] = 1.0
     loss = 0.0
-    product = 1.0
+    n_factors = 0
     first = 0
     while first < ranking.shape[0] and ranking[first] >= 0:
         end = end_of_group(ranking, tied, first)
         for place in range(first, end):
-            rival[np.uintp(ranking[place])] = nothing
+            rival[np.uintp(ranking[place])] = 0.0
         for place in range(first, end):
             preferred = np.uintp(ranking[place])
             own = strength[preferred]
-            for category in range(n_categories):
+            # The chance to be right about a category that is no rival is 1.
+            for category in range(rival.shape[0]):
                 inverse = np.float32(1.0) / (rival[category] + own)
                 wrong[category] = rival[category] * inverse
-                push[category] -= wrong[category]
-                right[category] = own * inverse
-            won = nothing
-            category = 0
-            # The chance to be right of a category that is no rival is 1. Four at a time, added in a fixed order.
-            while category + 4 <= n_categories:
-                a, b, c, d = right[category], right[category + 1], right[category + 2], right[category + 3]
-                won += (wrong[category] + wrong[category + 1]) + (wrong[category + 2] + wrong[category + 3])
-                product *= (np.float64(a) * b) * (np.float64(c) * d)
-                if product < _SMALL_PRODUCT:
-                    loss -= np.log(product)
-                    product = 1.0
-                category += 4
-            while category < n_categories:
-                won += wrong[category]
-                product *= np.float64(right[category])
-                category += 1
-            if product < _SMALL_PRODUCT:
-                loss -= np.log(product)
-                product = 1.0
-            push[preferred] += won
+                out_push[category] -= wrong[category]
+                right[category] *= np.float64(own * inverse)
+            out_push[preferred] += _sum_of(wrong)
+            n_factors += 1
+            if n_factors == _MOST_FACTORS:
+                loss -= _log_of_product(right)
+                right[:] = 1.0
+                n_factors = 0
         first = end
-    return loss - np.log(product)
+    return loss - _log_of_product(right)
 
 
 @kernel
-def _add_row(values, features, length, bias, plane_push, pushed, n_pushed, n_total, sums):
-    """Add push · z to the planes `pushed`; `plane_push` is 0 elsewhere. `sums` is changed in place."""
+def _sum_of(values):
+    """Return the sum of the values, four at a time."""
+    total = np.float32(0.0)
+    place = np.uintp(0)
+    one, two, three, four = np.uintp(1), np.uintp(2), np.uintp(3), np.uintp(4)
+    while place + four <= values.shape[0]:
+        total += (values[place] + values[place + one]) + (values[place + two] + values[place + three])
+        place += four
+    while place < values.shape[0]:
+        total += values[place]
+        place += one
+    return total
+
+
+@kernel
+def _log_of_product(factors):
+    """Return the logarithm of the product of all factors, each at least e^-560 and at most 1."""
+    total = 0.0
+    product = 1.0
+    for place in range(factors.shape[0]):
+        product *= factors[place]
+        if product < _SMALL_PRODUCT:
+            total += np.log(product)
+            product = 1.0
+    return total + np.log(product)
+
+
+@kernel
+def _push_planes(push, share, best_plane, limit, n_planes, plane_category, n_total, out_plane_push, out_pushed):
+    """Multiply pushes by `share` and give each to the winning plane of its category; a plane is born where it must be.
+
+    Returned are the number of planes, how many of them are pushed, and the sum of the squares of their pushes.
+    """
+    n_pushed = np.uintp(0)
+    reached = 0.0
+    for category in range(push.shape[0]):
+        pushed = push[category] * share
+        push[category] = pushed if abs(pushed) >= _SMALL_PUSH else np.float32(0.0)
+        winner = best_plane[category]
+        if winner < 0:
+            if push[category] <= 0 or n_planes[category] >= limit[category]:
+                continue
+            winner = np.int64(n_total)
+            plane_category[winner] = category
+            n_planes[category] += 1
+            n_total += np.uintp(1)
+        reached += np.float64(push[category]) * push[category]
+        out_plane_push[np.uintp(winner)] = push[category]
+        out_pushed[n_pushed] = np.uintp(winner)
+        n_pushed += np.uintp(1)
+    return n_total, n_pushed, reached
+
+
+@kernel
+def _add_row(data, indices, start, stop, bias, plane_push, pushed, n_pushed, n_total, sums):
+    """Add push · z to the planes `pushed`; `plane_push` is 0 elsewhere, and all 0 afterwards."""
     bias_row = np.uintp(sums.shape[0] - 1)
     constant = np.float32(bias)
     if n_pushed < _DENSE_SHARE * n_total:
         for place in range(n_pushed):
             sums[bias_row, pushed[place]] += plane_push[pushed[place]] * constant
-        for cell in range(length):
-            feature, value = features[cell], values[cell]
+        for cell in range(start, stop):
+            feature, value = np.uintp(indices[cell]), data[cell]
             for place in range(n_pushed):
                 sums[feature, pushed[place]] += plane_push[pushed[place]] * value
     else:
         for plane in range(n_total):
             sums[bias_row, plane] += plane_push[plane] * constant
-        for cell in range(length):
-            feature, value = features[cell], values[cell]
+        for cell in range(start, stop):
+            feature, value = np.uintp(indices[cell]), data[cell]
             for plane in range(n_total):
                 sums[feature, plane] += plane_push[plane] * value
+    for place in range(n_pushed):
+        plane_push[pushed[place]] = 0.0
+
+
+@kernel
+def _add_squares(data, indices, start, stop, bias, reached, squares):
+    """Add z² · Σ push² to H."""
+    for cell in range(start, stop):
+        value = np.float64(data[cell])
+        squares[np.uintp(indices[cell])] += value * value * reached
+    squares[np.uintp(squares.shape[0] - 1)] += bias * bias * reached

@@ -4,9 +4,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ammrank_dask.kernels.ammrank_plus import own_value
 from ammrank_dask.kernels.jit import kernel
 from ammrank_dask.kernels.memberships import Centers
+from ammrank_dask.kernels.own_term import own_value
 from ammrank_dask.kernels.plus_rows import OwnCells, write_rows
 from ammrank_dask.kernels.scoring import LANES, Panels, mask_scores, pick_best, reduce_planes, score_planes, write_row
 

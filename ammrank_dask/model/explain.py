@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.kernels.ammrank_plus import own_value
+from ammrank_dask.kernels.own_term import own_value
 from ammrank_dask.kernels.plus_rows import OwnCells
 from ammrank_dask.model.plus_basis import PlusBasis
 from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows

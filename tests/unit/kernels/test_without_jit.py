@@ -13,6 +13,7 @@ KERNEL_TESTS = [
     "kernels/test_score_kernel.py",
     "kernels/test_balanced_kernel.py",
     "kernels/test_plus_kernel.py",
+    "kernels/test_exponential.py",
 ]
 
 

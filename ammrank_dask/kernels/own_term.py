@@ -1,0 +1,99 @@
+"""The own term of AMM-rank-plus: score with weights that all categories share, and learn them by AdaGrad."""
+
+import numpy as np
+
+from ammrank_dask.kernels.jit import kernel
+
+HAT_SCALE = np.float32(0.1)
+CHAINS = 4
+"""Rows of sums of gradients, filled in turns."""
+_NEXT_TO_NOTHING = 1e-200
+
+
+@kernel
+def own_value(own_weight, kind, linear, knot):
+    """Return what one own column adds to the score of its category."""
+    value = own_weight[kind, 0] * linear
+    if knot >= 0:
+        place = np.int64(knot)
+        share = knot - np.float32(place)
+        hats = (np.float32(1.0) - share) * own_weight[kind, place + 1] + share * own_weight[kind, place + 2]
+        value += HAT_SCALE * hats
+    return value
+
+
+@kernel
+def weigh_own(own_sums, own_squares, rate, out_weight):
+    """Write the own weights η Σ G / √(Σ G²), 0 where there was no gradient."""
+    for kind in range(own_sums.shape[0]):
+        for place in range(own_sums.shape[1]):
+            # Where no gradient was, the sum is 0 too, and 0 divided by next to nothing is 0.
+            square = own_squares[kind, place] + _NEXT_TO_NOTHING
+            out_weight[kind, place] = rate * own_sums[kind, place] / np.sqrt(square)
+
+
+@kernel
+def find_own(
+    data, indices, knot, start, stop, own_kind, own_category, own_group, own_scale, width, out_cells, out_values
+):
+    """Write of the own cells of one row category, linear weight and lower hat, and linear value and both hats' shares.
+
+    Weights are numbered through all kinds, `width` a kind. Where a cell has no hats their shares are 0. Returned is the
+    number of own cells.
+    """
+    count = np.uintp(0)
+    for cell in range(start, stop):
+        column = np.uintp(indices[cell])
+        kind = own_kind[column]
+        if kind >= 0:
+            place = knot[cell]
+            scale = HAT_SCALE if place >= 0 else np.float32(0.0)
+            lower = np.uintp(max(place, np.float32(0.0)))
+            share = place - np.float32(lower)
+            first = np.uintp(kind * width)
+            out_cells[count, 0] = np.uintp(own_category[column])
+            out_cells[count, 1] = first
+            out_cells[count, 2] = first + np.uintp(1) + lower
+            out_values[count, 0] = data[cell] * own_scale[np.uintp(own_group[np.uintp(kind)])]
+            out_values[count, 1] = scale * (np.float32(1.0) - share)
+            out_values[count, 2] = scale * share
+            count += np.uintp(1)
+    return count
+
+
+@kernel
+def add_own(cells, values, n_own, own_weight, score):
+    """Add the own term of one row to the score of each category."""
+    for cell in range(n_own):
+        lower = cells[cell, 2]
+        own = own_weight[cells[cell, 1]] * values[cell, 0]
+        own += values[cell, 1] * own_weight[lower] + values[cell, 2] * own_weight[lower + np.uintp(1)]
+        score[cells[cell, 0]] += own
+
+
+@kernel
+def push_own(cells, values, n_own, push, gradient):
+    """Add the gradients of the own weights for one row to `gradient` (4, weights), in turns.
+
+    Cells of a kind follow each other: in one row of sums each would wait for the one before.
+    """
+    for cell in range(n_own):
+        chain, lower = cell & np.uintp(CHAINS - 1), cells[cell, 2]
+        pushed = np.float64(push[cells[cell, 0]])
+        gradient[chain, cells[cell, 1]] += pushed * values[cell, 0]
+        gradient[chain, lower] += pushed * values[cell, 1]
+        gradient[chain, lower + np.uintp(1)] += pushed * values[cell, 2]
+
+
+@kernel
+def learn_own(gradient, rate, own_sums, own_squares, out_weight):
+    """Count the gradients of one row into the sums of the own weights, and write the weights as `weigh_own` does.
+
+    All are flat; `gradient` (4, weights) is 0 afterwards.
+    """
+    for place in range(own_sums.shape[0]):
+        total = (gradient[0, place] + gradient[1, place]) + (gradient[2, place] + gradient[3, place])
+        own_sums[place] += total
+        own_squares[place] += total * total
+        out_weight[place] = rate * own_sums[place] / np.sqrt(own_squares[place] + _NEXT_TO_NOTHING)
+    gradient[:] = 0.0
