@@ -265,8 +265,8 @@ def survey_values(file: FileFacts, columns: EventColumns, one_in: int) -> tuple[
     counts: Counter[Pair] = Counter()
     hashes = np.empty(0, np.uint64)
     for table in _read(file, names, [columns.group, columns.category]):
-        groups, group_names = _encode(table.column(columns.group), columns.group, file.path)
-        categories, category_names = _encode(table.column(columns.category), columns.category, file.path)
+        groups, group_names = _encode_column(table.column(columns.group), columns.group, file.path)
+        categories, category_names = _encode_column(table.column(columns.category), columns.category, file.path)
         cells = pd.Series(groups * len(category_names) + categories).value_counts(sort=False)
         for cell, count in zip(cells.index.tolist(), cells.tolist(), strict=True):
             group, category = divmod(cell, len(category_names))
@@ -289,8 +289,8 @@ def find_clickers(
     names = [columns.user_id, columns.group, columns.category]
     clicks = []
     for table in _read(file, names, [columns.group, columns.category]):
-        groups, group_names = _encode(table.column(columns.group), columns.group, file.path)
-        categories, category_names = _encode(table.column(columns.category), columns.category, file.path)
+        groups, group_names = _encode_column(table.column(columns.group), columns.group, file.path)
+        categories, category_names = _encode_column(table.column(columns.category), columns.category, file.path)
         clicked = np.array([name in click_values for name in group_names])
         codes = np.array([code_of.get(name, -1) if name is not None else -1 for name in category_names])
         kept = np.flatnonzero(clicked[groups] & (codes[categories] >= 0))
@@ -304,7 +304,7 @@ def count_genders(file: FileFacts, gender: str) -> Counter[str | None]:
     """Count the genders of a file of the users table by spelling."""
     counts: Counter[str | None] = Counter()
     for table in _read(file, [gender], [gender]):
-        codes, names = _encode(table.column(gender), gender, file.path)
+        codes, names = _encode_column(table.column(gender), gender, file.path)
         for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
             if count:
                 counts[name] += count
@@ -345,7 +345,7 @@ def _read(file: FileFacts, columns: Sequence[str], dictionaries: Sequence[str]) 
         yield table
 
 
-def _encode(column: pa.ChunkedArray, name: str, where: str) -> tuple[np.ndarray, list[str | None]]:
+def _encode_column(column: pa.ChunkedArray, name: str, where: str) -> tuple[np.ndarray, list[str | None]]:
     """Return the code of every row (int64) and the value of every code; the last one is null."""
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if pa.types.is_null(array.type):

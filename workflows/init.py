@@ -12,7 +12,7 @@ import click
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
-from ammrank_dask.workflows.lake_init.describe import describe
+from ammrank_dask.workflows.lake_init.describe import describe_findings
 from ammrank_dask.workflows.lake_init.guess import EVENT_ROLES, USER_ROLES
 from ammrank_dask.workflows.lake_init.inspect import find_places, inspect_lake
 from ammrank_dask.workflows.lake_init.write import no_clicks, refuse_existing, write_site
@@ -71,7 +71,7 @@ def command(
 
 
 def _print_facts(findings: Mapping[str, Any], as_json: bool) -> None:
-    click.echo(json.dumps(findings, sort_keys=True) if as_json else "\n".join(describe(findings)))
+    click.echo(json.dumps(findings, sort_keys=True) if as_json else "\n".join(describe_findings(findings)))
 
 
 if __name__ == "__main__":

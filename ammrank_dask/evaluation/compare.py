@@ -38,7 +38,7 @@ from ammrank_dask.methods.registry import (
     widens_of,
 )
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.halving import WIDENINGS, count_pairs, value_beyond
+from ammrank_dask.model.halving import WIDENINGS, count_pairs_by_row, value_beyond
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.own_term import own_columns_of_names
 from ammrank_dask.scoring.policies import PolicyCounts
@@ -187,7 +187,7 @@ def compare_methods(
     dict
         By the method's label, in the order given.
     """
-    tried, popularity = _tune(client, rows, methods, stage, seed, given or {}, progress)
+    tried, popularity = _tune_methods(client, rows, methods, stage, seed, given or {}, progress)
     tasks = []
     for name in methods:
         for fold in range(rows.n_folds):
@@ -201,7 +201,7 @@ def compare_methods(
     return found
 
 
-def _tune(
+def _tune_methods(
     client: Client,
     rows: Rows,
     methods: Sequence[str],
@@ -260,7 +260,7 @@ def settings_beyond(tried: Tried, widens: Sequence[str]) -> list[dict[str, Any]]
 def measure_pairs(rows: Rows) -> float:
     """Return the mean number of pairs that a tuning row of the first choice prefers, 0 without rows."""
     blocks = rows.tuning(0)[0]
-    counts = [count_pairs(blocks[block][1], rows.n_categories) for block in range(len(blocks))]
+    counts = [count_pairs_by_row(blocks[block][1], rows.n_categories) for block in range(len(blocks))]
     return float(np.concatenate(counts).mean()) if counts else 0.0
 
 

@@ -91,7 +91,7 @@ class Measures:
 
     def interval(self, measure: str, level: float = 0.95) -> np.ndarray:
         """Return the bootstrap interval of a measure, (2,) or (2, TOP): lower and upper bound."""
-        return _bounds(getattr(self.replicates, measure), level)
+        return _interval(getattr(self.replicates, measure), level)
 
     def standard_error(self, other: Measures | None = None) -> float:
         """Return the bootstrap standard error of ε_dis, or of its difference from that of other scores of the users."""
@@ -104,7 +104,7 @@ class Measures:
         Both are resampled with the same weights, so that what users have in common cancels.
         """
         change = float(getattr(self.sums, measure) - getattr(other.sums, measure))
-        low, high = _bounds(getattr(self.replicates, measure) - getattr(other.replicates, measure), level)
+        low, high = _interval(getattr(self.replicates, measure) - getattr(other.replicates, measure), level)
         return change, float(low), float(high)
 
 
@@ -146,7 +146,7 @@ def measure_block(
     return Measures(rows.sum(), RankingSums(replicates), n_complete, by_slice)
 
 
-def _bounds(replicates: np.ndarray, level: float) -> np.ndarray:
+def _interval(replicates: np.ndarray, level: float) -> np.ndarray:
     """Return the percentiles that enclose `level` of the replicates; those that drew nobody are left out."""
     tail = (1 - level) / 2
     with np.errstate(invalid="ignore"):

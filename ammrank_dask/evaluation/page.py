@@ -80,7 +80,7 @@ def _means(methods: Mapping[str, Any]) -> dict[str, float]:
     return {name: found["disagreement"]["mean"] for name, found in methods.items()}
 
 
-def _intervals(details: Mapping[str, Any]) -> dict[str, list[float]]:
+def _interval_table(details: Mapping[str, Any]) -> dict[str, list[float]]:
     return {name: found["disagreement"] for name, found in details["intervals"].items()}
 
 
@@ -115,7 +115,7 @@ def _worst(parts: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
 _SLICED = ("lr", "pw-lr", "amm-rank")
 _VIEWS: dict[str, Any] = {
     "means": _means,
-    "intervals": _intervals,
+    "intervals": _interval_table,
     "costs": _costs,
     "curves": _curves,
     "shown": _shown,

@@ -221,7 +221,7 @@ class DayReader(TableReader):
     ) -> DecodedRows:
         """Return cells and times of the events of a batch."""
         batch = decode_events(table, self.mapping, end=end_of(self.date), where=file.path)
-        _count(counts, batch, table, self.mapping)
+        _count_rows(counts, batch, table, self.mapping)
         bad_rows.add(batch.status, table, self.mapping.columns, file.name, row)
         rows = {"cell": batch.cell.astype(cell_dtype(self.mapping.n_cells)), "time": batch.time}
         return DecodedRows(batch.ids, batch.user, batch.status == KEPT, rows)
@@ -240,7 +240,7 @@ class DayReader(TableReader):
         return counts.describe(f"events of {self.date}")
 
 
-def _count(counts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:
+def _count_rows(counts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:
     counts.rows += len(batch.status)
     counts.late += batch.late
     by_status = np.bincount(batch.status, minlength=16)

@@ -199,11 +199,11 @@ def _push(swaps, code, chance, give, take, root):
     swaps.give[node], swaps.take[node] = give, take
     swaps.left[node] = swaps.right[node] = -1
     c, d = code[give], code[take]
-    root[c, d] = _merge(swaps, chance, root[c, d], node)
+    root[c, d] = _merge_heaps(swaps, chance, root[c, d], node)
 
 
 @kernel
-def _merge(swaps, chance, one, other):
+def _merge_heaps(swaps, chance, one, other):
     """Return the root of two heaps in one."""
     if one < 0:
         return other
@@ -237,7 +237,7 @@ def _drop_stale(swaps, chance, holds, c, d, root, cost):
     """Take swaps that can no longer be made off the top of a heap, and write what the next one costs."""
     top = root[c, d]
     while top >= 0 and not (holds[swaps.give[top]] and not holds[swaps.take[top]]):
-        top = _merge(swaps, chance, np.int64(swaps.left[top]), np.int64(swaps.right[top]))
+        top = _merge_heaps(swaps, chance, np.int64(swaps.left[top]), np.int64(swaps.right[top]))
     root[c, d] = top
     cost[c, d] = np.inf if top < 0 else chance[swaps.give[top]] - chance[swaps.take[top]]
 

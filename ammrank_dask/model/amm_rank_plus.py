@@ -35,7 +35,7 @@ from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categ
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.models import load_model, save_model
+from ammrank_dask.storage.store.models import read_model, save_model
 
 logger = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ class AMMRankPlus(RankingEstimator):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a model that `save` wrote."""
-        arrays, attributes = load_model(path)
+        arrays, attributes = read_model(path)
         if attributes.get("model") != cls.method:
             raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
         model = cls(**attributes["parameters"])

@@ -111,12 +111,12 @@ def make_grid(**values: Sequence[Any]) -> list[dict[str, Any]]:
     return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
 
 
-def count_pairs(rankings: np.ndarray, n_categories: int) -> np.ndarray:
+def count_pairs_by_row(rankings: np.ndarray, n_categories: int) -> np.ndarray:
     """Return the pairs i ≻ k of each row, (n,): m of L categories ranked have m (L − ½ (m + 1)) of them.
 
     Examples
     --------
-    >>> count_pairs(np.array([[2, 0], [1, -1], [-1, -1]]), 3)
+    >>> count_pairs_by_row(np.array([[2, 0], [1, -1], [-1, -1]]), 3)
     array([3., 2., 0.])
     """
     ranked = (np.asarray(rankings) >= 0).sum(axis=1)

@@ -19,7 +19,7 @@ from ammrank_dask.model.halving import (
     PLANE_LIMITS,
     REGULARIZATIONS,
     Tuning,
-    count_pairs,
+    count_pairs_by_row,
     halve,
     make_grid,
     scale_to_pairs,
@@ -31,7 +31,7 @@ from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categ
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.models import load_model, save_model
+from ammrank_dask.storage.store.models import read_model, save_model
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class PlaneModel(RankingEstimator):
         widens = ["regularization"] if regularizations is None else []
         if regularizations is None:
             # The multi-class loss has one pair a row, whatever the number of categories.
-            pairs = 1.0 if self.top_only else float(count_pairs(rankings[train], n_categories).mean())
+            pairs = 1.0 if self.top_only else float(count_pairs_by_row(rankings[train], n_categories).mean())
             regularizations = scale_to_pairs(REGULARIZATIONS, pairs)
         settings = make_grid(regularization=list(regularizations), max_planes=list(plane_limits))
         popularity = np.bincount(rankings[train][rankings[train] >= 0], minlength=n_categories)
@@ -264,7 +264,7 @@ class PlaneModel(RankingEstimator):
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a model that `save` wrote."""
-        arrays, attributes = load_model(path)
+        arrays, attributes = read_model(path)
         if attributes.get("model") != cls.method:
             raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
         model = cls(**attributes["parameters"])

@@ -14,7 +14,7 @@ from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.models import load_model as load_arrays
+from ammrank_dask.storage.store.models import read_model
 
 RankModel: TypeAlias = AMMRank | AMMRankPlus
 """A model that nights train and score with."""
@@ -32,8 +32,8 @@ def make_model(kind: str, **parameters: Any) -> RankModel:
 
 
 def load_model(path: str | Path) -> RankModel:
-    """Read a model that `save` wrote; what it is the folder says."""
-    method = load_arrays(path)[1].get("model")
+    """Read a model that `save` wrote; the folder names its kind."""
+    method = read_model(path)[1].get("model")
     if method not in MODELS:
         raise BadInput(f"model at {path} must be of {' or '.join(MODELS)}, got {method}")
     return MODELS[method].load(path)

@@ -166,7 +166,7 @@ class Curve(Panel):
         self.set(self.level, data={"x": ends, "y": [float(known[-1])] * 2 if known else []})
 
 
-class Planes(Panel):
+class PlanesPanel(Panel):
     """How many planes each category has."""
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ def make_panels() -> list[Panel]:
             beside=("popularity", "popularity_error"),
         ),
         Curve("loss", "loss", "Training loss", "Training loss: waits for the first round", BLUE),
-        Planes(),
+        PlanesPanel(),
         Exposure(),
     ]
 

@@ -50,7 +50,7 @@ def publish(client: Client, kind: str, **facts: Any) -> None:
     facts
         Plain values, lists of them, or numpy scalars and arrays.
     """
-    known = {name: _plain(value) for name, value in facts.items() if value is not None}
+    known = {name: _as_json(value) for name, value in facts.items() if value is not None}
     event = {"kind": kind, "client": client.id, **known}
     try:
         client.log_event(TOPIC, event)
@@ -152,12 +152,12 @@ class Throttle:
         return True
 
 
-def _plain(value: Any) -> Any:
+def _as_json(value: Any) -> Any:
     """Return numpy values as Python's own."""
     if hasattr(value, "tolist"):
         return value.tolist()
     if isinstance(value, dict):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: _as_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [_as_json(item) for item in value]
     return value

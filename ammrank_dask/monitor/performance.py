@@ -23,7 +23,7 @@ def record_performance(client: Client, folder: Path) -> Iterator[None]:
     The page is whole in itself and loads nothing from the network. It holds times and hosts, so it is no part of what
     is the same in every run; that it cannot be written is no reason for a night to fail.
     """
-    started = _start(client)
+    started = _start_report(client)
     yield
     if started is None or not folder.is_dir():
         return
@@ -39,7 +39,7 @@ def record_performance(client: Client, folder: Path) -> Iterator[None]:
         logger.warning("could not write the performance report: %s", error)
 
 
-def _start(client: Client) -> performance_report | None:
+def _start_report(client: Client) -> performance_report | None:
     report = performance_report(mode="inline")
     try:
         with client.as_current():

@@ -60,7 +60,7 @@ class Stage:
         return 0.0 if self.started is None else (self.ended if self.ended is not None else now) - self.started
 
 
-class Pace:
+class WorkerPace:
     """The last tasks of one worker in one stage."""
 
     def __init__(self, unit: str) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Container
 from typing import Any
 
 from ammrank_dask.monitor.exposure import exposure_facts
-from ammrank_dask.monitor.progress_counts import Batch, Pace, Stage
+from ammrank_dask.monitor.progress_counts import Batch, Stage, WorkerPace
 
 FORMAT = 1
 MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_ROUNDS, MAX_NIGHTS = 64, 64, 1_000, 2_000, 30
@@ -75,7 +75,7 @@ class NightState:
         self.open_stage: str | None = None
         self.exposure: dict[str, Any] | None = None
         self.in_hand: dict[Key, tuple[float, str]] = {}
-        self.paces: OrderedDict[tuple[str, str], Pace] = OrderedDict()
+        self.paces: OrderedDict[tuple[str, str], WorkerPace] = OrderedDict()
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
         for night in event.get("history", []):
             self._remember(night)
@@ -195,7 +195,7 @@ class NightState:
         if pace is not None and batch.unit == "tasks" != pace.unit:
             return  # users or events a second tell more than tasks do
         if pace is None or pace.unit != batch.unit:
-            pace = self.paces[worker, batch.stage] = Pace(batch.unit)
+            pace = self.paces[worker, batch.stage] = WorkerPace(batch.unit)
             if len(self.paces) > MAX_WORKERS:
                 self.paces.popitem(last=False)
         pace.add(units, seconds)

@@ -26,7 +26,9 @@ def draw(name: str, height: float, n_points: int, title: str, *content: Markup) 
 def tag(name: str, *content: object, **attributes: object) -> Markup:
     """Return an element; content and attributes are escaped, `_` in a name stands for `-`, `class_` is class."""
     named = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    said = Markup("").join(Markup(' {}="{}"').format(Markup(key), _text(value)) for key, value in named.items())
+    said = Markup("").join(
+        Markup(' {}="{}"').format(Markup(key), _attribute_text(value)) for key, value in named.items()
+    )
     return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), said, Markup("").join(escape(part) for part in content))
 
 
@@ -116,5 +118,5 @@ def nice_range(low: float, high: float) -> tuple[float, float]:
     return start, start + 4 * step
 
 
-def _text(value: Any) -> str:
+def _attribute_text(value: Any) -> str:
     return number(value) if isinstance(value, float) else str(value)

@@ -206,7 +206,7 @@ class _Passes:
 
     def count(self, prices: np.ndarray, margins: bool = True) -> PricedCounts:
         """Count what all users hold at the prices."""
-        return _add(self._run(count_group, prices, self.k, self.tie_order, margins))
+        return _add(self._run(count_priced_group, prices, self.k, self.tie_order, margins))
 
     def list_movable(self, prices: np.ndarray, last_leave: np.ndarray, last_enter: np.ndarray) -> Movable:
         """Return the users who could swap, by id."""
@@ -226,7 +226,7 @@ def smooth_group(
     return total
 
 
-def count_group(
+def count_priced_group(
     table: ChanceTable, partitions: Sequence[int], prices: np.ndarray, k: int, tie_order: np.ndarray, margins: bool
 ) -> PricedCounts:
     """Count what the users of some partitions hold at the prices."""

@@ -90,7 +90,7 @@ def find_cutoffs(
     known_bits = 0
     for digit_bits in DIGIT_BITS:
         tasks = [(scratch, group, prefix, known_bits, digit_bits) for group in groups]
-        found = run_tasks(client, "select", count_group, tasks, progress=progress)
+        found = run_tasks(client, "select", count_digit_group, tasks, progress=progress)
         counts = np.stack(found).sum(axis=0, dtype=np.int64)
         if not known_bits:
             taken = wanted(counts.sum(axis=1))
@@ -103,7 +103,7 @@ def find_cutoffs(
     return ScoreCutoffs(key, _find_last_ids(client, scratch, key, open_ties, progress), taken)
 
 
-def count_group(
+def count_digit_group(
     scratch: ScoreScratch, partitions: Sequence[int], prefix: np.ndarray, known_bits: int, digit_bits: int
 ) -> np.ndarray:
     """Count one digit of the scores of some partitions, (L, 2 ** digit_bits) uint32."""

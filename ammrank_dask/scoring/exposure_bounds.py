@@ -72,7 +72,7 @@ def exposure_bounds(
         for name, number in (named or {}).items():
             if name not in codes:
                 raise BadInput(f"{what}: there is no ranked category {name!r}")
-            bound[codes[name]] = _count(what, name, number, slots)
+            bound[codes[name]] = _n_users_of(what, name, number, slots)
     for name in floors or {}:
         if name not in (caps or {}):  # a floor by name lifts a cap that was not set by name
             most[codes[name]] = max(most[codes[name]], fewest[codes[name]])
@@ -99,7 +99,7 @@ def _floors_by_share(floor: float, share: np.ndarray, eligible: np.ndarray, slot
     return fewest
 
 
-def _count(what: str, name: str, number: float, slots: int) -> int:
+def _n_users_of(what: str, name: str, number: float, slots: int) -> int:
     """Return a bound that is set by name as users."""
     if not isinstance(number, int | float | np.integer | np.floating) or number < 0 or not np.isfinite(number):
         raise BadInput(f"{what}: {name!r} must be a number of users or a share of all slots below 1, got {number!r}")

@@ -11,7 +11,7 @@ import pandas as pd
 
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.qualifications import BY_USER, KIND, part_path, read_frame
+from ammrank_dask.storage.store.qualifications import BY_USER, KIND, read_frame, table_path
 from ammrank_dask.storage.store.runs import Run, open_run
 
 
@@ -65,7 +65,7 @@ class Qualifications:
     @property
     def parts(self) -> list[Path]:
         """The files by user, in the order of the partitions."""
-        return [part_path(self.path / BY_USER, i) for i in range(self.n_partitions)]
+        return [table_path(self.path / BY_USER, i) for i in range(self.n_partitions)]
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
         """Return user_id, rank, category and score, by user and rank; of the given users, or of all."""

@@ -24,7 +24,7 @@ from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
-from ammrank_dask.storage.store.qualifications import KIND, WORK, list_files, make_folders, remove_empty_folders
+from ammrank_dask.storage.store.qualifications import KIND, WORK, make_folders, remove_empty_folders, written_files
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
 from ammrank_dask.storage.store.scratch_arrays import save_arrays
 from ammrank_dask.tasks import Progress, silent
@@ -179,7 +179,7 @@ def finish_qualifications(
     facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Make a run whole whose partitions are all written."""
-    files = list_files(run, features.n_partitions)
+    files = written_files(run, features.n_partitions)
     # What only the work needed goes with one rename before the run is whole: a crash leaves all of it or none.
     os.rename(run / WORK, temporary_beside(run / WORK))
     sweep_tree(run)

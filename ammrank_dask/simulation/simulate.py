@@ -134,7 +134,7 @@ def write_simulation(
     complete = find_simulation(lake, truth, parameters)
     if complete is not None:
         return complete
-    summary = _describe(parameters)
+    summary = _describe_world(parameters)
     _claim_folders(lake, truth, summary)
     if not lake_write.taxonomy_path(lake).exists():
         lake_write.write_taxonomy(lake_write.taxonomy_path(lake), read_world_taxonomy())
@@ -162,7 +162,7 @@ def find_simulation(lake: Path, truth: Path, parameters: SimulationParameters) -
     if not path.exists():
         return None
     summary: dict[str, Any] = read_json(path)
-    _refuse_other(lake, truth, summary, _describe(parameters))
+    _refuse_other(lake, truth, summary, _describe_world(parameters))
     blocks = range(parameters.n_blocks)
     days = [parameters.date_of(day) for day in range(parameters.days)]
     files = [
@@ -174,7 +174,7 @@ def find_simulation(lake: Path, truth: Path, parameters: SimulationParameters) -
     return summary if "events" in summary and all(file.exists() for file in files) else None
 
 
-def _describe(parameters: SimulationParameters) -> dict[str, Any]:
+def _describe_world(parameters: SimulationParameters) -> dict[str, Any]:
     world = World.build(parameters.seed, parameters.days)
     return {
         "parameters": asdict(parameters),

@@ -71,7 +71,7 @@ class World:
     """Everything about a simulated world that does not depend on the number of users or workers.
 
     Categories are the 50 second-level ones in the order of their names, nodes all of the taxonomy. Arrays
-    named `*_bounds` are running sums that end in 1 along their last axis, searched with uniform numbers.
+    named `*_cumulated` are running sums that end in 1 along their last axis, searched with uniform numbers.
     An audience is the pair age bucket × gender, `age_bucket * 2 + gender`.
     """
 
@@ -109,8 +109,8 @@ class World:
             categories=categories,
             nodes=nodes,
             popularity=popularity.astype(np.float32),
-            persona_bounds=_bounds(_persona_shares(personas)),
-            browse_bounds=_bounds(np.stack(browse)),
+            persona_bounds=_cumulated(_persona_shares(personas)),
+            browse_bounds=_cumulated(np.stack(browse)),
             click=(0.72 * click + 0.28 * popularity).astype(np.float32),
             pairs=np.array(pairs, dtype=np.int8),
             pair_click=np.stack([_preference(row["click"], categories) for row in interactions], dtype=np.float32),
@@ -174,7 +174,7 @@ def _read_rows(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader(text.splitlines()))
 
 
-def _bounds(shares: NDArray[np.floating]) -> Floats:
+def _cumulated(shares: NDArray[np.floating]) -> Floats:
     bounds = np.cumsum(shares, axis=-1)
     return (bounds / bounds[..., -1:]).astype(np.float32)
 
@@ -222,7 +222,7 @@ def _node_tables(
         shares[row, : len(below) + 2] = [*(0.967 * skew / skew.sum()), 0.03, 0.003]
         names = [*below, category, category.split("/")[0]]
         codes[row] = [code_of[name] for name in names] + [0] * (width - len(names))
-    return _bounds(shares), codes
+    return _cumulated(shares), codes
 
 
 def _time_quantiles() -> NDArray[np.float64]:

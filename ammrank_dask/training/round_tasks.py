@@ -50,12 +50,12 @@ def train_shard(
 def merge_shards(parts: list[Path], weights: list[float], names: Sequence[str], output: Path) -> None:
     """Write the weighted sum of some models."""
     with measure("merge"):
-        arrays = {name: _merge(parts, weights, name) for name in names}
+        arrays = {name: _merge_arrays(parts, weights, name) for name in names}
     with measure("write"):
         save_arrays(output, arrays, {})
 
 
-def _merge(parts: Sequence[Path], weights: Sequence[float], name: str) -> np.ndarray:
+def _merge_arrays(parts: Sequence[Path], weights: Sequence[float], name: str) -> np.ndarray:
     return merge_sums([load_array(part, name, mapped=True) for part in parts], weights)
 
 
@@ -85,7 +85,7 @@ def close_round(
     with measure("merge"):
         for name in learner.merged:
             owner = planes if hasattr(planes, name) else state
-            setattr(owner, name, _merge(parts, weights, name).astype(getattr(owner, name).dtype))
+            setattr(owner, name, _merge_arrays(parts, weights, name).astype(getattr(owner, name).dtype))
     planes.step = advance_step(before["step"], [facts["step"] - before["step"] for facts in learned])
     mean: Any = learner.load_mean(now)
     if averages:

@@ -23,7 +23,7 @@ from ammrank_dask.model.halving import (
     PLANE_LIMITS,
     REGULARIZATIONS,
     Tuning,
-    count_pairs,
+    count_pairs_by_row,
     halve,
     make_grid,
     prefer_default,
@@ -256,7 +256,7 @@ def measure_popularity(sample: list[Path], n_rows: int, n_categories: int) -> tu
     rankings = _stack_rankings([PreparedRows(folder, TRAIN).read()[1] for folder in sample])[:n_rows]
     popularity = np.bincount(rankings[rankings >= 0], minlength=n_categories).astype(np.float32)
     errors = _measure_validation(sample, lambda X: np.tile(popularity, (X.shape[0], 1)))
-    return float(count_pairs(rankings, n_categories).mean()), errors
+    return float(count_pairs_by_row(rankings, n_categories).mean()), errors
 
 
 def _measure_validation(sample: list[Path], score: Callable[[Any], np.ndarray]) -> np.ndarray:

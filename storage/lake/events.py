@@ -196,7 +196,7 @@ def _map_users(
     no_user = _null_mask(column)
     found = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
     if pa.types.is_integer(found):
-        ids = _numbers(integer_ids(_plain(column), name, where))
+        ids = _numbers(integer_ids(_without_dictionary(column), name, where))
         absent = is_nobody(pa.array(ids), mapping.nobody, name, where)
         if absent.any():
             no_user = absent if no_user is None else no_user | absent
@@ -263,7 +263,7 @@ def _combine(column: pa.ChunkedArray | pa.Array) -> pa.DictionaryArray:
     return column
 
 
-def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _without_dictionary(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 

@@ -118,7 +118,7 @@ def open_parquet(path: Path | str, **options: Any) -> pq.ParquetFile:
         raise BadInput(f"{path} is not a readable parquet file ({reason}); replace or remove it") from None
 
 
-def count_rows(path: Path) -> int | None:
+def count_file_rows(path: Path) -> int | None:
     """Return the rows of a parquet file, from its footer alone; None when it cannot be read."""
     try:
         return int(pq.read_metadata(path).num_rows)

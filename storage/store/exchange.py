@@ -59,7 +59,7 @@ class ExchangeBlock:
     def is_whole(self) -> bool:
         """Tell whether all files of the block are there with their size: a power cut may lose what was not synced."""
         try:
-            return all(_is_whole(path) for path in self.slice_paths())
+            return all(_is_whole_file(path) for path in self.slice_paths())
         except (DamagedStore, OSError, KeyError, TypeError):
             return False
 
@@ -95,7 +95,7 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> lis
     """Return the slices of one partition of every file, in the order of the files."""
     slices = []
     for path in paths:
-        if not _is_whole(path):
+        if not _is_whole_file(path):
             raise DamagedStore(f"{path} is not what was written; run the command again")
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -115,7 +115,7 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> lis
     return slices
 
 
-def _is_whole(path: Path) -> bool:
+def _is_whole_file(path: Path) -> bool:
     """Tell whether a file is as long as its first number says."""
     try:
         with open(path, "rb") as file:

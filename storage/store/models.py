@@ -59,7 +59,7 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def load_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read the arrays and attributes of a model, every byte checked; of a run also against its manifest."""
     path = Path(path)
     if not is_model(path):

@@ -90,7 +90,7 @@ def write_part(
     """
     final = part_path(run, partition)
     lengths = schema.validate(arrays, str(final))
-    files = _encode(arrays, attributes or {}, group_attributes or {}, compressed=schema.compressed)
+    files = _encode_part(arrays, attributes or {}, group_attributes or {}, compressed=schema.compressed)
     listing = {name: [len(data), google_crc32c.value(data)] for name, data in sorted(files.items())}
     sidecar = {
         "rows": lengths.get(schema.rows_dim, 0),
@@ -238,7 +238,7 @@ def _facts(final: Path, sidecar: Mapping[str, Any]) -> PartFacts:
     return PartFacts(final.name, sidecar["rows"], sidecar["nnz"], size, checksum_of(sidecar))
 
 
-def _encode(
+def _encode_part(
     arrays: Mapping[str, np.ndarray],
     attributes: Mapping[str, Any],
     group_attributes: Mapping[str, Mapping[str, Any]],

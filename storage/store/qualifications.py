@@ -78,7 +78,7 @@ class Changes:
     names: Sequence[str]
 
 
-def part_path(folder: Path, partition: int) -> Path:
+def table_path(folder: Path, partition: int) -> Path:
     """Return the file of one partition."""
     return folder / f"part-{partition:05d}.parquet"
 
@@ -122,7 +122,7 @@ def write_partition_files(
         files[name.as_posix()] = _write(run / name, pa.table(columns))
 
     keep(
-        part_path(Path(BY_USER), partition),
+        table_path(Path(BY_USER), partition),
         {
             USER_ID: rows.row_ids.to_arrow(),
             RANK: pa.array(rows.rank),
@@ -138,11 +138,11 @@ def write_partition_files(
     for code, category in enumerate(categories):
         if start[code] < start[code + 1]:
             keep(
-                part_path(Path(BY_CATEGORY, category_folder(category)), partition),
+                table_path(Path(BY_CATEGORY, category_folder(category)), partition),
                 {name: column[start[code] : start[code + 1]] for name, column in ordered.items()},
             )
     keep(
-        part_path(Path(DELTA), partition),
+        table_path(Path(DELTA), partition),
         {
             USER_ID: changes.row_ids.to_arrow(),
             CATEGORY: pa.DictionaryArray.from_arrays(pa.array(changes.codes), pa.array(changes.names, pa.string())),
@@ -163,7 +163,7 @@ def written_facts(run: Path, partition: int) -> dict[str, Any] | None:
     return facts
 
 
-def list_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
+def written_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
     """Return size and checksum of every file of all partitions, by relative name."""
     return {
         name: entry

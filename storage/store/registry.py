@@ -279,7 +279,7 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
 }
 
 
-def describe() -> str:
+def describe_formats() -> str:
     """Return the storage format as Markdown, from the registry alone."""
     lines = [
         "# What is stored",
@@ -316,4 +316,4 @@ def describe() -> str:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(describe())
+    sys.stdout.write(describe_formats())

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ammrank_dask.storage.store.registry import describe
+from ammrank_dask.storage.store.registry import describe_formats
 from ammrank_dask.workflows.cli import COMMANDS
 
 ROOT = Path(__file__).parents[2]
@@ -170,7 +170,7 @@ def test_kernels__import_only_numpy_and_each_other():
 
 
 def test_storage_readme__is_what_the_registry_says():
-    assert (ROOT / "storage" / "README.md").read_text(encoding="utf-8") == describe()
+    assert (ROOT / "storage" / "README.md").read_text(encoding="utf-8") == describe_formats()
 
 
 def test_cluster_yaml__equals_the_built_in_default():

@@ -17,7 +17,7 @@ import zarr
 
 from ammrank_dask import AMMRank
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.store.models import load_model
+from ammrank_dask.storage.store.models import read_model
 
 ARCHIVE = Path(__file__).parent.parent / "data" / "site-0.1.0.tar.xz"
 CLUSTER = """version: 1
@@ -68,7 +68,7 @@ def test_load__a_model_of_version_0_1_0_has_what_zarr_reads(site):
     path = model_of(site)
     group = zarr.open_group(path / "model.zarr", mode="r")
     for folder in (path, path / "model.zarr"):  # in its run, and as `save` wrote it alone
-        arrays, attributes = load_model(folder)
+        arrays, attributes = read_model(folder)
         assert sorted(arrays) == ["columns", "plane_category", "popularity", "weights"]
         for name, array in arrays.items():
             np.testing.assert_array_equal(array, group[name][...])
@@ -96,7 +96,7 @@ def test_load__a_damaged_model_of_version_0_1_0_is_refused(site, name, is_alone)
     victim.write_bytes(data)
     remedy = "train it again with `ammrank train`" if is_alone else "make it again with `ammrank nightly SITE"
     with pytest.raises(DamagedStore, match=remedy):
-        load_model(path / "model.zarr" if is_alone else path)
+        read_model(path / "model.zarr" if is_alone else path)
     victim.unlink()  # zarr would read zeros
     with pytest.raises(BadInput, match=f"{remedy}|there must be a model at"):
-        load_model(path / "model.zarr" if is_alone else path)
+        read_model(path / "model.zarr" if is_alone else path)

@@ -11,7 +11,7 @@ from ammrank_dask.features.store import interest_columns
 from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.files import count_rows, list_days, list_files
+from ammrank_dask.storage.lake.files import count_file_rows, list_days, list_files
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
@@ -88,7 +88,7 @@ def _count_events(days: list[list[Path]]) -> list[int]:
     listed = [path for files in days for path in files]
     rows = size = 0
     for path in listed[:: max(1, len(listed) // FILES_OPENED)]:
-        counted = count_rows(path)
+        counted = count_file_rows(path)
         if counted is not None:  # else ingest says what is wrong with the file
             rows += counted
             size += path.stat().st_size
@@ -100,7 +100,7 @@ def _count_people(site: Site, config: Config) -> int:
     if config.lake.users is None:
         return 0
     place = lake_path(site, config.lake.users)
-    counted = [count_rows(path) for path in (list_files(place) if place.is_dir() else [place])]
+    counted = [count_file_rows(path) for path in (list_files(place) if place.is_dir() else [place])]
     return 0 if None in counted else sum(rows for rows in counted if rows is not None)
 
 

@@ -131,7 +131,7 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
                 kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
             if security is not None:
                 kwargs["security"] = security
-            cluster = stack.enter_context(_start(class_, kwargs, path))
+            cluster = stack.enter_context(_start_cluster(class_, kwargs, path))
             _size(cluster, config, path)
             target = {"address": cluster}
         elif config.address is not None:
@@ -196,7 +196,7 @@ def _import_name(name: str) -> Any:
         return None
 
 
-def _start(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
+def _start_cluster(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
     try:
         return class_(**kwargs)
     except (TypeError, ValueError, RuntimeError) as error:

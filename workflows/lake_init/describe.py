@@ -8,7 +8,7 @@ from typing import Any
 from ammrank_dask.workflows.lake_init.inspect import name_some
 
 
-def describe(findings: Mapping[str, Any]) -> Iterator[str]:
+def describe_findings(findings: Mapping[str, Any]) -> Iterator[str]:
     """Yield the lines that tell a person what was found; the last one is the next command."""
     rows = [*_say_lake(findings), *_say_events(findings), *_say_users(findings)]
     width = max(len(name) for name, _ in rows)

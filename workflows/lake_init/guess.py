@@ -33,7 +33,7 @@ MIN_PARTITIONS = 8
 MIN_SHARE_UTC, MIN_SHARE_UNIT = 0.95, 0.5
 MAX_STEPS_UP = 2
 
-# Names as `_plain` writes them: lower case, letters and digits only. The usual ones come first.
+# Names as `_plain_spelling` writes them: lower case, letters and digits only. The usual ones come first.
 COLUMN_NAMES = {
     USER_ID: "userid uid user cookieid cookie visitorid customerid clientid deviceid memberid accountid",
     GROUP: "group eventgroup eventtype type action eventname event activity eventkind kind",
@@ -147,7 +147,7 @@ def guess_groups(counts: Mapping[str, int], given: Sequence[tuple[str, str]]) ->
     clear: dict[str, str] = dict(decided)
     vague: dict[str, str] = {}
     for value in counts:
-        spelling = _singular(_plain(value), known)
+        spelling = _singular(_plain_spelling(value), known)
         if value not in decided and spelling in known:
             (vague if spelling in VAGUE_SPELLINGS else clear)[value] = known[spelling]
     meant = dict(clear)
@@ -165,7 +165,9 @@ def guess_genders(counts: Mapping[str, int]) -> Guessed:
     """
     known = {spelling: name for name, names in GENDER_SPELLINGS.items() for spelling in names.split()}
     known.update({spelling: IGNORE_GROUP for spelling in NO_GENDER.split()})
-    meant = {value: known.get(_plain(value), IGNORE_GROUP if not _plain(value) else "") for value in counts}
+    meant = {
+        value: known.get(_plain_spelling(value), IGNORE_GROUP if not _plain_spelling(value) else "") for value in counts
+    }
     found = _by_meaning(counts, {v: name for v, name in meant.items() if name}, (*GENDERS, IGNORE_GROUP))
     names = {name: found.names.get(name, [name]) for name in GENDERS}
     if IGNORE_GROUP in found.names:
@@ -214,7 +216,7 @@ def _guess_column(schema: pa.Schema, role: str, taken: set[str]) -> str | None:
         return role
     for usual in COLUMN_NAMES[role].split():
         for name in fitting:
-            if _plain(name) == usual:
+            if _plain_spelling(name) == usual:
                 return name
     times = [name for name in fitting if pa.types.is_timestamp(schema.field(name).type)]
     return times[0] if role == TIMESTAMP and len(times) == 1 else None
@@ -234,7 +236,7 @@ def _fits(role: str, data_type: pa.DataType) -> bool:
     return is_string(data_type)
 
 
-def _plain(text: str) -> str:
+def _plain_spelling(text: str) -> str:
     return re.sub(r"[\W_]", "", text.casefold())
 
 

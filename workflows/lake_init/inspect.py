@@ -168,7 +168,7 @@ def inspect_lake(
             partitions=choose_partitions(_n_users(users, survey).users),
             score=Score(k=min(DEFAULTS.score.k, len(taxonomy.categories))),
         )
-        enough = _count_clickers(client, survey, read, config, taxonomy, progress)
+        enough = _count_users_with_clicks(client, survey, read, config, taxonomy, progress)
     facts = {
         "lake": {
             "events": str(places.events),
@@ -359,7 +359,7 @@ def _label_days(survey: EventSurvey, label_days: int) -> set[dt.date]:
     return {day for day in survey.events_by_day if day > last - dt.timedelta(label_days)}
 
 
-def _count_clickers(
+def _count_users_with_clicks(
     client: Any,
     survey: EventSurvey,
     columns: EventColumns,

@@ -191,7 +191,7 @@ class Score(Section):
 _USUAL = report_thresholds.Thresholds()
 
 
-class Thresholds(Section):
+class ThresholdsConfig(Section):
     starved_ratio: float = Field(
         _USUAL.starved_ratio,
         ge=0.0,
@@ -225,7 +225,7 @@ class ReportConfig(Section):
     policies: list[Literal["user_top_k", "category_top_n"]] = Field(
         ["user_top_k", "category_top_n"], description="shown side by side with the policy in force"
     )
-    thresholds: Thresholds = Field(Thresholds(), description="what counts as starved, and what warns")
+    thresholds: ThresholdsConfig = Field(ThresholdsConfig(), description="what counts as starved, and what warns")
 
 
 class Quarantine(Section):

@@ -237,10 +237,10 @@ def show(result: dict[str, Any], as_json: bool) -> None:
         return
     width = max(len(name) for name in result)
     for name, value in result.items():
-        click.echo(f"{name.ljust(width)}  {_text(value)}")
+        click.echo(f"{name.ljust(width)}  {_value_text(value)}")
 
 
-def _text(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -32,7 +32,7 @@ def progress_for(quiet: bool, as_json: bool) -> Iterator[Progress]:
         yield Lines(as_json)
 
 
-class Pace:
+class StagePace:
     """How far one stage is, and how fast."""
 
     def __init__(self, total: int) -> None:
@@ -61,12 +61,12 @@ class Lines:
 
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
-        self.stages: dict[str, Pace] = {}
+        self.stages: dict[str, StagePace] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Take in that so many tasks of a stage are done."""
         if done == 0 or stage not in self.stages:
-            self.stages[stage] = Pace(total)
+            self.stages[stage] = StagePace(total)
         pace = self.stages[stage]
         pace.done = done
         if done == total:
@@ -81,7 +81,7 @@ class Lines:
             self.stages[stage].units += units
             self.stages[stage].unit = unit
 
-    def _say(self, stage: str, pace: Pace) -> None:
+    def _say(self, stage: str, pace: StagePace) -> None:
         is_done = pace.done == pace.total
         if self.as_json:
             facts: dict[str, Any] = {"stage": stage, "tasks": pace.total, "seconds": round(pace.seconds, 3)}
@@ -104,7 +104,7 @@ class Bars:
     def __init__(self, bars: Any) -> None:
         self.bars = bars
         self.ids: dict[str, Any] = {}
-        self.paces: dict[str, Pace] = {}
+        self.paces: dict[str, StagePace] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Take in that so many tasks of a stage are done."""
@@ -112,7 +112,7 @@ class Bars:
         if word not in self.ids:
             self.ids[word] = self.bars.add_task(stage, total=total, rate="")
         if done == 0 or word not in self.paces:
-            self.paces[word] = Pace(total)
+            self.paces[word] = StagePace(total)
             self.bars.reset(self.ids[word], total=total, description=stage, rate="")
         pace = self.paces[word]
         pace.done = done

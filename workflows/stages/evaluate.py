@@ -73,7 +73,7 @@ def evaluate_site(
         "labelled_users": features.n_users,
         "tuning_users": next(iter(prepared.values())).n_tuning,
     }
-    return {**_describe(found, prepared, features.categories, source, n_folds, seed), **floor}
+    return {**_describe_evaluation(found, prepared, features.categories, source, n_folds, seed), **floor}
 
 
 def evaluate_table(
@@ -96,7 +96,7 @@ def evaluate_table(
             name for name, column in zip(table.features, table.X.T, strict=True) if (column == column[0]).all()
         ],
     }
-    described = _describe({TABLE_VARIANT: found}, {TABLE_VARIANT: rows}, table.labels, source, n_folds, seed)
+    described = _describe_evaluation({TABLE_VARIANT: found}, {TABLE_VARIANT: rows}, table.labels, source, n_folds, seed)
     return {**described, "floor": None, "simulation": None}
 
 
@@ -115,7 +115,7 @@ def scratch_rows(out: Path) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _describe(
+def _describe_evaluation(
     found: dict[str, dict[str, MethodResult]],
     prepared: dict[str, Rows],
     categories: Sequence[str],

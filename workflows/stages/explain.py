@@ -20,7 +20,7 @@ from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, INTENSITY, RANK, RECENCY, SCORE
 from ammrank_dask.user_hash import partition_of
-from ammrank_dask.workflows.stages.models import load_site_model
+from ammrank_dask.workflows.stages.models import load_site_model, model_date
 
 GROUP_WORDS = {
     "pv": "page views of",
@@ -91,7 +91,8 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
             explained["own"] = name_features(found.own_features, found.own_contributions)
             explained["memberships"] = float(found.membership_contributions.sum())
         categories.append(explained)
-    return {"date": str(night), "policy": quals.policy, "model": model_date(site, quals), "categories": categories}
+    trained = model_date(open_run(_run_of(site, "models", quals)))
+    return {"date": str(night), "policy": quals.policy, "model": trained, "categories": categories}
 
 
 def describe_feature(column: str, value: float, settings: dict[str, Any]) -> str:
@@ -116,11 +117,6 @@ def describe_feature(column: str, value: float, settings: dict[str, Any]) -> str
     if what == RECENCY and "alpha" in settings and value > 0:
         return f"{events}: the last {abs(math.log(value) / math.log(settings['alpha'])):.1f} days ago"
     return column
-
-
-def model_date(site: Site, quals: Qualifications) -> str:
-    """Return the date of the model of a night."""
-    return str(open_run(_run_of(site, "models", quals)).manifest["config"]["date"])
 
 
 def _find_night(site: Site, date: dt.date | None) -> tuple[dt.date, Qualifications]:

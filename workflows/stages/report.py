@@ -57,7 +57,7 @@ def write_night_report(night: Night, ingested: Ingested, qualifications: Run, *,
 
 def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, Any] | None:
     """Return the summary that was written from these qualifications with these settings, None if there is none."""
-    folder = site.report_folder(_date_of(qualifications))
+    folder = site.report_folder(_date_of_run(qualifications))
     try:
         check_report(folder, [SUMMARY])
         summary = read_json(folder / SUMMARY)
@@ -120,7 +120,7 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
 
 def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:
     """Write the files of a report from its summary and return their folder."""
-    date = _date_of(qualifications)
+    date = _date_of_run(qualifications)
     folder = site.report_folder(date)
     manifest = qualifications.manifest
     scored = f"../../{site.relative(qualifications.path)}"
@@ -164,7 +164,7 @@ def _compare_with_before(
         logger.warning("the drift since the night before is not measured: %s", error)
         return None, None
     drift["model_changed"] = previous.run.manifest["inputs"]["model"] != qualifications.manifest["inputs"]["model"]
-    date = str(_date_of(previous.run))
+    date = str(_date_of_run(previous.run))
     if previous.policy != policy:
         return (date, None), drift
     counts = previous.counts
@@ -216,7 +216,7 @@ def _days_since(site: Site, ingested: Ingested, date: dt.date) -> list[Run] | No
     return runs
 
 
-def _date_of(qualifications: Run) -> dt.date:
+def _date_of_run(qualifications: Run) -> dt.date:
     return dt.date.fromisoformat(qualifications.manifest["config"]["date"])
 
 

@@ -31,7 +31,7 @@ def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folde
         return
     oldest = date - dt.timedelta(config.keep_days - 1)
     for path in sorted([*(site.path / "days").glob("date=*"), *(site.path / "quarantine").glob("date=*")]):
-        if _date_of(path) < oldest:
+        if _date_of_folder(path) < oldest:
             _remove_day(path)
     kept = set(keep) | _published(site)
     for name in folders:
@@ -57,7 +57,7 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
     }
     for folder, n_kept in counts.items():
         sweep_temporary(site.path / folder)
-        nights = sorted((site.path / folder).glob("date=*"), key=_date_of)
+        nights = sorted((site.path / folder).glob("date=*"), key=_date_of_folder)
         for night in nights[:-n_kept]:
             if night not in published:
                 remove_run(night)
@@ -82,7 +82,7 @@ def _published(site: Site) -> set[Path]:
     return {site.path / name for name in current.runs.values()} if current is not None else set()
 
 
-def _date_of(path: Path) -> dt.date:
+def _date_of_folder(path: Path) -> dt.date:
     return dt.date.fromisoformat(path.name.removeprefix("date=").removesuffix(".parquet"))
 
 

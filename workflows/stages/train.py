@@ -68,7 +68,7 @@ def train_model(
     from ammrank_dask.training.train import train
 
     site, config = night.site, night.config
-    tuning = _tune(night, features) if tune_first else None
+    tuning = _tune_model(night, features) if tune_first else None
     choice = choose_parameters(night, features, start) if tuning is None else choice_of(tuning, night.date, BY_HAND)
     parameters = config.train.parameters() | ({} if choice is None else choice.parameters)
     is_new = choice is not None and choice.parameters and choice.date == str(night.date)
@@ -125,7 +125,7 @@ def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) 
     return model
 
 
-def _tune(night: Night, features: Run) -> Tuning:
+def _tune_model(night: Night, features: Run) -> Tuning:
     from ammrank_dask.training.tune import tune
 
     names = ["model", "shards", "block_rows", "epochs", "rank_weight", "n_clusterings", "seed", "variant"]

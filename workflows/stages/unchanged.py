@@ -34,7 +34,7 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
     folders = list_days(lake_path(site, config.lake.events), config.lake.date_key)
     days = [[str(day), _describe_files(folder)] for day, folder in folders.items() if day <= date]
     settings = config.model_dump(mode="json")
-    named = [lake_path(site, text) for text in sorted(set(_texts(settings)) - {"", config.lake.events})]
+    named = [lake_path(site, text) for text in sorted(set(_all_texts(settings)) - {"", config.lake.events})]
     files = [[str(path), _describe_files(path)] for path in named if os.path.exists(path)]
     listed = [_describe_files(site.path / name) for name in (CATEGORIES_NAME, LIST_NAME)]
     version = importlib.metadata.version("ammrank-dask")
@@ -56,14 +56,14 @@ def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] 
         return None
     if not is_current and not ("qualifications" in runs and site.is_published(date)):
         return None
-    if not all(_is_whole(site.path / name, role, attempt["bytes"]) for role, name in runs.items()):
+    if not all(_is_whole_run(site.path / name, role, attempt["bytes"]) for role, name in runs.items()):
         return None
     if attempt["inputs"] != digest_inputs(site, config, date):
         return None
     return {**attempt["facts"], "published": is_current, "unchanged": True}
 
 
-def _is_whole(path: Path, role: str, sizes: Mapping[str, int]) -> bool:
+def _is_whole_run(path: Path, role: str, sizes: Mapping[str, int]) -> bool:
     """Tell whether a result has the bytes that were written, by their number."""
     if role != "report":
         return is_finished(path) and bytes_below(path) == sizes.get(role)
@@ -86,12 +86,12 @@ def _describe_file(path: Path, folder: Path) -> list[Any]:
     return [path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns]
 
 
-def _texts(settings: Any) -> Iterator[str]:
+def _all_texts(settings: Any) -> Iterator[str]:
     if isinstance(settings, str):
         yield settings
     elif isinstance(settings, Mapping):
         for value in settings.values():
-            yield from _texts(value)
+            yield from _all_texts(value)
     elif isinstance(settings, list):
         for value in settings:
-            yield from _texts(value)
+            yield from _all_texts(value)

@@ -16,7 +16,7 @@ from ammrank_dask import AMM, AMMRank
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.store.models import load_model, save_model
+from ammrank_dask.storage.store.models import read_model, save_model
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import MODEL
 
@@ -462,7 +462,7 @@ def test_save_model__same_model_same_bytes_and_no_pickle(tmp_path):
     for file in files["a"]:
         if (tmp_path / "a" / file).is_file():
             assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
-    loaded, attributes = load_model(tmp_path / "a")
+    loaded, attributes = read_model(tmp_path / "a")
     assert attributes == {"n": 1, "names": ["x"]}
     for name, array in arrays.items():
         np.testing.assert_array_equal(loaded[name], array)
@@ -489,7 +489,7 @@ def test_save_model__failure_leaves_the_old_model(tmp_path):
         save_model(tmp_path / "m", model_arrays(popularity=np.zeros(4, int)), {"bad": float("nan")})
     with pytest.raises(DamagedStore, match=r"a model part has unknown arrays \['a'\], lacks \[\]"):
         save_model(tmp_path / "m", model_arrays(a=np.ones(2)), {})
-    np.testing.assert_array_equal(load_model(tmp_path / "m")[0]["popularity"], [5, 0, 0, 2])
+    np.testing.assert_array_equal(read_model(tmp_path / "m")[0]["popularity"], [5, 0, 0, 2])
     assert [p.name for p in tmp_path.iterdir()] == ["m"]
 
 
@@ -501,28 +501,28 @@ def test_save_model__leaves_other_files_alone(tmp_path):
     assert [p.name for p in (tmp_path / "letters").iterdir()] == ["to-mother.txt"]
 
 
-def test_load_model__refuses_what_was_not_written(tmp_path):
+def test_read_model__refuses_what_was_not_written(tmp_path):
     with pytest.raises(BadInput, match="there must be a model at"):
-        load_model(tmp_path / "none")
+        read_model(tmp_path / "none")
     save_model(tmp_path / "m", model_arrays(), {"model": "other"})
     with pytest.raises(BadInput, match="must be of amm-rank, got other"):
         AMMRank.load(tmp_path / "m")
     (tmp_path / "m" / "part-00000.zarr" / "weights" / "c" / "0" / "0").unlink()  # zarr reads a missing chunk as zeros
     with pytest.raises(DamagedStore, match=r"weights/c/0/0 is missing; train it again with `ammrank train`"):
-        load_model(tmp_path / "m")
+        read_model(tmp_path / "m")
     (tmp_path / "m" / "part-00000.json").unlink()
     with pytest.raises(DamagedStore, match=r"part-00000.json is missing; train it again with `ammrank train`"):
-        load_model(tmp_path / "m")
+        read_model(tmp_path / "m")
 
 
-def test_load_model__refuses_another_format(tmp_path):
+def test_read_model__refuses_another_format(tmp_path):
     attributes = {"format": 99, "arrays": sorted(model_arrays()), "model": "amm-rank"}
     write_part(tmp_path, 0, MODEL, model_arrays(), attributes)
     with pytest.raises(BadInput, match="has format 99, this version reads 1; train it again with `ammrank train`"):
-        load_model(tmp_path)
+        read_model(tmp_path)
 
 
-def test_load_model__an_array_that_the_list_of_the_part_lost_is_missed(tmp_path):
+def test_read_model__an_array_that_the_list_of_the_part_lost_is_missed(tmp_path):
     save_model(tmp_path / "m", model_arrays(columns=np.frombuffer(b"[]", np.uint8)), {})
     listing = json.loads((tmp_path / "m" / "part-00000.json").read_text())
     listing["files"] = {name: entry for name, entry in listing["files"].items() if not name.startswith("columns")}
@@ -531,10 +531,10 @@ def test_load_model__an_array_that_the_list_of_the_part_lost_is_missed(tmp_path)
         "must hold the arrays columns, plane_category, popularity, weights, found plane_category, popularity, weights;"
     )
     with pytest.raises(DamagedStore, match=wanted):
-        load_model(tmp_path / "m")
+        read_model(tmp_path / "m")
 
 
-def test_load_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp_path):
+def test_read_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp_path):
     arrays = model_arrays(columns=np.frombuffer('["ü", "x"]'.encode(), np.uint8))
     attributes = {"name": "ä", "numbers": [1, 2.5], "nothing": None}
     save_model(tmp_path / "m", arrays, attributes)
@@ -546,7 +546,7 @@ def test_load_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp
         for place in range(0, len(written), 1 + len(written) // 40):
             path.write_bytes(written[:place] + bytes([written[place] ^ 0x14]) + written[place + 1 :])
             try:
-                loaded, found = load_model(tmp_path / "m")
+                loaded, found = read_model(tmp_path / "m")
             except BadInput as error:
                 refused.append(str(error))
             else:

@@ -72,7 +72,7 @@ def test_measure_policy__ranks_weigh_when_there_are_ranks():
 
 
 def test_thresholds__are_those_of_the_config():
-    assert vars(Thresholds()) == config.Thresholds().model_dump()
+    assert vars(Thresholds()) == config.ThresholdsConfig().model_dump()
 
 
 def make_held(held, categories="abcdef", user_type=None):

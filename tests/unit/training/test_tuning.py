@@ -10,7 +10,7 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.halving import (
     Trial,
     Tuning,
-    count_pairs,
+    count_pairs_by_row,
     halve,
     make_grid,
     prefer_default,
@@ -90,9 +90,11 @@ def test_value_beyond__continues_by_the_last_ratio():
     assert value_beyond([3.0, 3.0], 3.0) is None
 
 
-def test_count_pairs__by_hand():
+def test_count_pairs_by_row__by_hand():
     # Of 4 categories: one clicked is above 3 others, two are above 3 and 2, all four have 6 pairs.
-    np.testing.assert_array_equal(count_pairs(np.array([[1, -1, -1, -1], [2, 0, -1, -1], [0, 1, 2, 3]]), 4), [3, 5, 6])
+    np.testing.assert_array_equal(
+        count_pairs_by_row(np.array([[1, -1, -1, -1], [2, 0, -1, -1], [0, 1, 2, 3]]), 4), [3, 5, 6]
+    )
 
 
 def test_make_grid__refuses_nothing_to_try():
