@@ -131,18 +131,25 @@ def write_lake(path: Path, *, n_days: int = 3, ids: Sequence[Any] = (1, 2, 3), r
     return path
 
 
-def write_site(path: Path, lake: Path, /, **config: Any) -> Site:
-    """Make a site on a lake; `config` holds what differs from the defaults, `lake` what differs in that section."""
+def lake_config(lake: Path, /, **config: Any) -> dict[str, Any]:
+    """Return the config of a site on a lake.
+
+    `config` holds what differs from the defaults, its `lake` what differs in that section.
+    """
     places = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
-    content = {
+    return {
         "label": {"days": 2, "min_categories": 1},
         "partitions": 2,
         **config,
         "lake": {**{key: str(lake / name) for key, name in places.items()}, **config.get("lake", {})},
     }
+
+
+def write_site(path: Path, lake: Path, /, **config: Any) -> Site:
+    """Make a site on a lake; `config` as in `lake_config`."""
     path.mkdir(parents=True, exist_ok=True)
     site = Site(path)
-    site.config_path.write_text(yaml.safe_dump(content, allow_unicode=True), encoding="utf-8")
+    site.config_path.write_text(yaml.safe_dump(lake_config(lake, **config), allow_unicode=True), encoding="utf-8")
     return site
 
 

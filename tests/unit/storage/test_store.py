@@ -1,6 +1,7 @@
 """Parts and features stores: plain zarr on disk, damage found before use, wide features, features of one's own."""
 
 import contextlib
+import datetime as dt
 import fcntl
 import itertools
 import json
@@ -128,6 +129,53 @@ def test_read_part__finds_a_part_that_is_not_the_one_of_the_manifest(run):
         verify_run(run.path)
 
 
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+DAMAGES = {
+    "flipped byte in a chunk": ("intensity/c/0", flip_a_bit, r"is not what was written \(checksum differs\)"),
+    "cut chunk": ("cell/c/0", cut, r"is not what was written \(checksum differs\)"),
+    "missing chunk": ("last/c/0", os.unlink, "is missing"),
+    "damaged metadata": ("intensity/zarr.json", flip_a_bit, r"is not what was written \(checksum differs\)"),
+    "missing metadata": ("indptr/zarr.json", os.unlink, "is missing"),
+}
+
+
+@pytest.mark.parametrize(("name", "damage", "phrase"), DAMAGES.values(), ids=DAMAGES)
+def test_read_part__names_what_is_damaged_as_verify_run_does(run, name, damage, phrase):
+    path = part_path(run.path, 0) / name
+    damage(path)
+    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(run.path)):
+        with pytest.raises(DamagedStore, match=f"{path} {phrase}; make it again with `ammrank nightly SITE"):
+            read()
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, cut, os.unlink], ids=["flipped", "cut", "missing"])
+def test_read_part__names_a_damaged_list_of_files(run, damage):
+    path = part_path(run.path, 0).with_suffix(".json")
+    damage(path)
+    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(run.path)):
+        with pytest.raises(DamagedStore, match=f"{path} is (missing|not the (list|JSON) .*); make it again"):
+            read()
+
+
+def test_read_part__finds_parts_that_were_exchanged(tmp_path):
+    path = tmp_path / "run"
+    start_run(path, 2)
+    for partition in range(2):
+        write_part(path, partition, DAY, {**day_arrays(), "user_id": np.array([partition, 9], np.int64)})
+    run = finish_run(path, DAY.kind, "digest", 2, config={}, inputs=[])
+    for suffix in (".zarr", ".json"):
+        one, other = (part_path(path, partition).with_suffix(suffix) for partition in range(2))
+        one.rename(path / "spare")
+        other.rename(one)
+        (path / "spare").rename(other)
+    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(path)):
+        with pytest.raises(DamagedStore, match=r"part-00000\.json is not the list in the manifest; make it again"):
+            read()
+
+
 def test_check_part__finds_a_file_too_many(run):
     (part_path(run.path, 0) / "intensity" / "c" / "1").write_bytes(b"x")
     with pytest.raises(BadInput, match="intensity/c/1 was not written by this package"):
@@ -146,6 +194,69 @@ def test_open_run__refuses_another_format_and_unfinished_runs(run):
     manifest.unlink()
     with pytest.raises(BadInput, match=r"is not a finished run: it has no manifest\.json"):
         open_run(run.path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "phrase"),
+    [
+        (cut, "is not the JSON that was written"),
+        (lambda path: path.write_text('{"format": 1}'), "is not the JSON that was written"),
+        (lambda path: path.write_text(path.read_text().replace('"rows": 2', '"rows": 3')), "is not what was written"),
+    ],
+    ids=["cut", "other JSON", "another number"],
+)
+def test_open_run__names_a_damaged_manifest(run, damage, phrase):
+    path = run.path / "manifest.json"
+    before = path.read_bytes()
+    damage(path)
+    assert path.read_bytes() != before
+    for read in (open_run, verify_run):
+        with pytest.raises(DamagedStore, match=f"{path} {phrase}"):
+            read(run.path)
+
+
+def published_site(folder):
+    """Return a site with a run of each kind that ingest makes, of which two are published."""
+    site = Site(folder)
+    date = dt.date(2026, 1, 5)
+    runs = {"days": site.day_run(date, "a"), "state": site.run("state", date, "b"), "users": site.users_run("c")}
+    for name, path in runs.items():
+        start_run(path, 1)
+        write_part(path, 0, DAY, day_arrays())
+        finish_run(path, DAY.kind, name, 1, config={}, inputs=[])
+    site.publish(date, {"head": runs["state"], "users": runs["users"]})
+    return site, runs
+
+
+@pytest.mark.parametrize("damage", [cut, lambda path: path.write_text('{"format": 1}')], ids=["cut", "other JSON"])
+def test_current__damaged_is_named_and_removed(tmp_path, damage):
+    site, _ = published_site(tmp_path)
+    path = tmp_path / "CURRENT"
+    damage(path)
+    with pytest.raises(DamagedStore, match=f"{path} is not the JSON that was written"):
+        site.current()
+    assert site.remove_damaged() == [path]
+    assert site.current() is None
+
+
+def test_current__of_another_format_is_left_alone(tmp_path):
+    site, _ = published_site(tmp_path)
+    path = tmp_path / "CURRENT"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    for look in (site.current, site.remove_damaged):
+        with pytest.raises(BadInput, match="CURRENT has format 2, this version reads 1"):
+            look()
+    assert path.exists()
+
+
+@pytest.mark.parametrize("folder", ["days", "state", "users"])
+@pytest.mark.parametrize("name", ["part-00000.zarr/user_id/c/0", "manifest.json"])
+def test_remove_damaged__takes_the_damaged_run_and_no_other(tmp_path, folder, name):
+    site, runs = published_site(tmp_path)
+    assert site.remove_damaged() == []
+    cut(runs[folder] / name)
+    assert site.remove_damaged() == [runs[folder]]
+    assert {role for role, path in runs.items() if path.exists()} == {"days", "state", "users"} - {folder}
 
 
 def test_start_run__sweeps_what_a_crash_left_and_keeps_whole_parts(tmp_path):

@@ -4,12 +4,16 @@ import datetime as dt
 from pathlib import Path
 
 import pytest
+from lakes import TAXONOMY, lake_config
 
 from ammrank_dask.ingest.fold import FoldPlan
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
+from ammrank_dask.storage.lake.taxonomy import build_taxonomy
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.session.settings import state_settings
 from ammrank_dask.workflows.stages.history import HistorySettings, find_lost_days, fitting_states, plan_ingest
 
 FIRST = dt.date(2026, 3, 1)
@@ -133,6 +137,11 @@ def test_plan_ingest__missing_days_are_refused_and_the_first_three_named():
         plan_ingest(lake(0, 3, 7), [], SETTINGS, day(7))
 
 
+def test_plan_ingest__missing_last_day_is_refused():
+    with pytest.raises(BadInput, match=f"the lake has no events for {day(1)}; add them"):
+        plan_ingest(lake(0), [], SETTINGS, day(1))
+
+
 def test_plan_ingest__missing_days_are_bridged_when_the_config_says_so():
     plan = plan_ingest(lake(0, 1, 3), [], BRIDGING, day(3))
     assert [digest for _, digest in plan.head.history] == [digest_of_day(0), digest_of_day(1), None, digest_of_day(3)]
@@ -176,6 +185,31 @@ def test_fitting_states__only_others_need_a_rebuild():
         BadInput, match=rf"the state of {day(1)} was built when alpha was 0.5 and is now 0.97; rebuild with {REBUILD}"
     ):
         fitting_states([state(0, 1, config={**STATE, "alpha": 0.5})], SETTINGS)
+
+
+CHANGES = {
+    "alpha": ({"alpha": 0.5}, "alpha was 0.97 and is now 0.5"),
+    "partitions": ({"partitions": 3}, "partitions was 2 and is now 3"),
+    "level": ({"taxonomy": {"level": 1}}, "the taxonomy was another one"),
+    "late_days": ({"late_days": 3}, "late_days was 7 and is now 3"),
+    "timezone": ({"timezone": "UTC"}, "timezone was None and is now 'UTC'"),
+    "groups": ({"groups": {"adc": ["adc"]}, "features": {"groups": ["adc"]}}, "groups was "),
+    "unknown_user_ids": ({"unknown_user_ids": [3]}, r"unknown_user_ids was \[\] and is now \['3'\]"),
+}
+
+
+def state_settings_of(**config):
+    checked = check_config(lake_config(Path("lake"), **config), "test")
+    return state_settings(checked, build_taxonomy(TAXONOMY, checked.taxonomy.level))
+
+
+@pytest.mark.parametrize(("changes", "phrase"), CHANGES.values(), ids=CHANGES)
+def test_fitting_states__a_changed_setting_is_named(changes, phrase):
+    built = state(0, config=state_settings_of())
+    now = HistorySettings(state_settings_of(**changes), 3, False, REBUILD)
+    with pytest.raises(BadInput, match=f"the state of {day(0)} was built when {phrase}.*; rebuild with {REBUILD}"):
+        fitting_states([built], now)
+    assert fitting_states([built], HistorySettings(state_settings_of(), 3, False, REBUILD)) == [built]
 
 
 def test_find_lost_days__are_those_that_only_states_have():
