@@ -55,9 +55,24 @@ class ScoreScratch:
         """Return the folder of one partition."""
         return self.run / WORK / f"scores-{partition:05d}"
 
-    def save(self, partition: int, scores: np.ndarray, user_ids: UserIds, facts: dict[str, object]) -> None:
-        """Keep scores (L, n) and the ids of their users."""
-        save_arrays(self.folder(partition), {"scores": scores, **user_ids.to_arrays()}, {**facts, "ids": user_ids.kind})
+    def save(
+        self,
+        partition: int,
+        scores: np.ndarray,
+        user_ids: UserIds,
+        facts: dict[str, object],
+        *,
+        activity: np.ndarray | None = None,
+    ) -> None:
+        """Keep scores (L, n), the ids of their users and how active they are."""
+        arrays = {"scores": scores, **user_ids.to_arrays()}
+        if activity is not None:
+            arrays["activity"] = activity
+        save_arrays(self.folder(partition), arrays, {**facts, "ids": user_ids.kind})
+
+    def activity(self, partition: int) -> np.ndarray:
+        """Return how active the users are."""
+        return load_array(self.folder(partition), "activity")
 
     def bits(self, partition: int) -> np.ndarray:
         """Return the bits of the scores (L, n), mapped."""

@@ -29,15 +29,20 @@ from ammrank_dask.tasks import Progress, silent
 class PolicyCounts:
     """What a policy handed out: `exposure` (L, ranks) users by category and rank, `categories_per_user` (L + 1,).
 
-    A policy whose ranks say nothing has one rank.
+    A policy whose ranks say nothing has one rank. `expected` is the sum of chances, None without chances.
     """
 
     exposure: np.ndarray
     categories_per_user: np.ndarray
+    expected: float | None = None
 
     def __add__(self, other: PolicyCounts) -> PolicyCounts:
         """Return the counts of both sets of users together."""
-        return PolicyCounts(self.exposure + other.exposure, self.categories_per_user + other.categories_per_user)
+        return PolicyCounts(
+            self.exposure + other.exposure,
+            self.categories_per_user + other.categories_per_user,
+            None if self.expected is None or other.expected is None else self.expected + other.expected,
+        )
 
     @property
     def slots(self) -> int:
@@ -50,12 +55,17 @@ class PolicyCounts:
             "exposure": self.exposure.tolist(),
             "categories_per_user": self.categories_per_user.tolist(),
             "slots": self.slots,
+            **({} if self.expected is None else {"expected_clicks": self.expected}),
         }
 
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> PolicyCounts:
         """Return what `to_json` stored."""
-        return cls(np.array(content["exposure"], np.int64), np.array(content["categories_per_user"], np.int64))
+        return cls(
+            np.array(content["exposure"], np.int64),
+            np.array(content["categories_per_user"], np.int64),
+            content.get("expected_clicks"),
+        )
 
 
 @dataclass(frozen=True)
@@ -133,6 +143,7 @@ class Policy(ABC):
         return PolicyCounts(
             np.bincount(cell, minlength=n_categories * n_ranks).reshape(n_categories, n_ranks).astype(np.int64),
             np.bincount(held, minlength=n_categories + 1).astype(np.int64),
+            None if rows.chance is None else float(rows.chance.sum(dtype=np.float64)),
         )
 
 

@@ -42,6 +42,7 @@ def score(
     policy: str = "user_top_k",
     n: int | None = None,
     min_score: float | None = None,
+    min_chance: float | None = None,
     exclude: Iterable[str] = (),
     exclude_by_group: Mapping[str, Iterable[str]] | None = None,
     chances: Chances | None = None,
@@ -76,13 +77,15 @@ def score(
         Users per category; None for as many as make the slots of `user_top_k`.
     min_score
         The lowest score that qualifies.
+    min_chance
+        The lowest chance that qualifies.
     exclude
         Categories that nobody gets.
     exclude_by_group
         Categories by the group of users who do not get them: age buckets (`13-17`), `female`, `male`, `unknown-age`,
         `unknown-gender`.
     chances
-        What a score is worth, which `balanced` needs (`learn_chances`).
+        What a score is worth (`learn_chances`): adds the column `chance`. `balanced` and `min_chance` need it.
     floor, cap
         The fewest and the most users of a category under `balanced`, as multiples of its share of clicks.
     floors, caps
@@ -97,7 +100,7 @@ def score(
     path = Path(path)
     fitted = load_model(model) if isinstance(model, str | Path) else model
     settings = ScoreSettings(
-        k=k, policy=policy, n=n, min_score=min_score, exclude=tuple(exclude),
+        k=k, policy=policy, n=n, min_score=min_score, min_chance=min_chance, exclude=tuple(exclude),
         exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
         floor=floor, cap=cap, floors=dict(floors or {}), caps=dict(caps or {}),
     )  # fmt: skip
@@ -212,10 +215,9 @@ def last_prices(previous: Qualifications | None, categories: Sequence[str]) -> n
 
 def check_chances(chances: Chances | None, settings: ScoreSettings, features: Features) -> None:
     """Refuse a policy that needs chances without them, and chances of other categories."""
-    needing = [policy.name for policy in settings.wanted if policy.needs_chances]
-    if needing and chances is None:
+    if settings.chances_needed_by is not None and chances is None:
         raise BadInput(
-            f"policy {needing[0]} needs chances, got none; learn them with `learn_chances` on held-out users"
+            f"{settings.chances_needed_by} needs chances, got none; learn them with `learn_chances` on held-out users"
         )
     if chances is not None and chances.n_categories != len(features.categories):
         raise BadInput(

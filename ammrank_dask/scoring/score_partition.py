@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ammrank_dask.features.store import FeaturePartition, Features, open_features
-from ammrank_dask.kernels.scoring import Panels
+from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.kernels.selection import sort_by_category
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved import panels_from
 from ammrank_dask.monitor.meters import measure
+from ammrank_dask.scoring.barred_cells import count_allowed, take_barred
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.chances import Chances
@@ -97,33 +98,70 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     n_categories, k = len(features.categories), job.settings.k
     limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
     with measure("kernel"):
-        codes, scores, everything = top_categories(part.X, panels, k, limits, keep_all=bool(job.needing_all_scores))
-    users = ScoredUsers(part.user_ids, codes, scores, panels.tie_order)
+        scored = score_rows(job, part, panels, limits)
+    users = ScoredUsers(part.user_ids, scored.codes, scored.scores, panels.tie_order)
     facts: dict[str, Any] = {
-        "users": len(codes),
+        "users": len(scored.codes),
         "cold_users": int((part.n_event_features == 0).sum()),
-        "slots": int((codes >= 0).sum()),
+        "slots": int((scored.codes >= 0).sum()),
+        "may_hold": count_allowed(limits, len(part.user_ids), np.zeros(0, np.int64), n_categories).tolist(),
         "policies": {},
     }
-    held: dict[str, QualificationRows] = {}
+    assigned: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
-            held[policy.name] = policy.assign(users, None)
-            facts["policies"][policy.name] = policy.count(held[policy.name], n_categories, k).to_json()
+            rows = add_chances(policy.assign(users, None), job.chances, part.n_event_features)
+            assigned[policy.name] = rows
+            facts["policies"][policy.name] = policy.count(rows, n_categories, k).to_json()
     with measure("write"):
         if any(policy.needs_chances for policy in job.needing_all_scores):
-            assert job.chances is not None
-            bare = np.zeros(n_categories, bool)
-            planes = panels.planes if isinstance(panels, PlusPanels) else panels
-            bare[panels.tie_order[planes.bare]] = True
-            chances = job.chances.of_users(everything, part.n_event_features, bare, limits)
-            facts["eligible"] = allowed_counts(chances, k)[0].tolist()
-            job.table.save(partition, chances, part.user_ids, sample_share(features.n_users, n_categories))
+            assert scored.chances is not None
+            facts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
+            job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
         if job.needing_all_scores:
-            job.scratch.save(partition, everything, part.user_ids, facts)
-        if job.settings.policy in held:
-            job.write(partition, held[job.settings.policy], features.categories, facts)
+            job.scratch.save(partition, scored.everything, part.user_ids, facts, activity=part.n_event_features)
+        if job.settings.policy in assigned:
+            job.write(partition, assigned[job.settings.policy], features.categories, facts)
     return facts
+
+
+@dataclass(frozen=True)
+class PartitionScores:
+    """The best categories of each user, codes and scores (n, k); if asked for all scores (L, n) and chances (n, L)."""
+
+    codes: np.ndarray
+    scores: np.ndarray
+    everything: np.ndarray
+    chances: np.ndarray | None
+
+
+def score_rows(job: ScoreJob, part: FeaturePartition, panels: Panels | PlusPanels, limits: Filter) -> PartitionScores:
+    """Score the rows of a partition, and take from users what they may not hold one by one."""
+    min_chance = job.settings.min_chance
+    keep_all = bool(job.needing_all_scores) or min_chance is not None
+    codes, scores, everything = top_categories(part.X, panels, job.settings.k, limits, keep_all=keep_all)
+    if not keep_all:
+        return PartitionScores(codes, scores, everything, None)
+    chances = None
+    bare = np.zeros(len(panels.tie_order), bool)
+    planes = panels.planes if isinstance(panels, PlusPanels) else panels
+    bare[panels.tie_order[planes.bare]] = True
+    if job.settings.chances_needed_by is not None:
+        assert job.chances is not None
+        chances = job.chances.of_users(everything, part.n_event_features, bare, limits)
+    if min_chance is not None and chances is not None:
+        barred = (chances >= 0) & (chances < np.float32(min_chance))
+        take_barred(barred, codes, scores, everything, tie_order=panels.tie_order, bare=bare, limits=limits)
+        chances[barred] = -1
+    return PartitionScores(codes, scores, everything, chances)
+
+
+def add_chances(rows: QualificationRows, chances: Chances | None, activity: np.ndarray) -> QualificationRows:
+    """Return rows with their chances, if there are chances; `activity` (n,) is that of the users."""
+    if chances is None:
+        return rows
+    chance = chances.apply(rows.score, rows.category, activity[rows.user])
+    return replace(rows, chance=chance.astype(np.float32))
 
 
 def apply_policy(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[str, Any]:
@@ -136,7 +174,7 @@ def apply_policy(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[st
         partition,
     )  # fmt: skip
     policy = POLICIES[name]
-    rows = policy.assign(users, plan)
+    rows = add_chances(policy.assign(users, plan), job.chances, job.scratch.activity(partition))
     counts = policy.count(rows, len(categories), job.settings.k).to_json()
     if name == job.settings.policy:
         with measure("write"):

@@ -20,10 +20,14 @@ from ammrank_dask.tasks import Progress, run_tasks, silent
 
 @dataclass(frozen=True)
 class ScoreCounts:
-    """What a report needs to know about scored users, without any user in it."""
+    """What a report needs to know about scored users, without any user in it.
+
+    `may_hold` (L,) are the users from whom a category is not kept, whatever their scores are.
+    """
 
     n_users: int
     cold_users: int
+    may_hold: np.ndarray
     policies: Mapping[str, PolicyCounts]
     policy_facts: Mapping[str, Mapping[str, Any]]
 
@@ -32,6 +36,7 @@ class ScoreCounts:
         return {
             "users": self.n_users,
             "cold_users": self.cold_users,
+            "may_hold": self.may_hold.tolist(),
             "policies": {
                 name: {**counts.to_json(), **self.policy_facts[name]} for name, counts in self.policies.items()
             },
@@ -68,7 +73,8 @@ class ScorePasses:
             policies[policy.name] = sum(by_partition[1:], start=by_partition[0])
             policy_facts[policy.name] = policy.facts(plan)
         users, cold = (sum(counts[name] for counts in scored) for name in ("users", "cold_users"))
-        return ScoreCounts(users, cold, policies, policy_facts)
+        may_hold = np.array([counts["may_hold"] for counts in scored], np.int64).sum(axis=0)
+        return ScoreCounts(users, cold, may_hold, policies, policy_facts)
 
     def _chance_plan(self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> ChancePlan:
         """Return what a policy that needs chances plans with."""

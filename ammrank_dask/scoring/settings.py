@@ -17,8 +17,8 @@ class ScoreSettings:
     """What decides who gets what, beside the scores.
 
     `policy` is the one that is written; `also` are policies that are counted beside it. `n` is for `category_top_n`,
-    None for as many slots as `user_top_k` hands out. `floor`, `cap`, `floors` and `caps` are for `balanced`, as
-    `exposure_bounds` takes them. Categories and groups of users are named.
+    None for as many slots as `user_top_k` hands out. `min_chance` needs chances. `floor`, `cap`, `floors` and `caps`
+    are for `balanced`, as `exposure_bounds` takes them. Categories and groups of users are named.
     """
 
     k: int = 10
@@ -26,6 +26,7 @@ class ScoreSettings:
     also: tuple[str, ...] = ()
     n: int | None = None
     min_score: float | None = None
+    min_chance: float | None = None
     exclude: tuple[str, ...] = ()
     exclude_by_group: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     floor: float = FLOOR
@@ -42,6 +43,8 @@ class ScoreSettings:
                 raise BadInput(f"policies are {', '.join(POLICIES)}, got {name}")
         if self.n is not None and self.n < 1:
             raise BadInput(f"n must be at least 1, got {self.n}")
+        if self.min_chance is not None and not 0 <= self.min_chance <= 1:
+            raise BadInput(f"min_chance must be between 0 and 1, got {self.min_chance}")
         self.eligibility(categories)
 
     def eligibility(self, categories: Sequence[str]) -> Eligibility:
@@ -49,6 +52,12 @@ class ScoreSettings:
         return eligibility_by_name(
             categories, min_score=self.min_score, exclude=self.exclude, exclude_by_group=self.exclude_by_group
         )
+
+    @property
+    def chances_needed_by(self) -> str | None:
+        """Which setting needs chances, None when they are not needed."""
+        needing = [policy.name for policy in self.wanted if policy.needs_chances]
+        return f"policy {needing[0]}" if needing else None if self.min_chance is None else "min_chance"
 
     @property
     def wanted(self) -> list[Policy]:
@@ -62,4 +71,6 @@ class ScoreSettings:
             # What decides nothing is not in digests, so that runs of before there were bounds keep theirs.
             for name in ("floor", "cap", "floors", "caps"):
                 del content[name]
+        if self.min_chance is None:
+            del content["min_chance"]
         return content

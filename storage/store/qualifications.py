@@ -27,7 +27,7 @@ from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader, check_files
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.storage.vocabulary import CATEGORY, CHANGE, RANK, SCORE, USER_ID
+from ammrank_dask.storage.vocabulary import CATEGORY, CHANCE, CHANGE, RANK, SCORE, USER_ID
 
 KIND = "qualifications"
 BY_USER, BY_CATEGORY, DELTA = "by_user", "by_category", "delta"
@@ -43,13 +43,15 @@ _CHANGES = [ADDED, REMOVED]
 class QualificationRows:
     """Qualifications of users, best first: those of user u are `category[indptr[u]:indptr[u + 1]]`.
 
-    `user_ids` ascend, `category` has codes, `score` is -inf for a category without planes.
+    `user_ids` ascend, `category` has codes, `score` is -inf for a category without planes. `chance` is None in runs
+    without chances.
     """
 
     user_ids: UserIds
     indptr: np.ndarray
     category: np.ndarray
     score: np.ndarray
+    chance: np.ndarray | None = None
 
     @property
     def user(self) -> np.ndarray:
@@ -128,12 +130,14 @@ def write_partition_files(
             RANK: pa.array(rows.rank),
             CATEGORY: pa.DictionaryArray.from_arrays(pa.array(rows.category), names),
             SCORE: pa.array(rows.score),
+            **({} if rows.chance is None else {CHANCE: pa.array(rows.chance)}),
         },
     )
     ordered = {
         USER_ID: rows.row_ids.take(order).to_arrow(),
         SCORE: pa.array(rows.score[order]),
         RANK: pa.array(rows.rank[order]),
+        **({} if rows.chance is None else {CHANCE: pa.array(rows.chance[order])}),
     }
     for code, category in enumerate(categories):
         if start[code] < start[code + 1]:
@@ -209,6 +213,7 @@ def rows_from_table(table: pa.Table, categories: Sequence[str]) -> Qualification
         np.append(starts, n),
         np.array(codes, np.int64)[names.indices.to_numpy()],
         table[SCORE].to_numpy().astype(np.float64),
+        table[CHANCE].to_numpy().astype(np.float64) if CHANCE in table.column_names else None,
     )
 
 

@@ -14,6 +14,7 @@ from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore
 from ammrank_dask.storage.vocabulary import (
     AGE,
     CATEGORY,
+    CHANCE,
     CHANGE,
     GENDER,
     GROUP,
@@ -242,6 +243,11 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
             ColumnSpec(
                 SCORE, "float32", "g(category, user); comparable within a user; -inf: the category has no planes"
             ),
+            ColumnSpec(
+                CHANCE,
+                "float32",
+                "chance that the user clicks the category within the label window; not there without chances",
+            ),
         ),
     ),
     "by_category": (
@@ -250,6 +256,7 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
             ColumnSpec(USER_ID, "int64 or string", "who qualifies for the category"),
             ColumnSpec(SCORE, "float32", "as in by_user"),
             ColumnSpec(RANK, "int16", "rank of the category for this user"),
+            ColumnSpec(CHANCE, "float32", "as in by_user; not there without chances"),
         ),
     ),
     "delta": (

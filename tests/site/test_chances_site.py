@@ -1,6 +1,7 @@
 """Chances on a site: from whom they are learnt, when they are learnt again, and what a night says about them."""
 
 import datetime as dt
+import re
 
 import numpy as np
 import pandas as pd
@@ -11,12 +12,15 @@ from nights import config_of, copy_world, day
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.scoring.learn_chances import clicked_table
+from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.scoring.saved_chances import load_chances
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.explain import describe_entry, explain_user
 from ammrank_dask.workflows.stages.features import build_planned, plan_chance_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
@@ -110,6 +114,27 @@ def test_nightly__learns_chances_with_the_model_and_keeps_them_until_the_next(cl
     manifest = (site.qualifications_folder(day(5)) / "manifest.json").read_bytes()
     nightly(Night(client, site, config_of(gate=FEW), day(5)))
     assert (site.qualifications_folder(day(5)) / "manifest.json").read_bytes() == manifest
+
+
+def test_nightly__chance_is_in_the_files_and_explained(world):
+    quals = open_qualifications(world.qualifications_folder(day(5)))
+    frame = quals.to_pandas()
+    assert ((frame["chance"] > 0) & (frame["chance"] < 1)).all()
+    assert quals.counts.expected == pytest.approx(frame["chance"].sum(), rel=1e-5)
+    user = frame["user_id"].iloc[0]
+    explained = explain_user(world, None, str(user))["categories"]
+    assert [entry["chance"] for entry in explained] == frame[frame["user_id"] == user]["chance"].tolist()
+    assert re.search(r"score [+-]\d+\.\d+, chance [\d.e-]+ %, ", describe_entry(explained[0])[0])
+
+
+def test_nightly__min_chance_without_chances_is_refused(client, small_world, tmp_path):
+    site = copy_world(small_world, tmp_path)
+    sentence = (
+        "score.min_chance needs chances, and there are none: 28 validation users are fewer than the 100 that chances"
+        " need; set it to null"
+    )
+    with pytest.raises(BadInput, match=re.escape(sentence)):
+        nightly(Night(client, site, config_of(score={"min_chance": 0.01}), day(5)))
 
 
 def test_nightly__too_few_held_out_users_have_no_chances_and_it_says_so(client, small_world, tmp_path):

@@ -177,6 +177,12 @@ class Score(Section):
         None, ge=1, description="users of a category under category_top_n; null: as many slots as user_top_k"
     )
     min_score: float | None = Field(None, allow_inf_nan=False, description="lowest score that qualifies; null: any")
+    min_chance: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="lowest chance of a click that qualifies; null: any; means the same every night",
+    )
     exclude: Texts = Field([], description="categories that nobody gets")
     exclude_by_group: Spellings = Field(
         {}, description="categories some do not get, by age (13-17, …, unknown-age) or gender (female, male, …)"

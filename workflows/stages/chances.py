@@ -9,7 +9,7 @@ from typing import Any
 from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.learn_chances import STAGE, learn_and_measure
 from ammrank_dask.scoring.saved_chances import save_chances
-from ammrank_dask.storage.errors import TooFewUsers
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.registry import CHANCES
@@ -41,7 +41,7 @@ def chances_of_night(
     if not rebuild and site.is_published(night.date) and is_finished(site.qualifications_folder(night.date)):
         digest = open_run(site.qualifications_folder(night.date)).manifest["inputs"].get("chances")
         run = find_chances(site, digest)
-        return run, "none when the night was published" if run is None else _describe(run)
+        return run, "none: the night was published without" if run is None else _describe(run)
     earlier = _chances_before(night, ingested, model)
     if earlier is not None and not renew:
         return earlier, _describe(earlier)
@@ -56,6 +56,13 @@ def chances_of_night(
         return earlier, f"{_describe(earlier)}; not learnt again: {reason}"
     logger.warning("there are no chances: %s", reason)
     return None, f"none: {reason}"
+
+
+def require_chances(night: Night, chances: Run | None, said: str) -> None:
+    """Refuse a setting that needs chances when there are none; `said` is why."""
+    score = night.config.score
+    if chances is None and score.min_chance is not None:
+        raise BadInput(f"score.min_chance needs chances, and there are {said}; set it to null")
 
 
 def find_chances(site: Site, digest: str | None) -> Run | None:

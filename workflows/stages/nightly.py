@@ -10,7 +10,7 @@ from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
 from ammrank_dask.workflows.session.session import Session
-from ammrank_dask.workflows.stages.chances import chances_of_night
+from ammrank_dask.workflows.stages.chances import chances_of_night, require_chances
 from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
@@ -51,6 +51,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             with record.stage("chances"):
                 renew = "gate" in facts  # a training was judged tonight
                 chances, facts["chances"] = chances_of_night(night, ingested, model, renew=renew, rebuild=rebuild)
+                require_chances(night, chances, facts["chances"])
             with record.stage("score"):
                 scored = score_users(night, ingested, features, model, chances, rebuild=rebuild)
             with record.stage("report"):

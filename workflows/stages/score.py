@@ -35,6 +35,7 @@ def score_settings(config: Config) -> ScoreSettings:
         also=tuple(config.report.policies),
         n=wanted.n,
         min_score=wanted.min_score,
+        min_chance=wanted.min_chance,
         exclude=tuple(wanted.exclude),
         exclude_by_group={group: tuple(names) for group, names in wanted.exclude_by_group.items()},
     )

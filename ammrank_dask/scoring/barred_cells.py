@@ -1,0 +1,82 @@
+"""Keep single categories from single users: those they opted out of, and those whose chance is too low."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ammrank_dask.kernels.scoring import Filter
+
+_BEFORE_NOTHING = 1e300
+"""Sorts categories without planes after all scores and before what may not be held."""
+
+
+def take_barred(
+    barred: np.ndarray,
+    codes: np.ndarray,
+    scores: np.ndarray,
+    everything: np.ndarray,
+    *,
+    tie_order: np.ndarray,
+    bare: np.ndarray,
+    limits: Filter,
+) -> None:
+    """Take barred categories from users and give them their next best instead; `codes`, `scores`, `everything` change.
+
+    Parameters
+    ----------
+    barred
+        (n, L) bool.
+    codes, scores
+        (n, k) the best categories of each user, -1 and -inf where there are fewer.
+    everything
+        (L, n) all scores, -inf for what a user may not hold and for categories without planes.
+    bare
+        (L,) bool: categories without planes, which users may hold after all others if `limits` keep them.
+
+    Examples
+    --------
+    >>> limits = Filter(np.ones((0, 3), bool), np.zeros(1, np.uint8), -np.inf, True)
+    >>> codes, scores = np.array([[2, 0]], np.int32), np.array([[3.0, 1.0]], np.float32)
+    >>> everything = np.array([[1.0], [-np.inf], [3.0]], np.float32)
+    >>> take_barred(np.array([[False, False, True]]), codes, scores, everything,
+    ...             tie_order=np.arange(3), bare=np.array([False, True, False]), limits=limits)
+    >>> codes.tolist(), scores.tolist()
+    ([[0, 1]], [[1.0, -inf]])
+    """
+    everything[barred.T] = -np.inf
+    lost = np.take_along_axis(barred, np.maximum(codes, 0), axis=1) & (codes >= 0)
+    rows = np.flatnonzero(lost.any(axis=1))  # whoever loses nothing keeps their best
+    if not len(rows):
+        return
+    left = everything[:, rows].T[:, tie_order]
+    may_hold_bare = np.broadcast_to(bare & limits.keep_bare, (len(rows), len(bare)))
+    if len(limits.allowed):
+        may_hold_bare = may_hold_bare & limits.allowed[limits.group[rows]]
+    may_hold_bare = (may_hold_bare & ~barred[rows])[:, tie_order]
+    key = np.where(np.isfinite(left), -left.astype(np.float64), np.where(may_hold_bare, _BEFORE_NOTHING, np.inf))
+    best = np.argsort(key, axis=1, kind="stable")[:, : codes.shape[1]]
+    is_left = np.isfinite(np.take_along_axis(key, best, axis=1))
+    codes[rows] = np.where(is_left, tie_order[best], -1)
+    scores[rows] = np.where(is_left, np.take_along_axis(left, best, axis=1), -np.inf)
+
+
+def count_allowed(limits: Filter, n_users: int, opted_out: np.ndarray, n_categories: int) -> np.ndarray:
+    """Return how many users may hold each category (L,) whatever their scores are.
+
+    Parameters
+    ----------
+    opted_out
+        Codes of the categories that single users opted out of, once for each.
+
+    Examples
+    --------
+    >>> limits = Filter(np.array([[True, False], [True, True]]), np.array([0, 1, 1], np.uint8), 0.0, True)
+    >>> count_allowed(limits, 3, np.array([0]), 2).tolist()
+    [2, 2]
+    """
+    if len(limits.allowed):
+        in_group = np.bincount(limits.group, minlength=len(limits.allowed))
+        allowed = in_group @ limits.allowed
+    else:
+        allowed = np.full(n_categories, n_users)
+    return allowed.astype(np.int64) - np.bincount(opted_out, minlength=n_categories)
