@@ -92,11 +92,10 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
         i ≻ k of these rows, each before its own step. Fewer than all were visited at `stop_step`, or when
         `planes` may have no room for the births of the next row.
     """
-    sums, plane_category, n_planes = planes.sums, planes.category, planes.n_planes
-    n_categories = n_planes.shape[0]
-    capacity = sums.shape[1]
+    sums = planes.sums
+    n_categories, capacity = planes.n_planes.shape[0], sums.shape[1]
     max_length = block.rankings.shape[1]
-    n_total = np.uintp(n_planes.sum())
+    n_total = np.uintp(planes.n_planes.sum())
     nothing = np.float32(0.0)
     plane_score = np.zeros(capacity, np.float32)
     plane_push = np.zeros(capacity, np.float32)
@@ -106,8 +105,7 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
     push = np.zeros(n_categories, np.float32)
     pushed = np.zeros(n_categories, np.uintp)
     loss = 0.0
-    clones = clone_draws.shape[0] > 0
-    most_births = n_categories if clones else max_length
+    most_births = n_categories if clone_draws.shape[0] > 0 else max_length
 
     for position in range(order.shape[0]):
         row = order[position]
@@ -118,50 +116,19 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
         start, stop = np.uintp(block.indptr[row]), np.uintp(block.indptr[row + 1])
         add_products(block.data, block.indices, start, stop, sums, rule.bias, n_total, plane_score)
 
-        for category in range(n_categories):
-            full = n_planes[category] > 0 and n_planes[category] >= rule.max_planes
-            best_score[category] = np.float32(-np.inf) if full else nothing
-            best_plane[category] = -1
-            push[category] = nothing
-        for plane in range(n_total):
-            owner = np.uintp(plane_category[plane])
-            if plane_score[plane] > best_score[owner]:
-                best_score[owner] = plane_score[plane]
-                best_plane[owner] = plane
-
+        _find_best_planes(plane_score, planes, n_total, rule.max_planes, best_score, best_plane)
         margin = np.float32(rule.regularization * step)
         for category in range(n_categories):
             rival[category] = best_score[category] + margin
+            push[category] = nothing
         if rule.top_only:
             total = _push_strongest(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
         else:
             total = _push_pairs(block.rankings[row], block.tied[row], rank_weights, best_score, rival, push)
 
-        n_pushed = 0
-        lead = 0.0
-        for category in range(n_categories):
-            if push[category] == nothing:
-                continue
-            lead += push[category] * best_score[category]
-            winner = best_plane[category]
-            if winner < 0:
-                if push[category] < nothing or n_planes[category] >= rule.max_planes:
-                    continue
-                winner = np.int64(n_total)
-                plane_category[winner] = category
-                n_planes[category] += 1
-                n_total += np.uintp(1)
-            elif clones and push[category] > nothing and n_planes[category] < rule.max_planes:
-                chance = rule.clone_probability * rule.clone_decay ** n_planes[category]
-                if clone_draws[position, category] < chance:
-                    for feature in range(sums.shape[0]):
-                        sums[feature, n_total] = sums[feature, winner]
-                    plane_category[n_total] = category
-                    n_planes[category] += 1
-                    n_total += np.uintp(1)
-            plane_push[winner] = push[category]
-            pushed[n_pushed] = np.uintp(winner)
-            n_pushed += 1
+        n_pushed, n_total, lead = _take_pushes(
+            push, best_score, best_plane, clone_draws, position, rule, n_total, planes, plane_push, pushed
+        )
         if n_pushed > 0:
             add_pushes(block.data, block.indices, start, stop, plane_push, pushed[:n_pushed], rule.bias, n_total, sums)
             for place in range(n_pushed):
@@ -170,6 +137,58 @@ def train_rows(block, order, clone_draws, rank_weights, rule, step, stop_step, p
         loss += total - lead / margin
         step += 1
     return order.shape[0], step, loss
+
+
+@kernel
+def _find_best_planes(plane_score, planes, n_total, max_planes, out_score, out_plane):
+    """Write the best plane of each category and its score: -1 and 0 for the zero plane of one below its limit."""
+    for category in range(planes.n_planes.shape[0]):
+        full = planes.n_planes[category] > 0 and planes.n_planes[category] >= max_planes
+        out_score[category] = np.float32(-np.inf) if full else np.float32(0.0)
+        out_plane[category] = -1
+    for plane in range(n_total):
+        owner = np.uintp(planes.category[plane])
+        if plane_score[plane] > out_score[owner]:
+            out_score[owner] = plane_score[plane]
+            out_plane[owner] = plane
+
+
+@kernel
+def _take_pushes(push, best_score, best_plane, clone_draws, position, rule, n_total, planes, out_push, out_pushed):
+    """Write the planes that pushes reach, and the push of each; a plane may be born or cloned for it.
+
+    Returned are how many planes are pushed, how many there are now, and the sum of pushes times scores. `planes` is
+    changed in place.
+    """
+    nothing = np.float32(0.0)
+    clones = clone_draws.shape[0] > 0
+    n_planes = planes.n_planes
+    n_pushed = 0
+    lead = 0.0
+    for category in range(n_planes.shape[0]):
+        if push[category] == nothing:
+            continue
+        lead += push[category] * best_score[category]
+        winner = best_plane[category]
+        if winner < 0:
+            if push[category] < nothing or n_planes[category] >= rule.max_planes:
+                continue
+            winner = np.int64(n_total)
+            planes.category[winner] = category
+            n_planes[category] += 1
+            n_total += np.uintp(1)
+        elif clones and push[category] > nothing and n_planes[category] < rule.max_planes:
+            chance = rule.clone_probability * rule.clone_decay ** n_planes[category]
+            if clone_draws[position, category] < chance:
+                for feature in range(planes.sums.shape[0]):
+                    planes.sums[feature, n_total] = planes.sums[feature, winner]
+                planes.category[n_total] = category
+                n_planes[category] += 1
+                n_total += np.uintp(1)
+        out_push[winner] = push[category]
+        out_pushed[n_pushed] = np.uintp(winner)
+        n_pushed += 1
+    return n_pushed, n_total, lead
 
 
 @kernel

@@ -117,12 +117,8 @@ def tune(
     is_plus = model == AMMRankPlus.method
     rest: dict[str, Any] = {"epochs": min(epochs, QUICK_EPOCHS) if quick else epochs, "seed": seed, "average": True}
     rest["n_categories"] = len(features.categories)
-    if is_plus:
-        options = {"max_planes": max_planes, "n_clusterings": n_clusterings}
-        rest |= {name: value for name, value in options.items() if value is not None}
-        rest |= own_parameters(features, variant)
-    else:
-        rest["rank_weight"] = rank_weight
+    plus = {"max_planes": max_planes, "n_clusterings": n_clusterings}
+    rest |= _plus_parameters(features, variant, plus) if is_plus else {"rank_weight": rank_weight}
 
     def grid(values: Sequence[float]) -> list[dict[str, Any]]:
         if is_plus:
@@ -153,6 +149,11 @@ def tune(
     if not tuning.beats_popularity:
         logger.warning("no setting is better than popularity (%.4f) on the validation users", popularity)
     return replace(tuning, users=sample.n_users)
+
+
+def _plus_parameters(features: Features, variant: str | None, options: dict[str, int | None]) -> dict[str, Any]:
+    """Return the parameters of amm-rank-plus that are not tried: the options that are given, and the own columns."""
+    return {name: value for name, value in options.items() if value is not None} | own_parameters(features, variant)
 
 
 @dataclass(frozen=True)

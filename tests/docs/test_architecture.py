@@ -159,6 +159,16 @@ def test_rooms__refuse_any_other_name(name, monkeypatch):
         importlib.import_module(name)
 
 
+def test_names__of_classes_and_functions_have_one_meaning():
+    seen = {}
+    for path in SOURCES:
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                seen.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
+    # Every command is called `command`, and click names it after its module.
+    assert {name: paths for name, paths in seen.items() if len(paths) > 1 and name != "command"} == {}
+
+
 def test_kernels__import_only_numpy_and_each_other():
     for path in sorted((ROOT / "ammrank_dask" / "kernels").glob("*.py")):
         names = set(imported_names(path))

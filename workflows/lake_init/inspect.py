@@ -152,39 +152,13 @@ def inspect_lake(
     if flat:
         listed = f"with the {len(flat):,} categories found listed in {site / CATEGORIES_NAME}"
         remarks.guessed.append(f"lake.taxonomy: null, {listed}")
-    zone, unit = _guess_times(survey, remarks)
-
+    guesses = _Guesses(named, people, meant, genders, *_guess_times(survey, remarks), level, taxonomy)
     config, enough = None, None
     if CLICK_GROUP in meant.names and taxonomy is not None:
-        config = Config(
-            lake=_lake_config(places, site, with_users=people is not None),
-            columns=Columns(**named, **(people or {AGE: None, GENDER: None})),
-            timezone=zone,
-            timestamp_unit=unit,
-            groups=meant.names,
-            genders=genders.names,
-            taxonomy=TaxonomyConfig(level=level),
-            features=FeaturesConfig(groups=_feature_groups(meant, remarks)),
-            partitions=choose_partitions(_n_users(users, survey).users),
-            score=Score(k=min(DEFAULTS.score.k, len(taxonomy.categories))),
-        )
+        config = _make_config(places, site, guesses, _n_users(users, survey).users, remarks)
         enough = _count_users_with_clicks(client, survey, read, config, taxonomy, progress)
-    facts = {
-        "lake": {
-            "events": str(places.events),
-            "date_key": places.date_key,
-            "users": str(places.users) if users else None,
-            "taxonomy": str(places.taxonomy) if places.taxonomy else None,
-        },
-        "columns": {**named, **(people or {})},
-        "days": _day_facts(survey, remarks),
-        **_event_facts(survey, meant, taxonomy, remarks),
-        "categories": {
-            "ranked": len(taxonomy.categories) if taxonomy else 0,
-            "level": level,
-            "found": sum(value is not None for value in _sum_by(survey, 1)),
-        },
-        **_people_facts(users, survey, genders),
+    findings = {
+        **_lake_findings(places, survey, users, guesses, remarks),
         "users_with_enough_clicks": enough.users if enough else None,
         "users_with_enough_clicks_estimated": bool(enough and enough.sampling > 1),
         "label": DEFAULTS.label.model_dump(),
@@ -192,7 +166,60 @@ def inspect_lake(
         "guessed": remarks.guessed,
         "to_set": remarks.to_set,
     }
-    return Inspection(config, facts, flat)
+    return Inspection(config, findings, flat)
+
+
+@dataclass(frozen=True)
+class _Guesses:
+    """What the lake seems to mean: its columns and those of its users, its values, times and categories."""
+
+    columns: dict[str, str]
+    people: dict[str, str | None] | None
+    groups: Guessed
+    genders: Guessed
+    zone: str | None
+    unit: str | None
+    level: int
+    taxonomy: Taxonomy | None
+
+
+def _make_config(places: Places, site: Path, guesses: _Guesses, n_users: int, remarks: Remarks) -> Config:
+    assert guesses.taxonomy is not None
+    return Config(
+        lake=_lake_config(places, site, with_users=guesses.people is not None),
+        columns=Columns(**guesses.columns, **(guesses.people or {AGE: None, GENDER: None})),
+        timezone=guesses.zone,
+        timestamp_unit=guesses.unit,
+        groups=guesses.groups.names,
+        genders=guesses.genders.names,
+        taxonomy=TaxonomyConfig(level=guesses.level),
+        features=FeaturesConfig(groups=_feature_groups(guesses.groups, remarks)),
+        partitions=choose_partitions(n_users),
+        score=Score(k=min(DEFAULTS.score.k, len(guesses.taxonomy.categories))),
+    )
+
+
+def _lake_findings(
+    places: Places, survey: EventSurvey, users: UsersSurvey | None, guesses: _Guesses, remarks: Remarks
+) -> dict[str, Any]:
+    """Return what was seen of the lake, as `ammrank init` prints it."""
+    return {
+        "lake": {
+            "events": str(places.events),
+            "date_key": places.date_key,
+            "users": str(places.users) if users else None,
+            "taxonomy": str(places.taxonomy) if places.taxonomy else None,
+        },
+        "columns": {**guesses.columns, **(guesses.people or {})},
+        "days": _day_facts(survey, remarks),
+        **_event_facts(survey, guesses.groups, guesses.taxonomy, remarks),
+        "categories": {
+            "ranked": len(guesses.taxonomy.categories) if guesses.taxonomy else 0,
+            "level": guesses.level,
+            "found": sum(value is not None for value in _sum_by(survey, 1)),
+        },
+        **_people_facts(users, survey, guesses.genders),
+    }
 
 
 def _date_keys(folder: Path) -> Counter[str]:
