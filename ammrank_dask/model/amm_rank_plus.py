@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ammrank_dask.kernels.scoring_plus import PlusPanels
-from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.explain import PlusScore, explain_plus_row
+from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.memberships import GEOMETRIES
 from ammrank_dask.model.own_term import OwnTerm, check_own_columns
 from ammrank_dask.model.plane_panels import top_categories
@@ -33,9 +31,7 @@ from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
 from ammrank_dask.model.plus_sums import RATE, PlusMean, PlusState, train_plus_block
 from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
-from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.models import read_model, save_model
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +39,7 @@ _KEPT_BYTES = 512 << 20
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class AMMRankPlus(RankingEstimator):
+class AMMRankPlus(KeptModel):
     """Rank categories by s_i(x) = b_i + Σ_q h_q(x_qi) + max_j w_ij · z, learned from partial rankings.
 
     b_i is the log odds of a click on i in the training rows. h_q, shared by all categories, is what the row's own
@@ -116,15 +112,8 @@ class AMMRankPlus(RankingEstimator):
     seed: int = 0
 
     basis_: PlusBasis = field(init=False)
-    weights_: np.ndarray = field(init=False)
-    plane_category_: np.ndarray = field(init=False)
     squares_: np.ndarray = field(init=False)
     own_squares_: np.ndarray = field(init=False)
-    n_steps_: int = field(init=False)
-    categories_: list[str] | None = field(init=False)
-    columns_: list[str] | None = field(init=False)
-    variant_: str | None = field(init=False)
-    training_: dict[str, Any] | None = field(init=False)
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
         """Learn from blocks of rows, in the order in which `AMMRank` visits them."""
@@ -229,11 +218,6 @@ class AMMRankPlus(RankingEstimator):
         rows = self.check_rows(X)
         return np.ascontiguousarray(top_categories(rows, self.panels(), 1, keep_all=True)[2].T)
 
-    def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k best codes and their scores from the fused scoring kernel."""
-        codes, scores, _ = top_categories(rows, self.panels(), k)
-        return codes, scores
-
     def panels(self) -> PlusPanels:
         """Return the model as the fused scoring kernel reads it."""
         self.check_fitted()
@@ -247,53 +231,10 @@ class AMMRankPlus(RankingEstimator):
         x
             One row: (d,) or (1, d), dense or CSR.
         """
-        row = self.check_rows(np.atleast_2d(x) if isinstance(x, np.ndarray) else x)
-        if row.shape[0] != 1:
-            raise ValueError(f"x must be one row, got {row.shape[0]}")
+        row = self.check_row(x)
         return explain_plus_row(row, self.basis_, self.weights_, self.plane_category_, self.bias, self.predict(row)[0])
 
-    @property
-    def n_planes_(self) -> np.ndarray:
-        """Planes of each category."""
-        self.check_fitted()
-        return np.bincount(self.plane_category_, minlength=self.n_categories_)
-
-    def save(self, path: str | Path) -> None:
-        """Write the fitted model to a folder."""
-        self.check_fitted()
-        arrays, about = self._arrays()
-        attributes = {
-            "model": self.method,
-            "parameters": {name: _plain(value) for name, value in self.get_params().items()},
-            "n_steps": self.n_steps_,
-            **about,
-            "categories": self.categories_,
-            "variant": self.variant_,
-            "training": self.training_,
-        }
-        if self.columns_ is not None:
-            arrays["columns"] = np.frombuffer(json.dumps(self.columns_).encode(), np.uint8)
-        save_model(path, arrays, attributes)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a model that `save` wrote."""
-        arrays, attributes = read_model(path)
-        if attributes.get("model") != cls.method:
-            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
-        model = cls(**attributes["parameters"])
-        basis = basis_from(arrays, attributes)
-        model.set_planes(
-            basis, arrays["weights"], arrays["plane_category"], basis.own.weights, n_steps=attributes["n_steps"],
-            squares=arrays["squares"], own_squares=arrays["own_squares"],
-        )  # fmt: skip
-        model.categories_ = attributes["categories"]
-        model.columns_ = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
-        model.variant_ = attributes["variant"]
-        model.training_ = attributes["training"]
-        return model
-
-    def _arrays(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    def learned(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """Return everything learned as named arrays, and what JSON keeps of it."""
         arrays, attributes = basis_arrays(self.basis_)
         learned = {
@@ -304,12 +245,19 @@ class AMMRankPlus(RankingEstimator):
         }
         return {**learned, **arrays}, attributes
 
+    def set_learned(self, arrays: dict[str, np.ndarray], attributes: dict[str, Any]) -> None:
+        """Become fitted with planes, prior, own term and clusterings that were saved."""
+        basis = basis_from(arrays, attributes)
+        self.set_planes(
+            basis, arrays["weights"], arrays["plane_category"], basis.own.weights, n_steps=attributes["n_steps"],
+            squares=arrays["squares"], own_squares=arrays["own_squares"],
+        )  # fmt: skip
+
     def digest(self) -> str:
         """Return a hash of everything learned and of what it is of."""
         self.check_fitted()
-        arrays, about = self._arrays()
-        parameters = {name: _plain(value) for name, value in self.get_params().items()}
-        names = [self.method, parameters, about, self.categories_, self.columns_, self.variant_]
+        arrays, about = self.learned()
+        names = [self.method, self.json_parameters(), about, self.categories_, self.columns_, self.variant_]
         hashes = {name: hashlib.sha256(array.tobytes()).hexdigest() for name, array in arrays.items()}
         return digest_of([*names, hashes])
 
@@ -352,10 +300,3 @@ class _PreparedBlocks:
             self._kept[block] = prepared
             self._kept_bytes += rows.n_bytes
         return self._kept[block]
-
-
-def _plain(value: Any) -> Any:
-    """Return a parameter as JSON can hold it."""
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray | np.generic):
-        return value
-    return np.asarray(value).tolist()

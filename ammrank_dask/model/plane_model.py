@@ -1,19 +1,16 @@
 """Fit, score and keep models whose score of a category is the maximum over its planes."""
 
 import hashlib
-import json
 import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ammrank_dask.kernels.ammrank import score_rows
 from ammrank_dask.kernels.scoring import Panels
-from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.explain import CategoryScore, explain_row
 from ammrank_dask.model.halving import (
     PLANE_LIMITS,
@@ -24,14 +21,13 @@ from ammrank_dask.model.halving import (
     make_grid,
     scale_to_pairs,
 )
+from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.plane_panels import arrange_planes, top_categories
+from ammrank_dask.model.plane_panels import arrange_planes
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
 from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
-from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.models import read_model, save_model
 
 logger = logging.getLogger(__name__)
 
@@ -39,7 +35,7 @@ _TUNING = 2**30
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class PlaneModel(RankingEstimator):
+class PlaneModel(KeptModel):
     """What `AMMRank` and `AMM` share: parameters, training over blocks, scoring, storage.
 
     A subclass that adds a parameter names it as a field under the same decorator; `__init__` follows.
@@ -59,13 +55,6 @@ class PlaneModel(RankingEstimator):
     n_categories: int | None = None
     seed: int = 0
 
-    weights_: np.ndarray = field(init=False)
-    plane_category_: np.ndarray = field(init=False)
-    n_steps_: int = field(init=False)
-    categories_: list[str] | None = field(init=False)
-    columns_: list[str] | None = field(init=False)
-    variant_: str | None = field(init=False)
-    training_: dict[str, Any] | None = field(init=False)
     tuning_: Tuning = field(init=False)
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
@@ -212,11 +201,6 @@ class PlaneModel(RankingEstimator):
         score_rows(X.data, X.indices, X.indptr, self.weights_, self._plane_start, float(self.bias), scores)
         return scores
 
-    def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the k best codes and their scores from the fused scoring kernel."""
-        codes, scores, _ = top_categories(rows, self.panels(), k)
-        return codes, scores
-
     def panels(self) -> Panels:
         """Return the planes as the fused scoring kernel reads them."""
         self.check_fitted()
@@ -230,52 +214,18 @@ class PlaneModel(RankingEstimator):
         x
             One row: (d,) or (1, d), dense or CSR.
         """
-        row = self.check_rows(np.atleast_2d(x) if isinstance(x, np.ndarray) else x)
-        if row.shape[0] != 1:
-            raise ValueError(f"x must be one row, got {row.shape[0]}")
+        row = self.check_row(x)
         return explain_row(row, self.weights_, self._plane_start, self.bias, self.predict(row)[0])
 
-    @property
-    def n_planes_(self) -> np.ndarray:
-        """Planes of each category."""
-        self.check_fitted()
-        return np.bincount(self.plane_category_, minlength=self.n_categories_)
+    def learned(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return the planes, and nothing besides."""
+        arrays = {"weights": self.weights_, "plane_category": self.plane_category_, "popularity": self.popularity_}
+        return arrays, {}
 
-    def save(self, path: str | Path) -> None:
-        """Write the fitted model to a folder."""
-        self.check_fitted()
-        arrays = {
-            "weights": self.weights_,
-            "plane_category": self.plane_category_,
-            "popularity": self.popularity_,
-        }
-        attributes = {
-            "model": self.method,
-            "parameters": {name: _plain(value) for name, value in self.get_params().items()},
-            "n_steps": self.n_steps_,
-            "categories": self.categories_,
-            "variant": self.variant_,
-            "training": self.training_,
-        }
-        if self.columns_ is not None:
-            arrays["columns"] = np.frombuffer(json.dumps(self.columns_).encode(), np.uint8)
-        save_model(path, arrays, attributes)
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """Read a model that `save` wrote."""
-        arrays, attributes = read_model(path)
-        if attributes.get("model") != cls.method:
-            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
-        model = cls(**attributes["parameters"])
-        model.set_planes(
-            arrays["weights"], arrays["plane_category"], arrays["popularity"], n_steps=attributes["n_steps"]
-        )
-        model.categories_ = attributes["categories"]
-        model.columns_ = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
-        model.variant_ = attributes["variant"]
-        model.training_ = attributes["training"]
-        return model
+    def set_learned(self, arrays: dict[str, np.ndarray], attributes: dict[str, Any]) -> None:
+        """Become fitted with planes that were saved."""
+        names = ("weights", "plane_category", "popularity")
+        self.set_planes(*(arrays[name] for name in names), n_steps=attributes["n_steps"])
 
     def digest(self) -> str:
         """Return a hash of the planes and of what they are of."""
@@ -305,10 +255,3 @@ class PlaneModel(RankingEstimator):
                 raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
         if self.seed < 0:
             raise ValueError(f"seed must be 0 or above, got {self.seed}")
-
-
-def _plain(value: Any) -> Any:
-    """Return a parameter as JSON can hold it."""
-    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray | np.generic):
-        return value
-    return np.asarray(value).tolist()

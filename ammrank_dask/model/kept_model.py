@@ -1,0 +1,114 @@
+"""Keep a fitted model of planes in a folder, and what both kinds of it share."""
+
+from __future__ import annotations
+
+import json
+from abc import abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from ammrank_dask.kernels.scoring import Panels
+from ammrank_dask.kernels.scoring_plus import PlusPanels
+from ammrank_dask.model.estimator import RankingEstimator
+from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.rows import Rows
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.models import read_model, save_model
+
+
+class KeptModel(RankingEstimator):
+    """Base of models of planes that can be saved: write `learned`, `set_learned` and `panels`.
+
+    Attributes
+    ----------
+    weights_
+        (columns + 1, n_planes) float32, the constant as last row, planes sorted by category.
+    plane_category_
+        (n_planes,) the category of each plane.
+    n_steps_
+        Training steps made.
+    categories_, columns_, variant_, training_
+        Names of the categories and columns, the variant of the features and what `train` measured; None if unknown.
+    """
+
+    weights_: np.ndarray
+    plane_category_: np.ndarray
+    n_steps_: int
+    categories_: list[str] | None
+    columns_: list[str] | None
+    variant_: str | None
+    training_: dict[str, Any] | None
+
+    @abstractmethod
+    def learned(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+        """Return everything learned as named arrays, and what JSON keeps of it."""
+
+    @abstractmethod
+    def set_learned(self, arrays: dict[str, np.ndarray], attributes: dict[str, Any]) -> None:
+        """Become fitted with what `learned` returned; the attributes are all that `save` wrote."""
+
+    @abstractmethod
+    def panels(self) -> Panels | PlusPanels:
+        """Return the model as the fused scoring kernel reads it."""
+
+    def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the k best codes and their scores from the fused scoring kernel."""
+        codes, scores, _ = top_categories(rows, self.panels(), k)
+        return codes, scores
+
+    @property
+    def n_planes_(self) -> np.ndarray:
+        """Planes of each category."""
+        self.check_fitted()
+        return np.bincount(self.plane_category_, minlength=self.n_categories_)
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted model to a folder."""
+        self.check_fitted()
+        arrays, about = self.learned()
+        attributes = {
+            "model": self.method,
+            "parameters": self.json_parameters(),
+            "n_steps": self.n_steps_,
+            **about,
+            "categories": self.categories_,
+            "variant": self.variant_,
+            "training": self.training_,
+        }
+        if self.columns_ is not None:
+            arrays["columns"] = np.frombuffer(json.dumps(self.columns_).encode(), np.uint8)
+        save_model(path, arrays, attributes)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read a model that `save` wrote."""
+        arrays, attributes = read_model(path)
+        if attributes.get("model") != cls.method:
+            raise BadInput(f"model at {path} must be of {cls.method}, got {attributes.get('model')}")
+        model = cls(**attributes["parameters"])
+        model.set_learned(arrays, attributes)
+        model.categories_ = attributes["categories"]
+        model.columns_ = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
+        model.variant_ = attributes["variant"]
+        model.training_ = attributes["training"]
+        return model
+
+    def json_parameters(self) -> dict[str, Any]:
+        """Return the parameters as JSON can hold them."""
+        return {name: _json_value(value) for name, value in self.get_params().items()}
+
+    def check_row(self, x: Rows) -> Any:
+        """Return one row, (d,) or (1, d), as `check_rows` does; refuse more rows."""
+        row = self.check_rows(np.atleast_2d(x) if isinstance(x, np.ndarray) else x)
+        if row.shape[0] != 1:
+            raise ValueError(f"x must be one row, got {row.shape[0]}")
+        return row
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, str) or not isinstance(value, Sequence | np.ndarray | np.generic):
+        return value
+    return np.asarray(value).tolist()
