@@ -98,7 +98,7 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     n_categories, k = len(features.categories), job.settings.k
     limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
     with measure("kernel"):
-        scored = score_rows(job, part, panels, limits)
+        scored = score_part(job, part, panels, limits)
     users = ScoredUsers(part.user_ids, scored.codes, scored.scores, panels.tie_order)
     facts: dict[str, Any] = {
         "users": len(scored.codes),
@@ -135,7 +135,7 @@ class PartitionScores:
     chances: np.ndarray | None
 
 
-def score_rows(job: ScoreJob, part: FeaturePartition, panels: Panels | PlusPanels, limits: Filter) -> PartitionScores:
+def score_part(job: ScoreJob, part: FeaturePartition, panels: Panels | PlusPanels, limits: Filter) -> PartitionScores:
     """Score the rows of a partition, and take from users what they may not hold one by one."""
     min_chance = job.settings.min_chance
     keep_all = bool(job.needing_all_scores) or min_chance is not None
