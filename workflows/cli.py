@@ -11,6 +11,7 @@ from ammrank_dask.storage.errors import suggest
 
 # The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
 COMMANDS = {
+    "backtest": "Hold what past nights would have published against what came true: table, curves, JSON, HTML.",
     "demo": "Simulate a lake, make a site, run some nights, and say where the report is.",
     "evaluate": "Compare AMM-rank with other methods on your own data: table, curves, JSON, HTML.",
     "explain": "Say why a user got their categories: scores, winning planes, and the features that carried them.",
@@ -31,7 +32,7 @@ SECTIONS = {
     "To start": ("demo", "init"),
     "Every night": ("nightly", "status"),
     "One stage of a night": ("ingest", "features", "train", "score", "report"),
-    "To look closer": ("explain", "evaluate", "verify"),
+    "To look closer": ("explain", "evaluate", "backtest", "verify"),
     "Besides": ("forget", "simulate"),
 }
 

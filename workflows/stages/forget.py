@@ -14,6 +14,7 @@ from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.workflows.stages.work_area import remove_work
 
 
 def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = silent) -> dict[str, Any]:
@@ -61,3 +62,4 @@ def _remove_leftovers(site: Site) -> None:
         path.unlink()
     for path in (site.path / "evaluations").glob("*/.rows-*"):  # of a comparison that was killed
         shutil.rmtree(path, ignore_errors=True)
+    remove_work(site)

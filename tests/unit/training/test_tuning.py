@@ -216,7 +216,7 @@ def test_tune__quick_on_any_number_of_workers(client, two_processes, tmp_path):
     assert 200 < tuning.users < 400
     # A tenth of some 2,400 training rows is less than the fewest to tune on; the default is on every rung.
     assert [(t.rows, t.parameters["kappa"]) for t in tuning.trials] == [
-        (166, 5e-3), (166, 1e6), (500, 5e-3), (500, 1e6), (1500, 5e-3), (1500, 1e6),
+        (111, 5e-3), (111, 1e6), (333, 5e-3), (333, 1e6), (1000, 5e-3), (1000, 1e6),
     ]  # fmt: skip
     assert tune(two_processes, features, kappas=[5e-3, 1e6], clickers_per_plane=[300], quick=True) == tuning
 

@@ -1,0 +1,61 @@
+"""`ammrank backtest`: what past nights would have published, and what came true."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import click
+
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, computing_options, show, site_argument
+from ammrank_dask.workflows.session.session import open_lazily
+
+
+@click.command("backtest", cls=AmmrankCommand)
+@site_argument
+@click.option("--from", "first", type=DATE, required=True, help="The first night.")
+@click.option("--to", "last", type=DATE, required=True, help="The last night; its label window must be in the lake.")
+@click.option("--every", type=click.IntRange(min=1), default=7, show_default=True, help="Days from night to night.")
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path),
+    help="Folder of the results.  [default: SITE/backtests/from=…-to=…-every=…]",
+)  # fmt: skip
+@computing_options
+def command(
+    site: Path,
+    first: dt.date,
+    last: dt.date,
+    every: int,
+    out: Path | None,
+    cluster: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Hold what past nights would have published against what came true: table, curves, JSON, HTML.
+
+    Nights run in a work area of the site; what is published stays. Run it again to go on where it stopped.
+    """
+    from ammrank_dask.evaluation.backtest_page import PAGE, write_backtest
+    from ammrank_dask.workflows.stages.backtest import describe_backtest, list_nights, run_backtest
+    from ammrank_dask.workflows.stages.work_area import FOLDER
+
+    if last < first:
+        raise click.UsageError(f"the last night must not be before the first, got {first} to {last}")
+    place = Site(site.resolve())
+    config = load_config(place.config_path)
+    dates = list_nights(place, config, first, last, every)
+    out = out or place.path / FOLDER / f"from={first}-to={last}-every={every}"
+    with open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
+        backtest = run_backtest(place, config, dates, every, start)
+    write_backtest(out, backtest)
+    if as_json:
+        show({"page": str(out / PAGE), **backtest}, as_json)
+        return
+    click.echo("\n".join(describe_backtest(backtest)))
+    show({"nights": len(dates), "page": str(out / PAGE)}, as_json)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,154 @@
+"""Run the nights of the past in a work area of a site, and hold them against what was clicked after them.
+
+A rerun goes on after the last night that was measured.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from ammrank_dask.evaluation.backtest import PastNight, fit_logistic, measure_outcome, summarise_backtest
+from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS
+from ammrank_dask.features.store import open_features
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.files import list_days
+from ammrank_dask.storage.site.reports import SUMMARY
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
+from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.tasks import Progress
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.models import find_run
+from ammrank_dask.workflows.stages.nightly import nightly
+from ammrank_dask.workflows.stages.unchanged import digest_inputs
+from ammrank_dask.workflows.stages.work_area import clear_work, open_work, own_config, share_runs
+
+
+def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every: int) -> list[dt.date]:
+    """Return the nights of a backtest; refuse those with too little history, and those whose window is not over."""
+    days = list_days(lake_path(site, config.lake.events), config.lake.date_key)
+    oldest, newest = min(days), max(days)
+    earliest = oldest + dt.timedelta(config.label.days + max(1, config.features.min_days) - 1)
+    if first < earliest:
+        raise BadInput(
+            f"a night of {first} has too little history: the lake begins with {oldest}, and label.days"
+            f" {config.label.days} and features.min_days {config.features.min_days} before them are needed;"
+            f" give --from {earliest} or later"
+        )
+    nights = [first + dt.timedelta(number) for number in range(0, (last - first).days + 1, every)]
+    end = nights[-1] + dt.timedelta(config.label.days)
+    if end > newest:
+        raise BadInput(
+            f"what came true after {nights[-1]} is not known yet: its label window ends with {end}, and the newest day"
+            f" of the lake is {newest}; give --to {newest - dt.timedelta(config.label.days)} or earlier"
+        )
+    return nights
+
+
+def run_backtest(
+    site: Site, config: Config, dates: Sequence[dt.date], every: int, start: Callable[[], tuple[Client, Progress]]
+) -> dict[str, Any]:
+    """Return what the nights would have published and what came true, the content of `backtest.json`.
+
+    The cluster is started when a night is not measured yet.
+    """
+    settings = own_config(site, config)
+    with open_work(site, settings, dates[0], every) as work:
+        measured = {date: _measured_before(work, settings, date) for date in dates}
+        done = [date for date in dates if _outcome_path(work, date).is_file()]
+        if any(measured[date] is None for date in done):
+            # The past is another one: the nights after a changed one depend on it, too.
+            clear_work(work)
+            share_runs(site, work)
+            measured = dict.fromkeys(dates)
+        nights = []
+        for date in dates:
+            found = measured[date]
+            if found is None:
+                client, progress = start()
+                found = _run_night(Night(client, work, settings, date, progress))
+                until = dt.date.fromisoformat(found["until"])
+                kept = {"inputs": digest_inputs(work, settings, until), "night": found}
+                write_json(_outcome_path(work, date), kept)
+            nights.append(found)
+    return summarise_backtest(nights, k=config.score.k, every=every, policy=config.score.policy)
+
+
+def _outcome_path(work: Site, date: dt.date) -> Path:
+    return work.path / "outcomes" / f"date={date}.json"
+
+
+def _measured_before(work: Site, config: Config, date: dt.date) -> dict[str, Any] | None:
+    """Return what an earlier run measured of a night; None when there is nothing, or from other input."""
+    path = _outcome_path(work, date)
+    if not path.is_file():
+        return None
+    kept = read_json(path)
+    until = dt.date.fromisoformat(kept["night"]["until"])
+    night: dict[str, Any] = kept["night"]
+    return night if kept["inputs"] == digest_inputs(work, config, until) else None
+
+
+def _run_night(night: Night) -> dict[str, Any]:
+    """Run a night in the work area, fit its rivals, and measure what came true."""
+    work, config = night.site, night.config
+    until = night.date + dt.timedelta(config.label.days)
+    # Before the night, which removes features that it does not score.
+    training = training_features(night, ingest(night))
+    rivals = work.path / "rivals" / f"date={night.date}-{training.digest}"
+    features = open_features(training.path)
+    logistic, clicks = fit_logistic(
+        night.client, features, rivals, variant=config.train.variant, progress=night.progress
+    )
+    facts = nightly(night)
+    found: dict[str, Any] = {"date": str(night.date), "until": str(until), "users": 0, "methods": None, "reason": None}
+    found |= {"exposure": None, "model": None, "gate": facts.get("gate")}
+    if "qualifications" not in facts:
+        return {**found, "reason": facts.get("training", "nothing was published")}
+    summary = read_json(work.report_folder(night.date) / SUMMARY)
+    exposure = summary["policies"][summary["policy"]]
+    found |= {"exposure": {name: exposure[name] for name in EXPOSURE}, "model": summary["model"]}
+    after = replace(night, date=until)
+    outcome = open_features(training_features(after, ingest(after)).path)
+    qualifications = open_run(work.qualifications_folder(night.date), KIND)
+    model = find_run(work, qualifications.manifest["inputs"]["model"])
+    assert model is not None  # the night has just scored with it
+    past = PastNight(
+        model.path, qualification_parts(qualifications), clicks, logistic, config.train.variant, config.score.k
+    )
+    sums = measure_outcome(night.client, past, outcome, progress=night.progress)
+    shutil.rmtree(rivals, ignore_errors=True)
+    if not sums.n_users:
+        return {**found, "reason": f"nobody clicked label.min_categories categories from {night.date} to {until}"}
+    return {**found, "users": sums.n_users, "methods": sums.means()}
+
+
+def describe_backtest(backtest: dict[str, Any]) -> list[str]:
+    """Return the nights as a table of text."""
+    methods = list(backtest["means"])
+    head = "".join(f"  {LABELS[name]:>20}" for name in methods)
+    lines = [f"{'ε_dis / hits':12} {'users':>9}{head}"]
+    for night in backtest["nights"]:
+        line = f"{night['date']:12} {night['users']:9,}"
+        cells = [_cell((night["methods"] or {}).get(name)) for name in methods]
+        lines.append(line + "".join(f"  {cell:>20}" for cell in cells) + (f"  {night['reason'] or ''}".rstrip()))
+    lines.append(f"{'all nights':22}" + "".join(f"  {_cell(backtest['means'][name]):>20}" for name in methods))
+    return lines
+
+
+def _cell(found: dict[str, Any] | None) -> str:
+    if found is None or found["disagreement"] is None:
+        return "–"
+    return f"{found['disagreement']:.4f} / {found['hits']:.3f}"

@@ -1,0 +1,96 @@
+"""Keep a work area below a site, in which the nights of a backtest run.
+
+It is a site of its own: its nights see the same lake and config, and neither CURRENT nor any run of the site itself
+changes. What the site has of a day is shared with it, as links to the same files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import os
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import digest_of, read_json, temporary_beside
+from ammrank_dask.workflows.session.config import Config, Notify
+from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
+
+FOLDER, WORK = "backtests", ".work"
+_PATHS = {"lake": ("events", "users", "taxonomy", "past"), "score": ("suppress", "opt_out")}
+"""Keys of the config that name files; relative ones start at the site."""
+_COPIED = (CATEGORIES_NAME, LIST_NAME, KEY_NAME, "days/scanned.json", "users/scanned.json")
+
+
+@contextlib.contextmanager
+def open_work(site: Site, config: Config, first: dt.date, every: int) -> Iterator[Site]:
+    """Yield the work area of a backtest, which no other one uses meanwhile; those of other settings are removed.
+
+    It depends on the first night and the distance of nights: each night begins with the model of the one before.
+    """
+    area = Site(site.path / FOLDER / WORK)
+    with area.exclusive():
+        with site.exclusive():
+            listed = site.path / LIST_NAME
+            forgotten = read_json(listed) if listed.is_file() else None
+            name = digest_of([config.model_dump(mode="json"), str(first), every, forgotten])
+            for other in area.path.iterdir():
+                if other.is_dir() and other.name != name:
+                    shutil.rmtree(other)
+            work = Site(area.path / name)
+            work.path.mkdir(exist_ok=True)
+            share_runs(site, work)
+        yield work
+
+
+def remove_work(site: Site) -> None:
+    """Remove the work area of backtests, which holds users; refuse while one runs."""
+    area = Site(site.path / FOLDER / WORK)
+    if area.path.is_dir():
+        with area.exclusive():
+            shutil.rmtree(area.path)
+
+
+def own_config(site: Site, config: Config) -> Config:
+    """Return the config with absolute paths, and without commands to run after a night."""
+    changes: dict[str, Any] = {"notify": Notify()}
+    for name, keys in _PATHS.items():
+        section = getattr(config, name)
+        given = {key: getattr(section, key, None) for key in keys}
+        paths = {key: str(lake_path(site, value)) for key, value in given.items() if isinstance(value, str)}
+        changes[name] = section.model_copy(update=paths)
+    return config.model_copy(update=changes)
+
+
+def share_runs(site: Site, work: Site) -> None:
+    """Give the work area the partials and users that the site has, as links to the same files, and its lists."""
+    for run in [*site.finished_runs("days"), *site.finished_runs("users")]:
+        final = work.path / site.relative(run)
+        if not final.exists():
+            final.parent.mkdir(parents=True, exist_ok=True)
+            building = temporary_beside(final)
+            shutil.copytree(run, building, copy_function=_link)
+            building.rename(final)
+    for name in _COPIED:
+        if (site.path / name).is_file() and not (work.path / name).exists():
+            (work.path / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(site.path / name, work.path / name)
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # a file system without links
+        shutil.copy2(source, target)
+
+
+def clear_work(work: Site) -> None:
+    """Remove all that a work area holds."""
+    for path in work.path.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
