@@ -107,7 +107,7 @@ def _mark(codes: np.ndarray, n_categories: int) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class PastNight:
+class NightToMeasure:
     """What a night handed out, and the rivals of its date: where they lie.
 
     `clicks` are the training users who clicked each category before the night, (L,); `logistic` is the folder that
@@ -122,7 +122,9 @@ class PastNight:
     k: int
 
 
-def measure_outcome(client: Client, night: PastNight, outcome: Features, *, progress: Progress = silent) -> OutcomeSums:
+def measure_outcome(
+    client: Client, night: NightToMeasure, outcome: Features, *, progress: Progress = silent
+) -> OutcomeSums:
     """Hold a night against the clicks after it, one task a partition.
 
     Parameters
@@ -131,11 +133,13 @@ def measure_outcome(client: Client, night: PastNight, outcome: Features, *, prog
         Features at the end of the night of the users who clicked after it, with what they clicked as rankings.
     """
     tasks = [(night, part, outcome.path, number) for number, part in enumerate(night.parts)]
-    parts = run_tasks(client, "backtest", measure_partition, tasks, progress=progress)
+    parts = run_tasks(client, "backtest", measure_outcome_part, tasks, progress=progress)
     return functools.reduce(OutcomeSums.__add__, parts)
 
 
-def measure_partition(night: PastNight, given: QualificationPart, outcome_path: Path, partition: int) -> OutcomeSums:
+def measure_outcome_part(
+    night: NightToMeasure, given: QualificationPart, outcome_path: Path, partition: int
+) -> OutcomeSums:
     """Return the sums over the users of one partition."""
     features, model = open_features(outcome_path), load_model(night.model)
     part = features.partition(partition, variant=model.variant_, normalize=model.normalize_rows)

@@ -27,14 +27,14 @@ _LABELS_SHOWN = 6
 def write_backtest(folder: str | Path, backtest: Mapping[str, Any]) -> None:
     """Write `backtest.csv`, `backtest.html` and, last, `backtest.json` into `folder`, each whole or not at all."""
     files = {
-        TABLE: harmless(flatten(backtest)).to_csv(index=False, lineterminator="\n"),
+        TABLE: harmless(tabulate_backtest(backtest)).to_csv(index=False, lineterminator="\n"),
         PAGE: render_backtest(backtest),
         RESULT: json_text(dict(backtest)),
     }
     write_files(folder, files)
 
 
-def flatten(backtest: Mapping[str, Any]) -> pd.DataFrame:
+def tabulate_backtest(backtest: Mapping[str, Any]) -> pd.DataFrame:
     """Return one row a night: the measures of every method, then the exposure."""
     rows = []
     for night in backtest["nights"]:

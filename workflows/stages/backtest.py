@@ -14,7 +14,7 @@ from typing import Any
 
 from distributed import Client
 
-from ammrank_dask.evaluation.backtest import PastNight, fit_logistic, measure_outcome, summarise_backtest
+from ammrank_dask.evaluation.backtest import NightToMeasure, fit_logistic, measure_outcome, summarise_backtest
 from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.errors import BadInput
@@ -125,7 +125,7 @@ def _run_night(night: Night) -> dict[str, Any]:
     qualifications = open_run(work.qualifications_folder(night.date), KIND)
     model = find_run(work, qualifications.manifest["inputs"]["model"])
     assert model is not None  # the night has just scored with it
-    past = PastNight(
+    past = NightToMeasure(
         model.path, qualification_parts(qualifications), clicks, logistic, config.train.variant, config.score.k
     )
     sums = measure_outcome(night.client, past, outcome, progress=night.progress)

@@ -18,7 +18,7 @@ from ammrank_dask.evaluation.backtest import (
     score_logistic,
     summarise_backtest,
 )
-from ammrank_dask.evaluation.backtest_page import flatten, time_chart, write_backtest
+from ammrank_dask.evaluation.backtest_page import tabulate_backtest, time_chart, write_backtest
 from ammrank_dask.features.store import write_features
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -123,7 +123,7 @@ def test_summarise_backtest__means_count_users(backtest):
 def test_write_backtest__table_page_and_json(backtest, tmp_path):
     write_backtest(tmp_path, backtest)
     assert json.loads((tmp_path / "backtest.json").read_text()) == backtest
-    table = flatten(backtest)
+    table = tabulate_backtest(backtest)
     assert table["policy_disagreement"].tolist()[:2] == [0.2, 0.4]
     assert table["lr_hits"].isna().tolist() == [True, False, True]
     assert table["starved_categories"].tolist()[:2] == [7, 7]
