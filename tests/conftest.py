@@ -1,5 +1,6 @@
 """What tests share: one cluster, one small lake and one published night a process, each made when first asked for."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,7 +10,9 @@ from examples import PROFILE
 from hypothesis import settings
 from nights import config_of, copy_world, day, simulate_world
 
+from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session import record
 from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
@@ -23,6 +26,20 @@ collect_ignore = ["support"]
 def pytest_report_header() -> str:
     """Say which examples are tried."""
     return f"hypothesis: {PROFILE} examples"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn_performance() -> Iterator[None]:
+    """Leave out of every night Dask's own page of it, which is a third of a small night's work."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record, "record_performance", lambda client, folder: contextlib.nullcontext())
+        yield
+
+
+@pytest.fixture
+def drawn_performance(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw Dask's own page of a night, as every night does outside of tests."""
+    monkeypatch.setattr(record, "record_performance", record_performance)
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Draw a night's report: figures for machines, a table, and a page for people."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -50,8 +51,12 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
     return safe
 
 
+@functools.cache
 def page_environment(folder: Path) -> jinja2.Environment:
-    """Return what the templates of a folder are drawn with: all names escaped, and filters for shares and counts."""
+    """Return what the templates of a folder are drawn with: all names escaped, filters for shares and counts.
+
+    It is made once, so that a process parses each template once.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(folder),
         autoescape=True,
@@ -62,15 +67,16 @@ def page_environment(folder: Path) -> jinja2.Environment:
     )
     environment.filters["percent"] = percent
     environment.filters["count"] = lambda value: f"{value:,}"
+    environment.filters["breakable"] = breakable
     return environment
 
 
 def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> str:
     """Return the page: everything inline, every name from the data escaped."""
-    environment = page_environment(Path(__file__).parent)
-    environment.filters["breakable"] = breakable
-    return environment.get_template(_TEMPLATE).render(
-        summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary)
+    return (
+        page_environment(Path(__file__).parent)
+        .get_template(_TEMPLATE)
+        .render(summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary))
     )
 
 

@@ -25,11 +25,13 @@ def draw(name: str, height: float, n_points: int, title: str, *content: Markup) 
 
 def tag(name: str, *content: object, **attributes: object) -> Markup:
     """Return an element; content and attributes are escaped, `_` in a name stands for `-`, `class_` is class."""
-    named = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    said = Markup("").join(
-        Markup(' {}="{}"').format(Markup(key), _attribute_text(value)) for key, value in named.items()
+    said = "".join(
+        f' {key.removesuffix("_").replace("_", "-")}="{escape(_attribute_text(value))}"'
+        for key, value in attributes.items()
+        if value is not None
     )
-    return Markup("<{0}{1}>{2}</{0}>").format(Markup(name), said, Markup("").join(escape(part) for part in content))
+    inside = "".join(escape(part) for part in content)
+    return Markup(f"<{name}{said}>{inside}</{name}>")  # all that comes from outside is escaped above
 
 
 def number(value: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.metadata
 import os
 import shutil
@@ -29,6 +30,12 @@ DECIDE_BYTES = ("ammrank-dask", "numpy", "numba", "zarr", "numcodecs", "pyarrow"
 """The packages on whose versions stored bytes depend."""
 VERSIONED = (*DECIDE_BYTES, "cloudpickle", "dask", "distributed", "pandas")
 """The packages on whose versions a run depends; workers must have the same."""
+
+
+@functools.cache
+def version_of(package: str) -> str:
+    """Return the version of an installed package; it is looked up once, for that reads and parses a file."""
+    return importlib.metadata.version(package)
 
 
 @dataclass(frozen=True)
@@ -122,7 +129,7 @@ def finish_run(
         "inputs": inputs,
         "facts": dict(facts or {}),
         "files": dict(files or {}),
-        "versions": {name: importlib.metadata.version(name) for name in DECIDE_BYTES},
+        "versions": {name: version_of(name) for name in DECIDE_BYTES},
         "parts": [part.to_json() for part in parts],
     }
     write_json(path / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})

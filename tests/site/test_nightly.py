@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from nights import LAKE, config_of, day
 
+from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, verify_run
@@ -35,6 +36,7 @@ def summary_of(site, number):
     return json.loads((site.report_folder(day(number)) / "summary.json").read_text())
 
 
+@pytest.mark.usefixtures("drawn_performance")
 def test_nightly__publishes_every_user_and_a_report(client, empty_site):
     facts = nightly(Night(client, empty_site, config_of(), day(5)))
     assert facts["published"]
@@ -46,6 +48,8 @@ def test_nightly__publishes_every_user_and_a_report(client, empty_site):
     rows = pq.read_table(empty_site.qualifications_folder(day(5)) / "by_user").num_rows
     assert rows == 300 * 10
     assert sum(category["exposure"] for category in summary["categories"]) == rows
+    assert f'href="{PERFORMANCE_PAGE}"' in (empty_site.report_folder(day(5)) / "report.html").read_text()
+    assert "bokeh" in (empty_site.report_folder(day(5)) / PERFORMANCE_PAGE).read_text()
     assert not empty_site.scratch.exists()
 
 

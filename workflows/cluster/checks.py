@@ -17,7 +17,7 @@ from distributed import Client, WorkerPlugin, wait
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.atomic import OTHERS
-from ammrank_dask.storage.store.runs import VERSIONED
+from ammrank_dask.storage.store.runs import VERSIONED, version_of
 
 _SECONDS_TO_SEE = 5.0
 """How long a file may take to show up on another host: network file systems remember that it was not there."""
@@ -113,7 +113,7 @@ def package_versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for name in VERSIONED:
         try:
-            versions[name] = importlib.metadata.version(name)
+            versions[name] = version_of(name)
         except importlib.metadata.PackageNotFoundError:
             versions[name] = "not installed"
     return versions

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import importlib.metadata
 import logging
 import os
 import platform
@@ -23,7 +22,7 @@ from ammrank_dask.storage.errors import AmmrankError, name_night
 from ammrank_dask.storage.site.run_log import LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import bytes_below
-from ammrank_dask.storage.store.runs import VERSIONED
+from ammrank_dask.storage.store.runs import VERSIONED, version_of
 from ammrank_dask.tasks import is_scheduler_gone
 from ammrank_dask.workflows.session.options import exit_code_of, message_of
 from ammrank_dask.workflows.session.past_nights import last_nights
@@ -53,7 +52,7 @@ class NightRecord:
             "pid": os.getpid(),
             "versions": {
                 "python": platform.python_version(),
-                **{name: importlib.metadata.version(name) for name in VERSIONED},
+                **{name: version_of(name) for name in VERSIONED},
             },
             "stages": self.stages,
         }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import importlib.metadata
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import bytes_below, digest_of
 from ammrank_dask.storage.store.registry import FORMAT
-from ammrank_dask.storage.store.runs import is_finished
+from ammrank_dask.storage.store.runs import is_finished, version_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
 
@@ -37,7 +36,7 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
     named = [lake_path(site, text) for text in sorted(set(_all_texts(settings)) - {"", config.lake.events})]
     files = [[str(path), _describe_files(path)] for path in named if os.path.exists(path)]
     listed = [_describe_files(site.path / name) for name in (CATEGORIES_NAME, LIST_NAME)]
-    version = importlib.metadata.version("ammrank-dask")
+    version = version_of("ammrank-dask")
     return digest_of([FORMAT, version, settings, days, files, listed])
 
 
