@@ -4,11 +4,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ammrank_dask.kernels.exponential import exp_below
 from ammrank_dask.kernels.jit import kernel
-from ammrank_dask.kernels.scoring import score_planes
+from ammrank_dask.kernels.scoring import LANES, score_planes
 
-ROWS = 128
+ROWS = LANES
 """Rows whose products with all centres are held at a time."""
+_GROUPS = 32
+# Loops over a multiple of this have no rest that is computed one by one.
+_STRIDE = 32
 
 
 class Centers(NamedTuple):
@@ -28,6 +32,15 @@ class Centers(NamedTuple):
     unit_rows: bool
     unit_sum: bool
     bias: float
+
+
+class NearestWork(NamedTuple):
+    """Work space of `find_memberships`; `make_work` says how much."""
+
+    affinity: np.ndarray
+    candidate: np.ndarray
+    value: np.ndarray
+    rank: np.ndarray
 
 
 @kernel
@@ -77,69 +90,152 @@ def add_members(data, indices, indptr, norms, center, out_sums, out_count):
 
 
 @kernel
-def weigh_nearest(affinity, lane, inverse_norm, starts, nearest_counts, temperature, unit_sum, out_center, out_weight):
-    """Write the nearest centres of one row in all clusterings and how much the row belongs to each.
-
-    Parameters
-    ----------
-    affinity
-        (lanes, centres) float32, products as `score_planes` writes them.
-    lane
-        The row's place in `affinity`.
-    inverse_norm
-        What the products are multiplied by.
-    starts, nearest_counts, temperature, unit_sum
-        `start`, `n_nearest`, `temperature` and `unit_sum` of the `Centers`.
-    out_center, out_weight
-        (Σ n_nearest,) centres counted over all clusterings, nearest first within each, and float32 weights.
-    """
-    first = 0
-    for clustering in range(starts.shape[0] - 1):
-        n_nearest = nearest_counts[clustering]
-        last = first + n_nearest - 1
-        n_kept = 0
-        bound = _bound_nearest(affinity, lane, starts[clustering], starts[clustering + 1], first, n_nearest, out_weight)
-        for center in range(np.uintp(starts[clustering]), np.uintp(starts[clustering + 1])):
-            value = affinity[lane, center]
-            if value < bound or (n_kept == n_nearest and value <= out_weight[last]):
-                continue
-            # Earlier centres keep their place before an equal one.
-            place = first + min(n_kept, n_nearest - 1)
-            while place > first and out_weight[place - 1] < value:
-                out_weight[place] = out_weight[place - 1]
-                out_center[place] = out_center[place - 1]
-                place -= 1
-            out_weight[place] = value
-            out_center[place] = center
-            if n_kept < n_nearest:
-                n_kept += 1
-        scale = inverse_norm / temperature[clustering]
-        nearest = out_weight[first]
-        total = np.float32(0.0)
-        for place in range(first, first + n_nearest):
-            weight = np.float32(np.exp((out_weight[place] - nearest) * scale))
-            out_weight[place] = weight
-            total += weight if unit_sum else weight * weight
-        inverse = np.float32(1.0) / (total if unit_sum else np.float32(np.sqrt(total)))
-        for place in range(first, first + n_nearest):
-            out_weight[place] *= inverse
-        first += n_nearest
+def make_work(centers):
+    """Return work space for `find_memberships`."""
+    n_centers = centers.weights.shape[0] * centers.weights.shape[2]
+    room = n_centers + 2 * _STRIDE
+    return NearestWork(
+        np.zeros((ROWS, n_centers), np.float32),
+        np.zeros(room, np.int32),
+        np.zeros(room, np.float32),
+        np.zeros(room, np.int32),
+    )
 
 
 @kernel
-def _bound_nearest(affinity, lane, start, stop, first, n_nearest, work):
-    """Return a value that at least `n_nearest` centres reach: the least of the maxima over as many groups of them.
+def find_memberships(
+    data, indices, indptr, first, stop, centers, inverse_norm, work, out_indptr, out_center, out_weight
+):
+    """Write the nearest centres of some rows in all clusterings and how much each row belongs to them, as CSR rows.
 
-    Groups take turns, so that their maxima are computed side by side; `work` from `first` on is work space.
+    Parameters
+    ----------
+    data, indices, indptr
+        The CSR rows as stored.
+    first, stop
+        The rows to look at, at most `ROWS`.
+    centers, work
+        The clusterings, and work space for them.
+    inverse_norm
+        (stop − first,) float32, 0 for an empty row, which belongs nowhere.
+    out_indptr, out_center, out_weight
+        Centres counted over all clusterings, ascending in each row, and their float32 weights.
     """
-    for group in range(n_nearest):
-        work[first + group] = affinity[lane, start + group]
-    center = start + n_nearest
-    while center + n_nearest <= stop:
-        for group in range(n_nearest):
-            work[first + group] = max(work[first + group], affinity[lane, center + group])
-        center += n_nearest
-    bound = work[first]
-    for group in range(n_nearest):
-        bound = min(bound, work[first + group])
+    affinity, candidate, value, rank = work.affinity, work.candidate, work.value, work.rank
+    starts, n_nearest, temperature = centers.start, centers.n_nearest, centers.temperature
+    score_planes(data, indices, indptr, first, stop, centers, affinity)
+    at = np.uintp(0)
+    out_indptr[0] = 0
+    for lane in range(np.uintp(stop - first)):
+        if inverse_norm[lane] > 0:
+            factor = inverse_norm[lane] if centers.unit_rows else np.float32(1.0)
+            for number in range(n_nearest.shape[0]):
+                begin, end, wanted = np.uintp(starts[number]), np.uintp(starts[number + 1]), np.uintp(n_nearest[number])
+                keep_nearest(affinity, lane, begin, end, wanted, candidate, value, rank)
+                weigh_centers(value, wanted, factor / temperature[number], centers.unit_sum)
+                for place in range(wanted):
+                    out_center[at + place] = candidate[place]
+                    out_weight[at + place] = value[place]
+                at += wanted
+        out_indptr[lane + np.uintp(1)] = at
+
+
+@kernel
+def keep_nearest(affinity, lane, start, stop, n_nearest, out_center, out_affinity, rank):
+    """Write the `n_nearest` centres of one row from `start` to `stop`, ascending, and their affinities.
+
+    Of equal ones the lower are nearer. Outputs need room for all centres and two strides; `rank` is work space.
+    """
+    bound = _bound_nearest(affinity, lane, start, stop, n_nearest, out_affinity, rank)
+    one = np.uintp(1)
+    n_near = np.uintp(0)
+    # Which centres are near cannot be foreseen: all are written, and a far one is written over.
+    for center in range(start, stop):
+        out_center[n_near] = center
+        n_near += one if affinity[lane, center] >= bound else np.uintp(0)
+    for place in range(n_near):
+        out_affinity[place] = affinity[lane, np.uintp(out_center[place])]
+    _rank_values(out_affinity, n_near, rank)
+    n_kept, wanted = np.uintp(0), np.int32(n_nearest)
+    for place in range(n_near):
+        out_center[n_kept] = out_center[place]
+        out_affinity[n_kept] = out_affinity[place]
+        n_kept += one if rank[place] < wanted else np.uintp(0)
+    if n_kept > n_nearest:
+        _drop_last_equals(out_center, out_affinity, n_kept, n_nearest)
+
+
+@kernel
+def weigh_centers(affinity, n_nearest, scale, unit_sum):
+    """Replace affinities by exp(affinity · scale), divided by their sum, or by their norm without `unit_sum`."""
+    nearest = affinity[0]
+    for place in range(n_nearest):
+        nearest = max(nearest, affinity[place])
+    for place in range(n_nearest):
+        affinity[place] = exp_below((affinity[place] - nearest) * scale)
+    total = np.float32(0.0)
+    for place in range(n_nearest):
+        total += affinity[place] if unit_sum else affinity[place] * affinity[place]
+    inverse = np.float32(1.0) / (total if unit_sum else np.float32(np.sqrt(total)))
+    for place in range(n_nearest):
+        affinity[place] *= inverse
+
+
+@kernel
+def _bound_nearest(affinity, lane, start, stop, n_nearest, highest, rank):
+    """Return a value that at least `n_nearest` centres reach, few of them more than needed where there are many.
+
+    It is the `n_nearest`-th of the maxima over groups of centres. Groups take turns, so that their maxima are computed
+    side by side; `highest` and `rank` are work space.
+    """
+    groups = np.uintp(_GROUPS)
+    if stop - start < groups + groups or n_nearest > groups:
+        return np.float32(-np.inf)
+    for group in range(_GROUPS):
+        highest[group] = affinity[lane, start + np.uintp(group)]
+    center = start + groups
+    while center + groups <= stop:
+        for group in range(_GROUPS):
+            value = affinity[lane, center + np.uintp(group)]
+            highest[group] = value if value > highest[group] else highest[group]
+        center += groups
+    _rank_values(highest, groups, rank)
+    bound, wanted = np.float32(np.inf), np.int32(n_nearest)
+    for group in range(_GROUPS):
+        bound = min(bound, highest[group] if rank[group] < wanted else np.float32(np.inf))
     return bound
+
+
+@kernel
+def _rank_values(values, n_values, out_rank):
+    """Write how many of the first `n_values` values are above each of them; values behind them are written over."""
+    padded = (n_values + np.uintp(_STRIDE - 1)) // np.uintp(_STRIDE) * np.uintp(_STRIDE)
+    for place in range(n_values, padded):
+        values[place] = -np.inf
+    for place in range(padded):
+        out_rank[place] = 0
+    for rival in range(n_values):
+        value = values[rival]
+        for place in range(padded):
+            out_rank[place] += np.int32(1) if value > values[place] else np.int32(0)
+
+
+@kernel
+def _drop_last_equals(center, affinity, n_kept, n_nearest):
+    """Drop as many of the last centres with the least affinity as are too many."""
+    least = affinity[0]
+    for place in range(n_kept):
+        least = min(least, affinity[place])
+    n_equal = np.uintp(0)
+    for place in range(n_kept):
+        n_equal += np.uintp(1) if affinity[place] == least else np.uintp(0)
+    n_left = n_equal + n_nearest - n_kept
+    at = np.uintp(0)
+    for place in range(n_kept):
+        if affinity[place] == least:
+            if n_left == 0:
+                continue
+            n_left -= np.uintp(1)
+        center[at] = center[place]
+        affinity[at] = affinity[place]
+        at += np.uintp(1)

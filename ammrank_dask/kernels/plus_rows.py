@@ -5,8 +5,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ammrank_dask.kernels.jit import kernel
-from ammrank_dask.kernels.memberships import ROWS, weigh_nearest
-from ammrank_dask.kernels.scoring import score_planes
+from ammrank_dask.kernels.memberships import ROWS, find_memberships, make_work
+
+CHAINS = 4
+"""Sums of squares that are filled in turns, so that none waits for the value before."""
 
 
 class OwnCells(NamedTuple):
@@ -48,80 +50,84 @@ def write_rows(data, indices, indptr, centers, own, out_indptr, out_indices, out
     n_rows = indptr.shape[0] - 1
     n_columns = centers.weights.shape[1] - 1
     n_members = centers.n_nearest.sum()
-    affinity = np.empty((ROWS, centers.weights.shape[0] * centers.weights.shape[2]), np.float32)
-    center = np.empty(n_members, np.int32)
-    weight = np.empty(n_members, np.float32)
-    group_square = np.zeros(out_own_scale.shape[1])
+    work = make_work(centers)
+    member_indptr = np.zeros(ROWS + 1, np.int64)
+    member = np.zeros(ROWS * n_members, np.int32)
+    weight = np.zeros(ROWS * n_members, np.float32)
+    inverse = np.zeros(ROWS, np.float32)
+    squares = np.zeros((CHAINS, out_own_scale.shape[1] + 1))
     # Not as tuples to the helpers of the inner loops: every array in one would be counted as a reference.
     own_kind, own_group, knots, n_knots = own.kind, own.group, own.knots, own.n_knots
-    starts, n_nearest, temperature = centers.start, centers.n_nearest, centers.temperature
-    has_own = own_group.shape[0] > 0
     at = np.uintp(0)
     out_indptr[0] = 0
     for first in range(0, n_rows, ROWS):
         stop = min(n_rows, first + ROWS)
-        if n_members > 0:
-            score_planes(data, indices, indptr, first, stop, centers, affinity)
         for row in range(first, stop):
-            begin, end = np.uintp(indptr[row]), np.uintp(indptr[row + 1])
-            square = add_squares(data, indices, begin, end, own_kind, own_group, group_square)
-            inverse = np.float32(1.0 / np.sqrt(square)) if square > 0 else np.float32(0.0)
-            factor = inverse if centers.unit_rows else np.float32(1.0)
-            for group in range(group_square.shape[0]):
-                out_own_scale[row, group] = own_scale(group_square, group) / factor if factor > 0 else 0.0
-            for cell in range(begin, end):
-                column = np.uintp(indices[cell])
-                out_indices[at] = column
+            inverse[row - first] = measure_row(data, indices, indptr, row, own_kind, own_group, squares, out_own_scale)
+        if n_members > 0:
+            find_memberships(data, indices, indptr, first, stop, centers, inverse, work, member_indptr, member, weight)
+        for row in range(first, stop):
+            lane = np.uintp(row - first)
+            factor = inverse[lane] if centers.unit_rows else np.float32(1.0)
+            for group in range(out_own_scale.shape[1]):
+                out_own_scale[row, group] = out_own_scale[row, group] / factor if factor > 0 else np.float32(0.0)
+            for cell in range(np.uintp(indptr[row]), np.uintp(indptr[row + 1])):
+                kind = own_kind[np.uintp(indices[cell])]
+                out_indices[at] = indices[cell]
                 out_data[at] = data[cell] * factor
-                kind = own_kind[column] if has_own else -1
                 out_knot[at] = knot_place(data[cell], kind, knots, n_knots) if kind >= 0 else np.float32(-1.0)
                 at += np.uintp(1)
-            if n_members > 0 and square > 0:
-                weigh_nearest(
-                    affinity, np.uintp(row - first), factor, starts, n_nearest, temperature, centers.unit_sum, center,
-                    weight,
-                )  # fmt: skip
-                for place in range(n_members):
-                    out_indices[at] = n_columns + center[place]
-                    out_data[at] = weight[place]
-                    out_knot[at] = -1.0
-                    at += np.uintp(1)
+            for place in range(np.uintp(member_indptr[lane]), np.uintp(member_indptr[lane + np.uintp(1)])):
+                out_indices[at] = n_columns + member[place]
+                out_data[at] = weight[place]
+                out_knot[at] = -1.0
+                at += np.uintp(1)
             out_indptr[row + 1] = at
     return at
 
 
 @kernel
-def add_squares(data, indices, start, stop, own_kind, own_group, out_group_square):
-    """Return the sum of the squares of one row, and write those of the own columns of each group."""
-    out_group_square[:] = 0.0
-    square = 0.0
-    for cell in range(start, stop):
+def measure_row(data, indices, indptr, row, own_kind, own_group, squares, out_own_scale):
+    """Return 1 / ‖x‖ of one row, 0 for an empty one, and write 1 / (norm · √groups) of each group of its own columns.
+
+    `squares` (4, n_groups + 1) is work space. An empty group has 0.
+    """
+    n_groups = out_own_scale.shape[1]
+    squares[:] = 0.0
+    for cell in range(np.uintp(indptr[row]), np.uintp(indptr[row + 1])):
         value = np.float64(data[cell])
-        square += value * value
         kind = own_kind[np.uintp(indices[cell])]
-        if kind >= 0:
-            out_group_square[own_group[kind]] += value * value
-    return square
-
-
-@kernel
-def own_scale(group_square, group):
-    """Return 1 / (norm of the group · √groups), 0 for an empty group."""
-    if group_square[group] == 0:
-        return np.float32(0.0)
-    return np.float32(1.0 / np.sqrt(group_square[group] * group_square.shape[0]))
+        owner = np.uintp(own_group[np.uintp(kind)]) if kind >= 0 else np.uintp(n_groups)
+        squares[cell & np.uintp(CHAINS - 1), owner] += value * value
+    total = 0.0
+    for group in range(n_groups + 1):
+        square = (squares[0, group] + squares[1, group]) + (squares[2, group] + squares[3, group])
+        total += square
+        if group < n_groups:
+            out_own_scale[row, group] = np.float32(1.0 / np.sqrt(square * n_groups)) if square > 0 else np.float32(0.0)
+    return np.float32(1.0 / np.sqrt(total)) if total > 0 else np.float32(0.0)
 
 
 @kernel
 def knot_place(value, kind, knots, n_knots):
     """Return where a value stands among the knots of its kind: whole numbers at the knots, -1 for no hat at all."""
-    last = n_knots[kind] - 1
-    if last < 0 or value == 0:
+    n = n_knots[kind]
+    n_below = count_knots(value, kind, knots, n)
+    if n == 0 or value == 0:
         return np.float32(-1.0)
-    if value <= knots[kind, 0]:
+    if n_below == 0:
         return np.float32(0.0)
-    for knot in range(1, last + 1):
-        if value < knots[kind, knot]:
-            before = knots[kind, knot - 1]
-            return np.float32(knot - 1) + (value - before) / (knots[kind, knot] - before)
-    return np.float32(last)
+    if n_below == n:
+        return np.float32(n - 1)
+    before = knots[kind, n_below - 1]
+    return np.float32(n_below - 1) + (value - before) / (knots[kind, n_below] - before)
+
+
+@kernel
+def count_knots(value, kind, knots, n_knots):
+    """Return how many of the first `n_knots` knots of a kind are not above a value."""
+    n_below = 0
+    # Where a value stands cannot be foreseen, so nothing here waits for a branch.
+    for knot in range(n_knots):
+        n_below += 1 if value >= knots[kind, knot] else 0
+    return n_below

@@ -106,6 +106,18 @@ def score_planes(data, indices, indptr, first, stop, panels, out_plane_score):
 
 
 @kernel
+def add_to_planes(data, indices, indptr, first, stop, weights, plane_score):
+    """Add the products of the rows from `first` to `stop` with panels of weights to the scores of the planes."""
+    n_panels, _, width = weights.shape
+    for number in range(np.uintp(n_panels)):
+        for row in range(first, stop):
+            _add_products(
+                data, indices, np.uintp(indptr[row]), np.uintp(indptr[row + 1]), weights, number,
+                np.uintp(row - first), number * np.uintp(width), plane_score,
+            )  # fmt: skip
+
+
+@kernel
 def _add_products(data, indices, start, stop, weights, panel, lane, offset, out):
     """Add value × weights for each non-zero in turn; the order of the additions of a plane is that of the non-zeros."""
     width = np.uintp(weights.shape[2])

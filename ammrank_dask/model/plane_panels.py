@@ -25,20 +25,25 @@ def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: n
     bias
         The value of the constant last feature.
     """
-    n_planes, n_categories = weights.shape[1], len(tie_order)
+    n_categories = len(tie_order)
+    slots, order, run_length = order_planes(plane_category, n_categories)
+    place = np.empty(n_categories, np.int64)
+    place[tie_order] = np.arange(n_categories)
+    bare = np.setdiff1d(np.arange(n_categories), place[slots])
+    return Panels(
+        cut_into_panels(weights[:, order]), run_length, place[slots], tie_order.astype(np.int32), bare, float(bias)
+    )
+
+
+def order_planes(plane_category: np.ndarray, n_categories: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the category of each slot, the order in which planes sorted by category are scored, and `run_length`."""
     counts = np.bincount(plane_category, minlength=n_categories)
     slots = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     slot_of = np.zeros(n_categories, np.int64)
     slot_of[slots] = np.arange(len(slots))
     first = np.concatenate([[0], np.cumsum(counts)])[plane_category]
-    number = np.arange(n_planes) - first
-    order = np.lexsort((slot_of[plane_category], number))
-    panels = cut_into_panels(weights[:, order])
-    place = np.empty(n_categories, np.int64)
-    place[tie_order] = np.arange(n_categories)
-    return Panels(
-        panels, np.bincount(number), place[slots], tie_order.astype(np.int32), np.sort(place[counts == 0]), float(bias)
-    )
+    number = np.arange(len(plane_category)) - first
+    return slots, np.lexsort((slot_of[plane_category], number)), np.bincount(number)
 
 
 def top_categories(
@@ -76,6 +81,6 @@ def cut_into_panels(weights: np.ndarray) -> np.ndarray:
 def _cut_panels(n_weights: int, n_planes: int) -> tuple[int, int]:
     """Return the number of panels and their width, so that one stays in the cache of a core."""
     lowest, highest = _PANEL_WIDTH
-    most = min(highest, max(lowest, _PANEL_BYTES // (4 * n_weights) // _LINE * _LINE))
+    most = min(highest, max(lowest, _PANEL_BYTES // (4 * max(1, n_weights)) // _LINE * _LINE))
     n_panels = max(1, -(-n_planes // most))
     return n_panels, max(_LINE, _LINE * -(-n_planes // (n_panels * _LINE)))

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from ammrank_dask.kernels.memberships import Centers
-from ammrank_dask.kernels.plus_rows import OwnCells
 from ammrank_dask.kernels.scoring import Panels
-from ammrank_dask.kernels.scoring_plus import PlusPanels
+from ammrank_dask.kernels.scoring_plus import OwnPieces, PlusPanels
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.storage.errors import BadInput
@@ -21,7 +20,7 @@ RankModel: TypeAlias = AMMRank | AMMRankPlus
 
 MODELS: dict[str, type[RankModel]] = {AMMRank.method: AMMRank, AMMRankPlus.method: AMMRankPlus}
 
-_PARTS: dict[str, Any] = {"planes": Panels, "own": OwnCells, "centers": Centers}
+_PARTS: dict[str, Any] = {"planes": Panels, "own": OwnPieces, "centers": Centers}
 
 
 def make_model(kind: str, **parameters: Any) -> RankModel:

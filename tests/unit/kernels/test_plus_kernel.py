@@ -7,7 +7,7 @@ import reference_ranking
 import scipy.sparse as sp
 
 from ammrank_dask.kernels.ammrank_plus import PlusBlock, PlusRule, PlusSums, train_plus_rows
-from ammrank_dask.kernels.memberships import weigh_nearest
+from ammrank_dask.kernels.memberships import keep_nearest, weigh_centers
 from ammrank_dask.kernels.plus_rows import OwnCells, knot_place
 from ammrank_dask.model.memberships import COSINE, EUCLIDEAN, Memberships, cluster_rows
 from ammrank_dask.model.own_term import OwnTerm
@@ -242,13 +242,39 @@ def test_knot_place__few_knots_and_absent_cells(n_knots, value, place):
     assert knot_place(np.float32(value), 0, np.array([[1.0, 2.0, 6.0]], np.float32), np.array([n_knots])) == place
 
 
-def test_weigh_nearest__equal_centres_by_lower_index():
-    center, weight = np.empty(2, np.int32), np.empty(2, np.float32)
-    affinity = np.array([[0.5, 2.0, 2.0, 2.0]], np.float32)
-    options = (np.array([0, 4]), np.array([2]), np.ones(1, np.float32), True)
-    weigh_nearest(affinity, 0, np.float32(1), *options, center, weight)
-    np.testing.assert_array_equal(center, [1, 2])
-    np.testing.assert_array_equal(weight, [0.5, 0.5])
+def nearest_of(affinity, n_nearest):
+    """Return what `keep_nearest` keeps of one row of affinities."""
+    room = len(affinity) + 64
+    center, kept = np.zeros(room, np.int32), np.zeros(room, np.float32)
+    table = np.zeros((2, len(affinity) + 3), np.float32)
+    table[1, 3:] = affinity
+    bounds = (np.uintp(3), np.uintp(3 + len(affinity)), np.uintp(n_nearest))
+    keep_nearest(table, np.uintp(1), *bounds, center, kept, np.zeros(room, np.int32))
+    return center[:n_nearest] - 3, kept[:n_nearest]
+
+
+def test_keep_nearest__equal_centres_by_lower_index():
+    center, affinity = nearest_of(np.array([2.0, 0.5, 1.0, 1.0, 1.0]), 3)
+    np.testing.assert_array_equal(center, [0, 2, 3])
+    np.testing.assert_array_equal(affinity, [2.0, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("n_centers", [1, 2, 16, 33, 63, 64, 65, 200, 331])
+@pytest.mark.parametrize("whole", [False, True])
+def test_keep_nearest__equals_a_sort(n_centers, whole):
+    rng = np.random.default_rng(n_centers)
+    for n_nearest in {1, min(8, n_centers), min(16, n_centers), min(40, n_centers)}:
+        values = (rng.integers(-3, 3, n_centers) if whole else rng.normal(size=n_centers)).astype(np.float32)
+        expected = np.sort(np.lexsort((np.arange(n_centers), -values))[:n_nearest])
+        center, affinity = nearest_of(values, n_nearest)
+        np.testing.assert_array_equal(center, expected)
+        np.testing.assert_array_equal(affinity, values[expected])
+
+
+def test_weigh_centers__by_hand():
+    affinity = np.array([1.0, 3.0, 2.0, 9.0], np.float32)
+    weigh_centers(affinity, np.uintp(3), np.float32(np.log(2)), True)
+    np.testing.assert_allclose(affinity, [1 / 7, 4 / 7, 2 / 7, 9.0], rtol=1e-6)
 
 
 def test_euclidean_memberships__equal_twin():

@@ -55,6 +55,17 @@ def test_score__writes_what_the_model_ranks_from_stored_rows(client, stored, mod
             np.testing.assert_array_equal(rows.score, user_scores)
 
 
+def test_score__processes_write_the_same_bytes(client, two_processes, stored, model, tmp_path):
+    model.save(tmp_path / "model")
+    written = []
+    for number, cluster in enumerate((client, two_processes)):
+        score(cluster, tmp_path / "model", stored, tmp_path / f"quals-{number}", k=3)
+        files = sorted((tmp_path / f"quals-{number}").rglob("*.parquet"))
+        written.append({str(file.relative_to(tmp_path / f"quals-{number}")): file.read_bytes() for file in files})
+    assert written[0] == written[1]
+    assert len(written[0]) > 3
+
+
 def test_score__category_top_n_takes_the_best_users(client, stored, model, tmp_path):
     quals = score(client, model, stored, tmp_path / "quals", k=2, policy="category_top_n", n=10).to_pandas()
     everything = [

@@ -2,12 +2,11 @@
 
 import asyncio
 import functools
-import os
-import signal
 
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from lost_worker import lose_a_worker
 
 import ammrank_dask.training.train as training
 from ammrank_dask.features.store import open_features, write_features
@@ -178,20 +177,8 @@ def test_merge_sums__is_the_weighted_sum_and_keeps_the_bits_of_one():
 def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "block_rows": 40, "seed": 3}
     expected = train(client, features, **options)
-    killed = []
-
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
-        Client(cluster, set_as_default=False) as elsewhere,
-    ):
-
-        def kill_in_mid_round(stage, done, total):
-            if stage == "train-e001-r00" and done == 2 and not killed:
-                victim = next(iter(cluster.workers.values()))
-                killed.append(victim.pid)
-                os.kill(victim.pid, signal.SIGKILL)
-
-        model = train(elsewhere, features, scratch=tmp_path, progress=kill_in_mid_round, **options)
+    with lose_a_worker("train-e001-r00", 2) as (elsewhere, progress, killed):
+        model = train(elsewhere, features, scratch=tmp_path, progress=progress, **options)
     assert len(killed) == 1
     np.testing.assert_array_equal(model.weights_, expected.weights_)
     assert model.training_ == expected.training_

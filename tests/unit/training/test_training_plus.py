@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from distributed import Client
+from lost_worker import lose_a_worker
 
 from ammrank_dask.features.store import write_features
 from ammrank_dask.model.amm_rank import AMMRank
@@ -72,12 +73,22 @@ def test_train__one_shard_is_the_plain_loop(client, features, average):
     np.testing.assert_array_equal(found.decision_function(X), plain.decision_function(X))
 
 
-def test_train__shards_give_the_same_bits_on_another_cluster(client, features, tmp_path):
+def test_train__shards_give_the_same_bits_on_another_cluster(client, elsewhere, features, tmp_path):
     one = train(client, features, shards=3, epochs=2, **PLUS)
-    with Client(processes=False, n_workers=1, threads_per_worker=1, dashboard_address=None, memory_limit=0) as other:
-        again = train(other, features, shards=3, epochs=2, scratch=tmp_path, **PLUS)
+    again = train(elsewhere, features, shards=3, epochs=2, scratch=tmp_path, **PLUS)
     assert one.digest() == again.digest()
     assert one.training_ == again.training_
+
+
+@pytest.mark.serial
+def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
+    options = {"shards": 6, "epochs": 3, "seed": 3, **PLUS}
+    expected = train(client, features, **options)
+    with lose_a_worker("train-e001-r00", 2) as (elsewhere, progress, killed):
+        model = train(elsewhere, features, scratch=tmp_path, progress=progress, **options)
+    assert len(killed) == 1
+    assert model.digest() == expected.digest()
+    assert model.training_ == expected.training_
 
 
 def test_train__many_shards_rank_nearly_as_well_as_one(client, features):
