@@ -99,10 +99,11 @@ def close_round(
 def validate_rows(checkpoint: Path, kind: str, rows: Path, learner: Learner) -> tuple[float, int]:
     """Return the sum of the disagreement errors of the validation users of a partition, and their number."""
     X, rankings = PreparedRows(rows, VALIDATION).read()
-    if not len(rankings):
-        return 0.0, 0
     n_categories = learner.model.n_categories
     assert n_categories is not None  # `train` sets it
+    # With one category there is no pair that could be in the wrong order.
+    if not len(rankings) or n_categories < 2:
+        return 0.0, 0
     scorer = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64))
     return disagreement_error(scorer.decision_function(X), rankings) * len(rankings), len(rankings)
 
@@ -110,7 +111,7 @@ def validate_rows(checkpoint: Path, kind: str, rows: Path, learner: Learner) -> 
 def validate_popularity(rows: Path, clicks: np.ndarray) -> tuple[float, int]:
     """Return the same sum and number for a ranking of all users by clicks, (L,)."""
     _, rankings = PreparedRows(rows, VALIDATION).read()
-    if not len(rankings):
+    if not len(rankings) or len(clicks) < 2:
         return 0.0, 0
     scores = np.broadcast_to(clicks.astype(np.float64), (len(rankings), len(clicks)))
     return disagreement_error(np.ascontiguousarray(scores), rankings) * len(rankings), len(rankings)

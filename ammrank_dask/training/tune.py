@@ -115,6 +115,10 @@ def tune(
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to tune on, found none")
     is_plus = model == AMMRankPlus.method
+    if is_plus and regularizations is not None:
+        raise BadInput(f"regularizations must not be given for {model}, it has kappas; leave them out")
+    if not is_plus and (kappas is not None or quick):
+        raise BadInput(f"{'quick' if quick else 'kappas'} must not be given for {model}; leave it out")
     rest: dict[str, Any] = {"epochs": min(epochs, QUICK_EPOCHS) if quick else epochs, "seed": seed, "average": True}
     rest["n_categories"] = len(features.categories)
     plus = {"max_planes": max_planes, "n_clusterings": n_clusterings}

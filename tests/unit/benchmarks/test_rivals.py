@@ -1,16 +1,20 @@
 """The rivals as method files: EASE against scikit-learn's ridge, boosted trees on a world they can learn."""
 
 import itertools
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from click.testing import CliRunner
+from nights import day
 from sklearn.linear_model import Ridge
 
 from ammrank_dask.methods.popularity import Popularity
 from ammrank_dask.methods.registry import load_method, resolve_methods
 from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.workflows.evaluate import command
 from benchmarks import rivals
 
 FOLDER = Path(rivals.__file__).parent
@@ -94,3 +98,24 @@ def test_lightgbm_pooled__learns_from_own_columns(users):
 def test_lightgbm_pooled__refuses_rows_without_own_columns(users):
     with pytest.raises(ValueError, match="own_columns must say which columns are a category's own interest"):
         load("lightgbm_pooled")().fit(*users)
+
+
+@pytest.mark.parametrize("name", ["ease", "lightgbm_per_category", "lightgbm_pooled"])
+def test_evaluate__takes_a_rival_from_its_file(published_world, cluster_file, tmp_path, name):
+    if name != "ease":
+        pytest.importorskip("lightgbm")
+    label = load(name).method
+    done = CliRunner().invoke(
+        command,
+        [
+            str(published_world.path), "--date", str(day(5)), "--variant", "no-adv", "--folds", "2",
+            "--methods", f"popularity,{FOLDER / f'{name}.py'}", "--out", str(tmp_path / "out"),
+            "--cluster", str(cluster_file), "--quiet", "--json",
+        ],
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])["variants"]["no-adv"]
+    assert set(found) == {"popularity", label}
+    assert 0 < found[label]["disagreement"]["mean"] < 0.5
+    assert found[label]["params"]
+    assert label in (tmp_path / "out" / "evaluation.html").read_text()

@@ -1,5 +1,7 @@
 """Sharded training of AMM-rank-plus: the plain loop, the same bits anywhere, resuming, warm starts, refusals."""
 
+import logging
+
 import numpy as np
 import pytest
 from distributed import Client
@@ -11,7 +13,8 @@ from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.own_term import own_columns_of_names
 from ammrank_dask.model.plus_sums import PlusState
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.tasks import silent
 from ammrank_dask.training import train as train_module
 from ammrank_dask.training.plus_start import state_of_model
@@ -185,3 +188,88 @@ def test_train__columns_that_are_no_category_have_no_own_term(client, tmp_path):
     assert model.basis_.own.n_kinds == 0
     named = train(client, stored, shards=1, epochs=2, model="amm-rank-plus", own_columns=[[0, 1, 2]])
     assert named.basis_.own.n_kinds == 1
+
+
+def ids_of_split(split, n):
+    """Return the first n ids of a split."""
+    return np.flatnonzero(split_of(ids_from_values(np.arange(2_000))) == split)[:n]
+
+
+def test_train__one_training_user(client, tmp_path):
+    stored = write_features(
+        tmp_path / "f", [[1.0, 0.0]], ids_of_split(0, 1), ["x", "y"], [[2, 0]], categories=list("abc")
+    )
+    model = train(client, stored, shards=1, epochs=2)
+    np.testing.assert_array_equal(model.predict([[1.0, 0.0]]), [[2, 0, 1]])
+    assert model.training_["validation_error"] is model.training_["popularity_error"] is None
+    with pytest.raises(TooFewUsers, match=r"shards must be at most the number of training users \(1\), got 8"):
+        train(client, stored)
+
+
+def test_train__no_training_user(client, tmp_path):
+    stored = write_features(tmp_path / "f", np.eye(2), ids_of_split(1, 2), ["x", "y"], [[0], [1]])
+    with pytest.raises(TooFewUsers, match="have no training user with a ranking; ingest more days"):
+        train(client, stored)
+
+
+def test_train__all_users_alike_in_shards(client, tmp_path):
+    rankings = np.random.default_rng(4).permutation([[1, -1]] * 180 + [[2, -1]] * 120)
+    X = np.tile([[1.0, 2.0]], (300, 1))
+    stored = write_features(tmp_path / "f", X, np.arange(300), ["x", "y"], rankings, categories=list("abcd"))
+    model = train(client, stored, shards=3, epochs=2, block_rows=16)
+    scores = model.decision_function(X[:1])[0]
+    assert np.isfinite(scores).all()
+    assert np.argsort(-scores)[:2].tolist() == [1, 2]
+
+
+def test_train__a_category_without_clicks_and_users_without_events_in_shards(client, tmp_path, caplog):
+    rng = np.random.default_rng(3)
+    X = rng.random((400, 4)) * (rng.random((400, 4)) < 0.7)
+    X[::5] = 0
+    rankings = np.argsort(-(X[:, :3] + 0.1 * rng.random((400, 3))), axis=1)[:, :2]
+    columns = ["pv:intensity:a", "pv:intensity:b", "pv:intensity:c", "pv:intensity:nobody"]
+    stored = write_features(
+        tmp_path / "f", X, np.arange(400), columns, rankings, categories=["a", "b", "c", "nobody"], n_partitions=2
+    )
+    with caplog.at_level(logging.WARNING):
+        model = train(client, stored, shards=2, epochs=2, block_rows=32)
+    assert "1 of 4 categories have no clicks of training users and rank last: nobody" in caplog.text
+    scores = model.decision_function(np.vstack([np.zeros(4), X[1:60]]))
+    assert np.isfinite(scores).all()
+    assert (scores.argmin(axis=1) == 3).mean() > 0.95
+
+
+def test_train__refuses_a_start_of_another_taxonomy(client, features, tmp_path):
+    rng = np.random.default_rng(1)
+    X = rng.random((60, 21))
+    stored = write_features(
+        tmp_path / "f", X, np.arange(60), COLUMNS, np.argsort(-X[:, :5], axis=1), categories=list("vwxyz")
+    )
+    other = train(client, stored, shards=1, epochs=1)
+    with pytest.raises(BadInput, match="must share categories with the features, found none in common; train without"):
+        train(client, features, start=other, **PLUS)
+
+
+def test_train__one_category_has_no_error_to_measure(client, tmp_path):
+    rankings = np.zeros((80, 1), int)
+    stored = write_features(tmp_path / "f", np.ones((80, 1)), np.arange(80), ["x"], rankings, categories=["only"])
+    model = train(client, stored, shards=1, epochs=1)
+    assert model.training_["validation_error"] is None
+    assert model.predict([[1.0]]).tolist() == [[0]]
+
+
+def test_write_features__refuses_nan(tmp_path):
+    with pytest.raises(BadInput, match="X must be finite, found NaN or infinity"):
+        write_features(tmp_path / "f", [[np.nan]], [1], ["x"], [[0]])
+
+
+def test_train__popularity_error_by_hand(client, tmp_path):
+    # Three of four training users click a, one b; both validation users prefer b over a and c: of the pairs b≻a and b≻c
+    # popularity (a, b, c) has one wrong.
+    ids = np.concatenate([ids_of_split(0, 4), ids_of_split(1, 2)])
+    order = np.argsort(ids)
+    rankings = np.array([[0], [0], [0], [1], [1], [1]])
+    stored = write_features(
+        tmp_path / "f", np.ones((6, 1))[order], ids[order], ["x"], rankings[order], categories=list("abc")
+    )
+    assert train(client, stored, shards=1, epochs=1).training_["popularity_error"] == pytest.approx(0.5)

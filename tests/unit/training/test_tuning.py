@@ -226,3 +226,26 @@ def test_tune__quick_refuses_few_users(client, rows, tmp_path):
     features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings)
     with pytest.raises(TooFewUsers, match=r"^\d\d validation users are fewer than 200$"):
         tune(client, features, quick=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"regularizations": [1.0]}, "regularizations must not be given for amm-rank-plus, it has kappas"),
+        ({"model": "amm-rank", "kappas": [1.0]}, "kappas must not be given for amm-rank; leave it out"),
+        ({"model": "amm-rank", "quick": True}, "quick must not be given for amm-rank; leave it out"),
+    ],
+)
+def test_tune__refuses_values_of_the_other_model(client, rows, tmp_path, options, message):
+    X, rankings = rows
+    features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings)
+    with pytest.raises(BadInput, match=message):
+        tune(client, features, **options)
+
+
+def test_tune__one_category_has_nothing_to_choose_from(client, tmp_path):
+    features = write_features(
+        tmp_path / "f", np.ones((3_000, 1)), np.arange(3_000), ["one"], np.zeros((3_000, 1), int), categories=["a"]
+    )
+    with pytest.raises(TooFewUsers, match="no validation user prefers one category over another"):
+        tune(client, features, quick=True)
