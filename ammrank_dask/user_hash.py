@@ -1,4 +1,4 @@
-"""Place users: in partitions, and in the splits for training, validation and the gate."""
+"""Place users: in partitions, in buckets, and in the splits for training, validation and the gate."""
 
 import numpy as np
 
@@ -7,6 +7,10 @@ from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds
 
 PARTITION_SALT = 0x7061727469746E31
 SPLIT_SALT = 0x73706C6974757331
+BUCKET_SALT = 0x6275636B65747331
+
+N_BUCKETS = 256
+"""Groups of users, apart from partitions, by which the rows of a day are told from others."""
 
 SPLITS = ("train", "validation", "gate")
 _VALIDATION_SHARE, _GATE_SHARE = 0.1, 0.1
@@ -34,6 +38,11 @@ def hash_ids(ids: UserIds, salt: int) -> np.ndarray:
 def partition_of(ids: UserIds, n_partitions: int) -> np.ndarray:
     """Return the partition of every user (int64); it depends on the id and the number of partitions only."""
     return (hash_ids(ids, PARTITION_SALT) % np.uint64(n_partitions)).astype(np.int64)
+
+
+def bucket_of(ids: UserIds) -> np.ndarray:
+    """Return the bucket of every user (int64): fixed for ever, apart from partitions and splits."""
+    return (hash_ids(ids, BUCKET_SALT) % np.uint64(N_BUCKETS)).astype(np.int64)
 
 
 def split_of(ids: UserIds) -> np.ndarray:

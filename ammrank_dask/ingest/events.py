@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -24,21 +24,27 @@ from ammrank_dask.ingest.intake import (
     ingest_tables,
     most_frequent,
 )
-from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, cell_dtype, end_of
+from ammrank_dask.ingest.interest_state import aggregate_events, cell_dtype, end_of
 from ammrank_dask.ingest.routing import number_users
+from ammrank_dask.kernels.interest import digest_events
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, scan_file
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.site.forgotten import ForgetList
+from ammrank_dask.storage.store.atomic import digest_of, write_json
+from ammrank_dask.storage.store.ids import UserIds, empty_ids
 from ammrank_dask.storage.store.registry import DAY, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.user_hash import N_BUCKETS, bucket_of, hash_ids
 
 logger = logging.getLogger(__name__)
 
 ROWS_AT_ONCE = 1 << 25
 """Rows of several days that are in the exchange at a time when history is filled in: bounds the scratch space."""
+
+EVENT_SALT = 0x646179726F777331
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ class DayPlan:
 class DayFacts:
     """What reading found in a day or a block of it: counts only, no user ids.
 
-    `clicks` counts the used clicks by category code, for the shares that reports compare with.
+    `clicks` counts the used clicks by category code, for the shares that reports compare with. `buckets` are
+    a digest of the used events, whatever their order and their files: of each bucket of users the sum of their hashes.
     """
 
     rows: int = 0
@@ -78,6 +85,7 @@ class DayFacts:
     counts: Counter[str] = field(default_factory=Counter)
     clicks: Counter[int] = field(default_factory=Counter)
     values: dict[str, Counter[str]] = field(default_factory=dict)
+    buckets: np.ndarray = field(default_factory=lambda: np.zeros(N_BUCKETS, np.uint64))
 
     def add(self, other: DayFacts) -> None:
         """Add the counts of another block."""
@@ -87,6 +95,7 @@ class DayFacts:
         self.clicks.update(other.clicks)
         for reason, values in other.values.items():
             self.values.setdefault(reason, Counter()).update(values)
+        self.buckets += other.buckets
 
     @property
     def n_bad(self) -> int:
@@ -109,6 +118,7 @@ class DayFacts:
                 reason: most_frequent(values, n_values) for reason, values in sorted(self.values.items())
             },
             "clicks": [list(entry) for entry in sorted(self.clicks.items())],
+            "buckets": "".join(f"{bucket:016x}" for bucket in self.buckets.tolist()),
         }
 
     @classmethod
@@ -116,7 +126,8 @@ class DayFacts:
         """Return the counts that `to_json` wrote."""
         values = {reason: Counter(counts) for reason, counts in content["unknown_values"].items()}
         clicks = Counter({code: count for code, count in content["clicks"]})
-        return cls(content["events"], content["late"], Counter(content["counts"]), clicks, values)
+        buckets = np.frombuffer(bytes.fromhex(content["buckets"]), ">u8").astype(np.uint64)
+        return cls(content["events"], content["late"], Counter(content["counts"]), clicks, values, buckets)
 
 
 def scan_files(
@@ -173,20 +184,22 @@ def _ingest_batch(
     progress: Progress,
 ) -> None:
     # Ignored groups are not part of a day's digest, but of how its blocks were counted.
-    how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS])
-    tables = [
-        LakeTable(
-            DayReader(day.date, day.id_kind, mapping, alpha),
-            day.files,
-            day.run,
-            day.digest,
-            settings.scratch / f"ingest-{day.date}-{day.digest}-{how}",
-            quarantine=f"date={day.date}.parquet",
-            config={"date": str(day.date)},
-            facts={},
+    how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS, N_BUCKETS])
+    tables = []
+    for day in days:
+        folder = settings.scratch / f"ingest-{day.date}-{day.digest}-{how}"
+        tables.append(
+            LakeTable(
+                DayReader(day.date, day.id_kind, mapping, alpha, folder),
+                day.files,
+                day.run,
+                day.digest,
+                folder,
+                quarantine=f"date={day.date}.parquet",
+                config={"date": str(day.date)},
+                facts={},
+            )
         )
-        for day in days
-    ]
     for day, (_, counts) in zip(days, ingest_tables(client, tables, settings, progress=progress), strict=True):
         logger.info("ingested %s: %s", day.date, counts.describe("events"))
 
@@ -204,6 +217,7 @@ class DayReader(TableReader):
     id_kind: str
     mapping: EventMapping
     alpha: float
+    folder: Path
 
     def start(self, content: Mapping[str, Any] | None = None) -> DayFacts:
         """Return counts of nothing, or those whose JSON is given."""
@@ -227,17 +241,25 @@ class DayReader(TableReader):
         return DecodedRows(batch.ids, batch.user, batch.status == KEPT, rows)
 
     def collect(
-        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int
+        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
     ) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return the users and the arrays of the partial."""
-        state = aggregate_slices(
-            slices, id_kind=self.id_kind, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells
-        )
+        """Return the users and the arrays of the partial; leave a digest of its events in the scratch folder."""
+        events = join_slices(slices, self.id_kind, self.mapping.n_cells)
+        counts = DayFacts(buckets=events.digest(forgotten))
+        write_json(self._counts_path(partition), counts.to_json(), durable=False)
+        state = aggregate_events(*events, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells)
         return len(state.user_ids), state.to_arrays()
 
     def describe(self, counts: DayFacts) -> str:
         """Say how many events cannot be used, and why."""
         return counts.describe(f"events of {self.date}")
+
+    def part_counts(self, n_partitions: int) -> list[Path]:
+        """Return the files with the digest of each partition's events."""
+        return [self._counts_path(partition) for partition in range(n_partitions)]
+
+    def _counts_path(self, partition: int) -> Path:
+        return self.folder / f"part-{partition:05d}.json"
 
 
 def _count_rows(counts: DayFacts, batch: EventBatch, table: pa.Table, mapping: EventMapping) -> None:
@@ -259,13 +281,31 @@ def _count_rows(counts: DayFacts, batch: EventBatch, table: pa.Table, mapping: E
             counter.update({str(entry["values"]): entry["counts"] for entry in values})
 
 
-def aggregate_slices(
-    slices: Sequence[Mapping[str, np.ndarray]], *, id_kind: str, end: int, alpha: float, n_cells: int
-) -> InterestState:
-    """Return the interest state of the rows of one partition."""
+class PartitionEvents(NamedTuple):
+    """The used events of one partition: its users, ascending, and of every event user, cell and time."""
+
+    user_ids: UserIds
+    user: np.ndarray
+    cell: np.ndarray
+    time: np.ndarray
+
+    def digest(self, forgotten: ForgetList | None) -> np.ndarray:
+        """Return what tells these events from others, whatever their order: the sums of their hashes by bucket.
+
+        Users who are to be forgotten do not count, so that it is the same when they are gone from the lake.
+        """
+        ids, sums = self.user_ids, np.zeros(N_BUCKETS, np.uint64)
+        left_out = np.zeros(len(ids), bool) if forgotten is None else forgotten.is_on(ids)
+        with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
+            digest_events(self.user, self.cell, self.time, hash_ids(ids, EVENT_SALT), bucket_of(ids), left_out, sums)
+        return sums
+
+
+def join_slices(slices: Sequence[Mapping[str, np.ndarray]], id_kind: str, n_cells: int) -> PartitionEvents:
+    """Return the events of one partition from its slices, in their order."""
     if not sum(len(part["user"]) for part in slices):
-        return InterestState.empty(id_kind, n_cells)
+        nothing = np.empty(0, np.int64)
+        return PartitionEvents(empty_ids(id_kind), nothing, np.empty(0, cell_dtype(n_cells)), nothing)
     cell = np.concatenate([part["cell"] for part in slices])
     time = np.concatenate([part["time"] for part in slices])
-    ids, user = number_users(slices, id_kind)
-    return aggregate_events(ids, user, cell, time, end=end, alpha=alpha, n_cells=n_cells)
+    return PartitionEvents(*number_users(slices, id_kind), cell, time)

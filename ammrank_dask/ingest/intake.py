@@ -19,7 +19,7 @@ from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
-from ammrank_dask.storage.site.forgotten import leave_out_forgotten, load_forgotten
+from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.store.ids import UserIds
@@ -87,9 +87,12 @@ class TableReader(ABC):
 
     @abstractmethod
     def collect(
-        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int
+        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
     ) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return the users of one partition and its arrays, from the slices in file order."""
+        """Return the users of one partition and its arrays, from the slices in file order.
+
+        Users who are to be forgotten may be among them: they are left out of the arrays afterwards.
+        """
 
     @abstractmethod
     def describe(self, counts: Any) -> str:
@@ -209,9 +212,10 @@ def collect_partition(
     with measure("read"):
         parts = read_slices(slices, partition, n_partitions)
     with measure("kernel"):
-        n_users, arrays = reader.collect(parts, partition)
+        listed = load_forgotten(forgotten)
+        n_users, arrays = reader.collect(parts, partition, listed)
     with measure("write"):
-        arrays = leave_out_forgotten(reader.schema, arrays, load_forgotten(forgotten))
+        arrays = leave_out_forgotten(reader.schema, arrays, listed)
         write_part(run, partition, reader.schema, arrays)
     return n_users
 

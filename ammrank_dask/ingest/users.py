@@ -27,6 +27,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts
 from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, decode_people
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, write_quarantine
+from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.atomic import write_json
 from ammrank_dask.storage.store.ids import empty_ids
 from ammrank_dask.storage.store.registry import USERS, PartSchema
@@ -150,7 +151,7 @@ class UserReader(TableReader):
         return DecodedRows(people.ids, people.user, people.has_id, columns)
 
     def collect(
-        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int
+        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
     ) -> tuple[int, Mapping[str, np.ndarray]]:
         """Return the users and the arrays of the part."""
         if sum(len(part["user"]) for part in slices):

@@ -59,7 +59,8 @@ def aggregate_cells(
 ):  # fmt: skip
     """Write the cells of every user, Σ α^(end−t) and max t, and return how many there are.
 
-    Events of one cell are added in row order, so the sum does not depend on how the log was cut.
+    Events of one cell are added in the order of their times, so the sum does not depend on how the log was cut, or
+    on the order of its rows.
 
     Parameters
     ----------
@@ -85,6 +86,7 @@ def aggregate_cells(
     begin = 0
     for u in range(n_users):
         n_touched = 0
+        sort_by_time(by_user_cell[begin : starts[u]], by_user_time[begin : starts[u]])
         for j in range(begin, starts[u]):
             c = by_user_cell[j]
             t = by_user_time[j]
@@ -109,6 +111,37 @@ def aggregate_cells(
             n_cells += 1
     out_indptr[n_users] = n_cells
     return n_cells
+
+
+@kernel
+def sort_by_time(cell, time):
+    """Sort the events of one user by time, in place; most logs have them so, and most users have a handful."""
+    if len(time) <= 32:
+        for i in range(1, len(time)):
+            c, t = cell[i], time[i]
+            j = i - 1
+            while j >= 0 and time[j] > t:
+                cell[j + 1], time[j + 1] = cell[j], time[j]
+                j -= 1
+            cell[j + 1], time[j + 1] = c, t
+        return
+    for i in range(1, len(time)):
+        if time[i] < time[i - 1]:
+            order = np.argsort(time)
+            cell[:], time[:] = cell[order], time[order]
+            return
+
+
+@kernel
+def digest_events(user, cell, time, user_hash, bucket, is_left_out, out_sums):
+    """Add a hash of every event to the sum (uint64) of its user's bucket: the same for any order of the events.
+
+    Events of users with `is_left_out` do not count.
+    """
+    for i in range(len(user)):
+        u = user[i]
+        if not is_left_out[u]:
+            out_sums[bucket[u]] += mix(mix(user_hash[u] ^ np.uint64(cell[i])) ^ np.uint64(time[i]))
 
 
 @kernel

@@ -42,6 +42,9 @@ class Lake(Section):
     date_key: str = Field("date", description="day folders are named KEY=YYYY-MM-DD")
     missing_days: Literal["refuse", "bridge"] = Field("refuse", description="a day without files: refuse or bridge")
     duplicates: Literal["refuse", "keep"] = Field("refuse", description="a file that is there twice: refuse or keep")
+    past: Literal["refuse", "keep"] = Field(
+        "refuse", description="other rows in a day before the label window: refuse, or keep the day as it was folded"
+    )
 
 
 class Columns(Section):

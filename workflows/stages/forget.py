@@ -9,11 +9,14 @@ from typing import Any
 from ammrank_dask.forget import forget_in_runs, scan_runs
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.site.day_rows import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
 from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
+from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.user_hash import bucket_of
 from ammrank_dask.workflows.stages.work_area import remove_work
 
 
@@ -28,6 +31,7 @@ def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = s
         raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
     ids = read_user_list(users, open_run(site.path / head.runs["head"]).manifest["config"]["id_kind"])
     add_forgotten(site.path, ids)
+    _blank_day_rows(site, ids)
     _remove_leftovers(site)
     runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
     removed = forget_in_runs(client, site.path, runs, tables, progress=progress)
@@ -45,6 +49,13 @@ def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = s
         "not changed": "trained models, which hold no user; the lake, which is yours; and systems that took them from "
         "the qualifications, whose next delta does not name them: remove them there too",
     }
+
+
+def _blank_day_rows(site: Site, ids: UserIds) -> None:
+    """Mark what the digests of days can no longer tell: nobody can take the users out of them."""
+    buckets = set(bucket_of(ids).tolist())
+    rows = read_day_rows(site.path)
+    write_day_rows(site.path, {day: of_day.without(buckets) for day, of_day in rows.items()})
 
 
 def _remove_leftovers(site: Site) -> None:

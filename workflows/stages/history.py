@@ -45,6 +45,10 @@ class HistorySettings:
     bridges_missing_days: bool
     rebuild_command: str
 
+    def lag_date(self, date: dt.date) -> dt.date:
+        """Return the last day before the label window of a night."""
+        return date - dt.timedelta(self.label_days)
+
 
 @dataclass(frozen=True)
 class StatePlan:
@@ -101,20 +105,30 @@ class IngestPlan:
 
 
 def plan_ingest(
-    files: DayFiles, states: Sequence[Run], settings: HistorySettings, date: dt.date, *, with_lag: bool = True
+    inputs: Mapping[dt.date, str],
+    states: Sequence[Run],
+    settings: HistorySettings,
+    date: dt.date,
+    *,
+    with_lag: bool = True,
 ) -> IngestPlan:
-    """Plan how the states at a date and at its lag come out of the files of a lake and the states that are kept.
+    """Plan how the states at a date and at its lag come out of the days of a lake and the states that are kept.
 
     Raises BadInput when the lake lacks a day, when a day came that is older than the state, and when a day changed
     that is in every state.
+
+    Parameters
+    ----------
+    inputs
+        Digest of each day in the lake.
     """
-    history = write_history(files, states, settings, date)
-    lag_date = date - dt.timedelta(settings.label_days)
+    history = write_history(inputs, states, settings, date)
+    lag_date = settings.lag_date(date)
     lag_history = [(day, digest) for day, digest in history if day <= lag_date] if with_lag else []
     head = StatePlan(history, *find_base(states, history))
     lag = StatePlan(lag_history, *find_base(states, lag_history)) if lag_history else None
     if head.base is None:
-        _refuse_changed_past(states, history, settings)
+        _refuse_changed_past(states, history, settings, lag_date)
     days = {*head.new_days, *(lag.new_days if lag is not None else ())}
     if with_lag:
         days |= {day for day, _ in history if day > lag_date}
@@ -133,28 +147,38 @@ def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run
     return fitting
 
 
+def folded_days(states: Sequence[Run]) -> dict[dt.date, str | None]:
+    """Return the days that the longest state has, with their digests; None for those that were bridged."""
+    histories = [history_of(run) for run in states]
+    return dict(max(histories, key=len, default=[]))
+
+
+def digest_days(files: DayFiles, settings: HistorySettings) -> dict[dt.date, str]:
+    """Return the digest of each day's files, for these settings."""
+    settings_digest = digest_of(dict(settings.state))
+    return {day: day_digest(settings_digest, of_day) for day, of_day in files.items()}
+
+
 def write_history(
-    files: DayFiles, states: Sequence[Run], settings: HistorySettings, date: dt.date
+    inputs: Mapping[dt.date, str], states: Sequence[Run], settings: HistorySettings, date: dt.date
 ) -> list[tuple[dt.date, str | None]]:
     """Return every day from the first one of state or lake up to `date` with the digest of its input."""
-    longest = max(states, key=lambda run: len(run.manifest["inputs"]), default=None)
-    remembered = dict(history_of(longest)) if longest is not None else {}
-    days = [*remembered, *files]
+    remembered = folded_days(states)
+    days = [*remembered, *inputs]
     if not days or min(days) > date:
         raise BadInput(f"the lake has no parquet files up to {date}; check lake.events and --date")
     first = min(remembered, default=min(days))
-    if min(files, default=first) < first:
+    if min(inputs, default=first) < first:
         raise BadInput(
-            f"the events of {min(files)} came after the state was begun with {first};"
+            f"the events of {min(inputs)} came after the state was begun with {first};"
             f" rebuild with {settings.rebuild_command}"
         )
-    settings_digest = digest_of(dict(settings.state))
     history: list[tuple[dt.date, str | None]] = []
     missing = []
     for day in (first + n * ONE_DAY for n in range((date - first).days + 1)):
         # A day that the lake has dropped since stands in the state; one that came late is new input.
-        if day in files:
-            history.append((day, day_digest(settings_digest, files[day])))
+        if day in inputs:
+            history.append((day, inputs[day]))
         else:
             history.append((day, remembered.get(day)))
             if day not in remembered:
@@ -188,14 +212,15 @@ def find_lost_days(
     return lost
 
 
-def _refuse_changed_past(states: Sequence[Run], history: History, settings: HistorySettings) -> None:
+def _refuse_changed_past(states: Sequence[Run], history: History, settings: HistorySettings, lag_date: dt.date) -> None:
     now = dict(history)
     for run in states:
         changed = [day for day, digest in history_of(run) if day in now and now[day] != digest]
         if changed:
+            may_stay = ", or set lake.past: keep to leave such days as they were folded"
             raise BadInput(
                 f"the events of {changed[0]} changed after they were folded into every state that is kept;"
-                f" rebuild with {settings.rebuild_command}"
+                f" rebuild with {settings.rebuild_command}{may_stay if changed[-1] <= lag_date else ''}"
             )
 
 

@@ -18,6 +18,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.store.atomic import digest_of, read_json
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
@@ -30,11 +31,15 @@ from ammrank_dask.workflows.session.settings import (
     site_taxonomy,
     state_settings,
 )
+from ammrank_dask.workflows.stages.changed_days import ChangedDays, days_to_compare, judge_days
 from ammrank_dask.workflows.stages.history import (
+    DayFiles,
     HistorySettings,
     IngestPlan,
+    digest_days,
     find_lost_days,
     fitting_states,
+    folded_days,
     plan_ingest,
 )
 
@@ -52,6 +57,7 @@ class Ingested:
     lag: Run | None
     users: Run | None
     id_kind: str
+    changed: ChangedDays
 
     @property
     def roles(self) -> dict[str, Path]:
@@ -60,10 +66,18 @@ class Ingested:
         return {role: run.path for role, run in runs.items() if run is not None}
 
     @property
-    def bridged(self) -> dict[str, str]:
-        """The days without events, as a fact to tell; empty when there is none."""
-        days = [str(day) for day, digest in self.history if digest is None]
-        return {"bridged days": ", ".join(days)} if days else {}
+    def special_days(self) -> dict[str, list[str]]:
+        """The days that are not simply the lake's, by what they are."""
+        return {
+            "bridged days": [str(day) for day, digest in self.history if digest is None],
+            "changed days kept as folded": [str(day) for day in self.changed.kept],
+            "corrected days": [str(day) for day in self.changed.corrected],
+        }
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """The special days as facts to tell; empty when there is none."""
+        return {name: ", ".join(days) for name, days in self.special_days.items() if days}
 
 
 def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False, with_lag: bool = True) -> Ingested:
@@ -86,13 +100,15 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
     states = fitting_states(kept, settings)
     files = _scan_lake(night, mapping)
-    plan = plan_ingest(files, states, settings, night.date, with_lag=with_lag)
-    days = _ingest_days(night, mapping, settings, files, plan)
+    changed = _compare_days(night, mapping, settings, files, states)
+    inputs = {**digest_days(files, settings), **changed.as_folded}
+    plan = plan_ingest(inputs, states, settings, night.date, with_lag=with_lag)
+    days = _ingest_days(night, mapping, settings, files, plan, changed)
     id_kind = _id_kind(days.values(), states, settings)
     head, lag = _fold(night, mapping, settings, plan, days, id_kind)
     users = _ingest_people(night)
     history = list(plan.head.history)
-    ingested = Ingested(night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind)
+    ingested = Ingested(night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed)
     _refuse_mixed_ids(ingested)
     return ingested
 
@@ -153,12 +169,36 @@ def _scan(
     return scanned
 
 
+def _compare_days(
+    night: Night, mapping: EventMapping, settings: HistorySettings, files: DayFiles, states: Sequence[Run]
+) -> ChangedDays:
+    """Read the days whose files are not those that were folded, and decide what becomes of them."""
+    inputs, folded = digest_days(files, settings), folded_days(states)
+    rows = read_day_rows(night.site.path)
+    plans = [
+        DayPlan(day, tuple(files[day]), night.site.day_run(day, inputs[day]), inputs[day])
+        for day in days_to_compare(inputs, folded, rows)
+    ]
+    intake = _ingest_settings(night, settings.state)
+    runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
+    read = {plan.date: _buckets_of(run) for plan, run in zip(plans, runs, strict=True)}
+    keep_until = settings.lag_date(night.date) if night.config.lake.past == "keep" else None
+    return judge_days(inputs, folded, rows, read, keep_until=keep_until)
+
+
+def _buckets_of(day: Run) -> str:
+    """Return what tells the rows of a day from others; nothing for a day of an earlier version, or without rows."""
+    buckets: str = day.manifest["facts"].get("buckets", "")
+    return buckets
+
+
 def _ingest_days(
     night: Night,
     mapping: EventMapping,
     settings: HistorySettings,
-    files: Mapping[dt.date, Sequence[FileFacts]],
+    files: DayFiles,
     plan: IngestPlan,
+    changed: ChangedDays,
 ) -> dict[dt.date, Run | None]:
     """Return the partials of the planned days, None for a day that is bridged; make those that are not there."""
     day_plans = []
@@ -168,14 +208,23 @@ def _ingest_days(
         run = night.site.day_run(day, digest)
         if day not in files and not is_finished(run):
             raise BadInput(f"the events of {day} are needed again and no longer in the lake; put them back")
+        if day in changed.kept and not is_finished(run):
+            raise BadInput(
+                f"the events of {day} changed and are needed again as they were folded; put the files of then back,"
+                f" or rebuild with {settings.rebuild_command}"
+            )
         day_plans.append(DayPlan(day, tuple(files.get(day, ())), run, digest))
     if night.config.lake.duplicates == "refuse":
         _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
     intake = _ingest_settings(night, settings.state)
     ingest_days(night.client, day_plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     days: dict[dt.date, Run | None] = {day: None for day in plan.days}
+    rows = {day: of_day for day, of_day in changed.rows.items() if day in files}
     for day_plan in day_plans:
-        days[day_plan.date] = open_run(day_plan.run, DAY.kind)
+        run = days[day_plan.date] = open_run(day_plan.run, DAY.kind)
+        if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:
+            rows[day_plan.date] = DayRows((day_plan.digest,), _buckets_of(run))
+    write_day_rows(night.site.path, rows)
     return days
 
 
@@ -290,4 +339,4 @@ def describe_ingested(ingested: Ingested) -> dict[str, Any]:
         "cells": ingested.head.nnz,
         "state": str(ingested.head.path),
     }
-    return {**facts, **ingested.bridged}
+    return {**facts, **ingested.notes}

@@ -41,7 +41,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
         with record.stage("features"):
             features = score_features(night, ingested)
         roles = {**ingested.roles, "features": features.path}
-        facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **ingested.bridged}
+        facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **ingested.notes}
 
         model = None if rebuild else find_published_model(site, date)
         if model is None:

@@ -91,6 +91,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         realised=[_look_back(night, ingested, nights) for nights in REALISED_NIGHTS],
         groups=groups,
     )
+    summary["special_days"] = ingested.special_days
     summary["events_of_label_window"] = facts["events_of_label_window"]
     summary["source"] = _source(night.config, qualifications)
     verdict = find_verdict(night.site, night.date, qualifications.manifest["inputs"]["model"])

@@ -16,15 +16,16 @@ from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF, S
 
 from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
 from ammrank_dask.features.from_pandas import interest_features
-from ammrank_dask.ingest.events import aggregate_slices
+from ammrank_dask.ingest.events import EVENT_SALT, PartitionEvents, join_slices
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, cell_dtype, end_of, fold_days
 from ammrank_dask.ingest.routing import number_integer_ids, slice_by_partition
 from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
+from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.exchange import read_slices, write_slices
 from ammrank_dask.storage.store.ids import ids_from_values, union, union_of_many
-from ammrank_dask.user_hash import hash_ids, partition_of, split_of
+from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, hash_ids, partition_of, split_of
 
 ALPHA = 0.9
 ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kathmandu")
@@ -68,8 +69,11 @@ def fold_log(days, folder: Path, *, level, n_partitions, cuts, zone, kind):
             write_slices(paths[-1], n_partitions, sections)
         partials.append(
             [
-                aggregate_slices(
-                    read_slices(paths, p, n_partitions), id_kind=kind, end=end, alpha=ALPHA, n_cells=mapping.n_cells
+                aggregate_events(
+                    *join_slices(read_slices(paths, p, n_partitions), kind, mapping.n_cells),
+                    end=end,
+                    alpha=ALPHA,
+                    n_cells=mapping.n_cells,
                 )
                 for p in range(n_partitions)
             ]
@@ -122,6 +126,48 @@ def test_interest__does_not_depend_on_the_cut(tmp_path, data):
     whole, _ = fold_log(days, tmp_path, level=2, n_partitions=2, cuts=[], zone="UTC", kind="int64")
     pieces, _ = fold_log(days, tmp_path, level=2, n_partitions=2, cuts=cuts, zone="UTC", kind="int64")
     assert pieces == whole  # bit for bit
+
+
+@FAST
+@given(data=st.data(), n_events=st.integers(1, 90))
+def test_aggregate_events__does_not_depend_on_the_order_of_rows(data, n_events):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**32)))
+    user, cell = rng.integers(0, 2, n_events), rng.integers(0, 3, n_events).astype(np.uint16)
+    time = end_of(FIRST_DAY) - rng.integers(0, 86_400_000_000, n_events)
+    order = data.draw(st.permutations(range(n_events)))
+    states = [
+        aggregate_events(
+            ids_from_values([1, 2]), user[rows], cell[rows], time[rows], end=end_of(FIRST_DAY), alpha=ALPHA, n_cells=3
+        ).to_arrays()
+        for rows in (np.arange(n_events), np.array(order))
+    ]
+    for name, array in states[0].items():
+        assert array.tobytes() == states[1][name].tobytes()
+
+
+def plain_buckets(events):
+    """Return the digest of (user, cell, time) events as it is defined, in Python's numbers."""
+    sums = [0] * N_BUCKETS
+    for who, cell, time in events:
+        hashed = reference.splitmix64(reference.splitmix64(reference.hash_id(who, EVENT_SALT) ^ cell) ^ time)
+        sums[reference.hash_id(who, BUCKET_SALT) % N_BUCKETS] += hashed
+    return [total % 2**64 for total in sums]
+
+
+def test_digest__is_the_sum_of_hashes_by_bucket_of_users():
+    events = [(7, 2, 1_000), (7, 2, 1_000), (9, 0, 5)]
+    joined = PartitionEvents(
+        ids_from_values([7, 9]), np.array([1, 0, 0]), np.array([0, 2, 2], np.uint16), np.array([5, 1_000, 1_000])
+    )
+    assert joined.digest(None).tolist() == plain_buckets(events)
+
+
+def test_digest__a_forgotten_user_does_not_count():
+    ids = ids_from_values([7, 9])
+    listed = ForgetList(b"k" * 32, frozenset())
+    listed = ForgetList(listed.key, frozenset(listed.hash_texts(pa.array(["7"]))))
+    joined = PartitionEvents(ids, np.array([0, 1]), np.array([2, 0], np.uint16), np.array([1_000, 5]))
+    assert joined.digest(listed).tolist() == plain_buckets([(9, 0, 5)])
 
 
 @FAST

@@ -14,7 +14,13 @@ from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.settings import state_settings
-from ammrank_dask.workflows.stages.history import HistorySettings, find_lost_days, fitting_states, plan_ingest
+from ammrank_dask.workflows.stages.history import (
+    HistorySettings,
+    digest_days,
+    find_lost_days,
+    fitting_states,
+    plan_ingest,
+)
 
 FIRST = dt.date(2026, 3, 1)
 STATE = {"alpha": 0.97, "partitions": 2}
@@ -36,7 +42,7 @@ def file_of(number, content="a"):
 
 
 def lake(*numbers, changed=()):
-    return {day(n): (file_of(n, "b" if n in changed else "a"),) for n in numbers}
+    return digest_days({day(n): (file_of(n, "b" if n in changed else "a"),) for n in numbers}, SETTINGS)
 
 
 def digest_of_day(number, content="a"):
@@ -121,7 +127,8 @@ def test_plan_ingest__a_day_changed_after_lag_makes_head_again_from_lag():
 
 def test_plan_ingest__a_day_changed_before_lag_needs_a_rebuild():
     with pytest.raises(
-        BadInput, match=f"events of {day(2)} changed after they were folded .* kept; rebuild with {REBUILD}"
+        BadInput,
+        match=f"events of {day(2)} changed after they were folded .*; rebuild with {REBUILD}, or set lake.past: keep",
     ):
         plan_ingest(lake(*range(8), changed=[2]), [state(*range(4)), state(*range(7))], SETTINGS, day(7))
 
@@ -168,10 +175,10 @@ def test_plan_ingest__a_day_before_the_state_was_begun_needs_a_rebuild():
         plan_ingest(lake(*range(8)), [state(*range(1, 7))], SETTINGS, day(7))
 
 
-@pytest.mark.parametrize("files", [{}, lake(5)])
-def test_plan_ingest__a_lake_without_files_up_to_the_date(files):
+@pytest.mark.parametrize("inputs", [{}, lake(5)])
+def test_plan_ingest__a_lake_without_files_up_to_the_date(inputs):
     with pytest.raises(BadInput, match=f"the lake has no parquet files up to {day(3)}; check lake.events and --date"):
-        plan_ingest(files, [], SETTINGS, day(3))
+        plan_ingest(inputs, [], SETTINGS, day(3))
 
 
 def test_fitting_states__leaves_out_those_of_other_settings():

@@ -1,0 +1,86 @@
+"""Remember what the rows of every day were, so that a day whose files changed is known again by its rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.store.atomic import read_json, write_json
+
+DAY_ROWS_NAME = "rows.json"
+_HEX_OF_BUCKET = 16
+
+
+@dataclass(frozen=True)
+class DayRows:
+    """The rows of a day by bucket of users, and the digests of the files that have held them.
+
+    Parameters
+    ----------
+    digests
+        Digests of the day's input. The first one is what states know; the others had the same rows.
+    buckets
+        What tells the rows of each bucket from others: 16 hexadecimal digits a bucket.
+    blank
+        Buckets of which nothing is known any more: users of theirs were forgotten.
+    """
+
+    digests: tuple[str, ...]
+    buckets: str
+    blank: tuple[int, ...] = ()
+
+    def has_rows(self, buckets: str) -> bool:
+        """Tell whether rows are those of this day; False when there is no bucket left to tell it by.
+
+        Examples
+        --------
+        >>> day = DayRows(("a",), f"{7:016x}{8:016x}", blank=(1,))
+        >>> day.has_rows(f"{7:016x}{9:016x}"), day.has_rows(f"{6:016x}{8:016x}")
+        (True, False)
+        """
+        mine, others = _cut(self.buckets), _cut(buckets)
+        told = [number for number in range(len(mine)) if number not in set(self.blank)]
+        return len(mine) == len(others) and bool(told) and all(mine[number] == others[number] for number in told)
+
+    def with_input(self, digest: str, buckets: str) -> DayRows:
+        """Return the day with one more input that has its rows, known anew in all buckets."""
+        return DayRows((*self.digests, digest), buckets)
+
+    def without(self, buckets: Iterable[int]) -> DayRows:
+        """Return the day with nothing known of some buckets."""
+        return replace(self, blank=tuple(sorted({*self.blank, *buckets})))
+
+
+def read_day_rows(site: Path) -> dict[dt.date, DayRows]:
+    """Return what is known of the days of a site; nothing when there is no list, or it cannot be read.
+
+    Without it no result changes: days whose files changed count as changed.
+    """
+    try:
+        content = read_json(_path(site))
+        return {
+            dt.date.fromisoformat(day): DayRows(tuple(entry["digests"]), entry["buckets"], tuple(entry["blank"]))
+            for day, entry in content["days"].items()
+        }
+    except (FileNotFoundError, DamagedStore, LookupError, TypeError, ValueError, AttributeError):
+        return {}
+
+
+def write_day_rows(site: Path, days: Mapping[dt.date, DayRows]) -> None:
+    """Remember the days of a site."""
+    listed = {
+        str(day): {"digests": rows.digests, "buckets": rows.buckets, "blank": rows.blank}
+        for day, rows in sorted(days.items())
+    }
+    write_json(_path(site), {"days": listed})
+
+
+def _cut(buckets: str) -> list[str]:
+    return [buckets[start : start + _HEX_OF_BUCKET] for start in range(0, len(buckets), _HEX_OF_BUCKET)]
+
+
+def _path(site: Path) -> Path:
+    return site / "days" / DAY_ROWS_NAME
