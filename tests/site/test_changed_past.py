@@ -108,7 +108,7 @@ def test_nightly__a_corrected_old_day_is_refused_or_kept_as_folded(client, world
     assert Site(world / "site").current().date == date_of(LAST - 1)
     facts = run(client, world, past="keep")
     assert facts["changed days kept as folded"] == str(date_of(OLD))
-    page = (Site(world / "site").report_folder(date_of(LAST)) / "index.html").read_text()
+    page = (Site(world / "site").report_folder(date_of(LAST)) / "report.html").read_text()
     assert f"Changed days kept as folded: {date_of(OLD)}." in page
     assert bytes_of(world) == untouched
 
