@@ -224,7 +224,8 @@ def _ingest_days(
         run = days[day_plan.date] = open_run(day_plan.run, DAY.kind)
         if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:
             rows[day_plan.date] = DayRows((day_plan.digest,), _buckets_of(run))
-    write_day_rows(night.site.path, rows)
+    if rows != read_day_rows(night.site.path):
+        write_day_rows(night.site.path, rows)
     return days
 
 
