@@ -149,8 +149,8 @@ def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run
 
 def folded_days(states: Sequence[Run]) -> dict[dt.date, str | None]:
     """Return the days that the longest state has, with their digests; None for those that were bridged."""
-    histories = [history_of(run) for run in states]
-    return dict(max(histories, key=len, default=[]))
+    longest: list[tuple[dt.date, str | None]] = max(map(history_of, states), key=len, default=[])
+    return dict(longest)
 
 
 def digest_days(files: DayFiles, settings: HistorySettings) -> dict[dt.date, str]:

@@ -221,9 +221,9 @@ def _ingest_days(
     days: dict[dt.date, Run | None] = {day: None for day in plan.days}
     rows = {day: of_day for day, of_day in changed.rows.items() if day in files}
     for day_plan in day_plans:
-        run = days[day_plan.date] = open_run(day_plan.run, DAY.kind)
+        partial = days[day_plan.date] = open_run(day_plan.run, DAY.kind)
         if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:
-            rows[day_plan.date] = DayRows((day_plan.digest,), _buckets_of(run))
+            rows[day_plan.date] = DayRows((day_plan.digest,), _buckets_of(partial))
     if rows != read_day_rows(night.site.path):
         write_day_rows(night.site.path, rows)
     return days
