@@ -9,7 +9,7 @@ from urllib.parse import quote
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
@@ -423,18 +423,14 @@ def test_write_qualifications__shows_the_exposure_of_the_policy_in_force(client,
 
 
 @pytest.mark.parametrize("policy", WITHOUT_CHANCES)
-def test_score__same_bytes_on_any_number_of_workers(tmp_path, policy):
+def test_score__same_bytes_on_any_number_of_workers(client, three_workers, tmp_path, policy):
     rng = np.random.default_rng(1)
     model = make_model(rng, whole=True)
     features = make_features(tmp_path / "f", rng, whole=True, n_partitions=5)
     digests = set()
-    for n_workers in (1, 2, 3):
-        with (
-            LocalCluster(n_workers=n_workers, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
-            quals = score(client, model, features, tmp_path / str(n_workers), k=2, policy=policy)
-            digests.add(digest_tree(quals.path, ["."]))
+    for n_workers, workers in ((1, client), (3, three_workers)):
+        quals = score(workers, model, features, tmp_path / str(n_workers), k=2, policy=policy)
+        digests.add(digest_tree(quals.path, ["."]))
     assert len(digests) == 1
     assert open_qualifications(tmp_path / "1").run.digest == quals.run.digest
 

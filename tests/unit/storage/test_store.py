@@ -508,7 +508,7 @@ def test_exclusive__gives_up_on_another_run(tmp_path):
         Site(tmp_path).exclusive(),
     ):
         pass
-    assert time.monotonic() - begin < 20
+    assert time.monotonic() - begin < 120
 
 
 def test_is_held__who_may_not_look_is_told_no(tmp_path):

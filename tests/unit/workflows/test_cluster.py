@@ -68,7 +68,7 @@ def place(client, tmp_path_factory):
 
 
 def test_check_workers__a_sound_cluster_leaves_nothing_behind(client, tmp_path):
-    check_workers(client, tmp_path, timeout=30)
+    check_workers(client, tmp_path, timeout=120)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -109,7 +109,7 @@ def outside_cluster(folder, *extra, protocol="tcp", workers=({},)):
                   "--host", "127.0.0.1", *common, **options)
         )  # fmt: skip
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while not file.is_file():
             assert time.monotonic() < end
             time.sleep(0.1)
@@ -118,7 +118,7 @@ def outside_cluster(folder, *extra, protocol="tcp", workers=({},)):
         for process in processes:
             process.terminate()
         for process in processes:
-            process.wait(timeout=30)
+            process.wait(timeout=120)
 
 
 def test_check_workers__a_worker_that_cannot_write(client, tmp_path):
@@ -131,7 +131,7 @@ def test_check_workers__a_worker_that_cannot_write(client, tmp_path):
     with pytest.raises(
         BadInput, match=r"cannot read and write in /.*x \(OSError: File name too long\); the site must be"
     ):
-        check_workers(client, site, timeout=30)
+        check_workers(client, site, timeout=120)
     assert list(site.iterdir()) == []
 
 

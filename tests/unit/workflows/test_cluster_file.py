@@ -40,7 +40,7 @@ def test_open_cluster__the_embedded_scheduler_takes_its_own_client_only(tmp_path
         with pytest.raises(OSError, match=r"Timed out trying to connect|TCP \(closed\)"):
             Client(address.replace("tls", "tcp"), timeout=1, set_as_default=False)
         with pytest.raises(OSError, match="TLS certificate does not match"):
-            Client(address, security=Security.temporary(), timeout=1, set_as_default=False)
+            Client(address, security=Security.temporary(), timeout=60, set_as_default=False)
 
 
 def test_open_cluster__threads_talk_through_memory(tmp_path):
