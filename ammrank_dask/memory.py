@@ -17,6 +17,8 @@ BYTES_PER_SLOT = 60
 """A category that a user qualifies for, by user and by category, while both tables are written."""
 BYTES_PER_SCORE = 4
 BYTES_PER_WEIGHT = 4
+BYTES_PER_OWN_COLUMN = 16
+"""Kind and category of a column of amm-rank-plus."""
 CELLS_PER_EVENT = 0.75
 """Distinct cells an event of a short history makes; over months it falls to a third."""
 
@@ -32,11 +34,23 @@ class PartitionSize:
 
 @dataclass(frozen=True)
 class ModelSize:
-    """The most that a model can grow to: categories, planes of all of them, and weights of a plane."""
+    """The most that a model can grow to: categories, planes of all of them, weights of a plane, and its clusterings.
+
+    `centers` are those of all clusterings, of `columns` values each; weights of a plane count columns, centres and the
+    constant.
+    """
 
     categories: int
     planes: int
     weights: int
+    centers: int = 0
+    columns: int = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the model as it is scored: planes, centres with their constant, and whose own a column is."""
+        center_values = self.centers * (self.columns + 1)
+        return BYTES_PER_WEIGHT * (self.planes * self.weights + center_values) + BYTES_PER_OWN_COLUMN * self.columns
 
 
 def estimate_memory(
@@ -59,7 +73,7 @@ def estimate_memory(
     """
     fold = BYTES_PER_CELL * size.cells + BYTES_PER_USER * size.users
     collect = BYTES_PER_EVENT * size.events
-    score = BYTES_PER_SLOT * k * size.users + BYTES_PER_WEIGHT * model.planes * model.weights
+    score = BYTES_PER_SLOT * k * size.users + model.n_bytes
     if keeps_all_scores:
         score += BYTES_PER_SCORE * model.categories * size.users
     return PROCESS_BYTES + threads * max(fold, collect, score)

@@ -3,13 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-import numpy as np
-
-from ammrank_dask.kernels.memberships import Centers
-from ammrank_dask.kernels.scoring import Panels
-from ammrank_dask.kernels.scoring_plus import OwnPieces, PlusPanels
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.storage.errors import BadInput
@@ -19,8 +14,6 @@ RankModel: TypeAlias = AMMRank | AMMRankPlus
 """A model that nights train and score with."""
 
 MODELS: dict[str, type[RankModel]] = {AMMRank.method: AMMRank, AMMRankPlus.method: AMMRankPlus}
-
-_PARTS: dict[str, Any] = {"planes": Panels, "own": OwnPieces, "centers": Centers}
 
 
 def make_model(kind: str, **parameters: Any) -> RankModel:
@@ -36,39 +29,3 @@ def load_model(path: str | Path) -> RankModel:
     if method not in MODELS:
         raise BadInput(f"model at {path} must be of {' or '.join(MODELS)}, got {method}")
     return MODELS[method].load(path)
-
-
-def panel_arrays(panels: Panels | PlusPanels) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Return the arrays and the plain values from which `panels_from` makes the same again."""
-    arrays, values = _flatten(panels, "")
-    return arrays, {**values, "is_plus": isinstance(panels, PlusPanels)}
-
-
-def panels_from(arrays: dict[str, np.ndarray], values: dict[str, Any]) -> Panels | PlusPanels:
-    """Return the panels of which `panel_arrays` gave the parts."""
-    kind = PlusPanels if values["is_plus"] else Panels
-    panels: Panels | PlusPanels = _restore(kind, "", {**arrays, **values})
-    return panels
-
-
-def _flatten(parts: NamedTuple, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    arrays: dict[str, np.ndarray] = {}
-    values: dict[str, Any] = {}
-    for name, value in parts._asdict().items():
-        if isinstance(value, np.ndarray):
-            arrays[prefix + name] = value
-        elif name in _PARTS:
-            more_arrays, more_values = _flatten(value, f"{prefix}{name}-")
-            arrays, values = arrays | more_arrays, values | more_values
-        else:
-            values[prefix + name] = value
-    return arrays, values
-
-
-def _restore(kind: Any, prefix: str, contents: dict[str, Any]) -> Any:
-    return kind(
-        **{
-            name: _restore(_PARTS[name], f"{prefix}{name}-", contents) if name in _PARTS else contents[prefix + name]
-            for name in kind._fields
-        }
-    )

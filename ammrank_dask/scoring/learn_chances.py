@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from distributed import Client
@@ -13,13 +13,15 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.saved import RankModel
 from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, hash_ids, split_of
+
+if TYPE_CHECKING:  # workers import this module and need no estimators
+    from ammrank_dask.model.saved import RankModel
 
 STAGE = "chances"
 CHANCE_SALT = 0x6368616E63657331

@@ -13,7 +13,8 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.store import Features
-from ammrank_dask.model.saved import RankModel, load_model, panel_arrays
+from ammrank_dask.model.saved import RankModel, load_model
+from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications

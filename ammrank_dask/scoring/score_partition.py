@@ -14,7 +14,7 @@ from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.kernels.selection import sort_by_category
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.saved import panels_from
+from ammrank_dask.model.saved_panels import panels_from
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.scoring.barred_cells import count_allowed, take_barred
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch

@@ -9,6 +9,9 @@ from typing import Any
 
 from ammrank_dask.features.store import interest_columns
 from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.memberships import count_centers
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import count_file_rows, list_days, list_files
@@ -28,7 +31,8 @@ def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categ
     limited = [(worker["memory_limit"], worker["nthreads"]) for worker in workers if worker["memory_limit"]]
     if not limited:
         return
-    size, model = largest_partition(site, config, date, n_categories), largest_model(config, n_categories)
+    size = largest_partition(site, config, date, n_categories)
+    model = largest_model(config, n_categories, n_users=size.users * config.partitions)
     wanted = ScoreSettings(policy=config.score.policy, also=tuple(config.report.policies)).wanted
     keeps_all = any(policy.needs_all_scores for policy in wanted)
     for limit, threads in sorted(set(limited)):
@@ -46,15 +50,20 @@ def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categ
         )
 
 
-def largest_model(config: Config, n_categories: int) -> ModelSize:
-    """Return the size of a model whose categories all have as many planes as the config lets them."""
+def largest_model(config: Config, n_categories: int, *, n_users: int) -> ModelSize:
+    """Return the size of a model that all users train, and whose categories have as many planes as the config lets."""
     columns = interest_columns(
         config.features.groups,
         [""] * n_categories,
         recency=config.features.recency == "decay",
         demographics=config.lake.users is not None,
     )
-    return ModelSize(n_categories, n_categories * config.train.max_planes, len(columns.names) + 1)
+    n_planes, n_columns = n_categories * config.train.max_planes, len(columns.names)
+    if config.train.model == AMMRank.method:
+        return ModelSize(n_categories, n_planes, n_columns + 1)
+    n_clusterings = config.train.clusterings
+    n_centers = (AMMRankPlus.n_clusterings if n_clusterings is None else n_clusterings) * count_centers(n_users)
+    return ModelSize(n_categories, n_planes, n_columns + n_centers + 1, n_centers, n_columns)
 
 
 def largest_partition(site: Site, config: Config, date: dt.date, n_categories: int) -> PartitionSize:

@@ -18,16 +18,18 @@ import scipy.sparse as sp
 from certificates import write_certificates
 from distributed import Client, LocalCluster
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.store import interest_columns, write_features
 from ammrank_dask.memory import PROCESS_BYTES, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.scoring.score import write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.checks import PrivateFiles, _compare_versions, check_workers, package_versions
-from ammrank_dask.workflows.cluster.memory_check import check_memory, largest_partition
+from ammrank_dask.workflows.cluster.memory_check import check_memory, largest_model, largest_partition
 from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.night import Night
@@ -216,6 +218,44 @@ def test_estimate_memory__scores_of_all_categories_and_the_model():
     assert estimate_memory(size, model, k=10) == PROCESS_BYTES + chosen + planes
     found = estimate_memory(size, model, k=10, keeps_all_scores=True, threads=2)
     assert found == PROCESS_BYTES + 2 * (chosen + planes + everything)
+
+
+def test_estimate_memory__clusterings_and_own_columns():
+    model = ModelSize(categories=300, planes=1_500, weights=3_000 + 2_400 + 1, centers=2_400, columns=3_000)
+    planes, centers, own = 4 * 1_500 * 5_401, 4 * 2_400 * 3_001, 16 * 3_000
+    assert estimate_memory(PartitionSize(0, 0, 0), model, k=10) == PROCESS_BYTES + planes + centers + own
+
+
+def test_model_size__is_what_the_scored_arrays_take():
+    rng = np.random.default_rng(0)
+    n_categories, n_columns = 40, 400
+    X = sp.random(900, n_columns, 0.2, format="csr", dtype=np.float32, rng=rng)
+    own = np.arange(n_columns).reshape(-1, n_categories)
+    model = AMMRankPlus(n_categories=n_categories, own_columns=own, max_planes=1, epochs=1, n_clusterings=2)
+    model.fit(X, rng.permuted(np.tile(np.arange(n_categories), (900, 1)), axis=1)[:, :5])
+    arrays, _ = panel_arrays(model.panels())
+    expected = sum(array.nbytes for array in arrays.values())
+    size = ModelSize(n_categories, 40, n_columns + 90 + 1, 90, n_columns)  # 900 rows: 45 centres a clustering
+    assert expected == pytest.approx(size.n_bytes, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("train", "centers"),
+    [({}, 3 * 800), ({"clusterings": 1}, 800), ({"clusterings": 0}, 0), ({"model": "amm-rank"}, None)],
+)
+def test_largest_model__counts_clusterings(train, centers):
+    config = check_config({**CONFIG, "train": {**train, "max_planes": 2}}, "test")
+    size = largest_model(config, 50, n_users=100_000)
+    n_columns = len(interest_columns(config.features.groups, [""] * 50, recency=True, demographics=True).names)
+    plus = centers is not None
+    assert size == ModelSize(50, 100, n_columns + 1 + (centers or 0), centers or 0, n_columns if plus else 0)
+
+
+def test_score_partition__workers_load_no_estimators():
+    stages = ("features.build", "scoring.learn_chances", "scoring.score_partition", "scoring.score_passes")
+    imports = ", ".join(f"ammrank_dask.{stage}" for stage in stages)
+    command = [sys.executable, "-c", f"import sys, {imports}; sys.exit('sklearn' in sys.modules)"]
+    assert subprocess.run(command, check=False).returncode == 0
 
 
 def peak_of_scoring(folder, n_users, n_categories, also):
