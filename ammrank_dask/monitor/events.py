@@ -101,6 +101,8 @@ class LiveExposure:
         Clicks by category code that the exposure is compared with, None without any.
     starved_below
         A category is starved below this share of its share of clicks; None for the usual one.
+    excluded
+        Categories that nobody may hold: they are not starved.
     """
 
     def __init__(
@@ -111,6 +113,7 @@ class LiveExposure:
         users_total: int | None = None,
         clicks: Sequence[int] | None = None,
         starved_below: float | None = None,
+        excluded: Iterable[str] = (),
     ) -> None:
         self.client = client
         self.facts = {
@@ -118,6 +121,7 @@ class LiveExposure:
             "users_total": users_total,
             "clicks": clicks,
             "starved_below": starved_below,
+            "excluded": sorted(excluded),
         }
         self.users = 0
         self.counts = [0] * len(categories)
@@ -134,6 +138,19 @@ class LiveExposure:
         """Publish the counts so far, if there are any; call it after the last part."""
         if self.users:
             publish(self.client, "exposure", users=self.users, counts=self.counts, **self.facts)
+
+
+class LivePrices:
+    """Publish the prices of categories and the duality gap while they are shared out."""
+
+    def __init__(self, client: Client, categories: Sequence[str]) -> None:
+        self.client = client
+        self.categories = list(categories)
+
+    def show(self, prices: Iterable[float], gap: float | None, n_passes: int) -> None:
+        """Publish prices by category code, the gap as a share of the expected clicks (None before it is known)."""
+        listed = [float(price) for price in prices]
+        publish(self.client, "prices", categories=self.categories, prices=listed, gap=gap, passes=n_passes)
 
 
 class Throttle:

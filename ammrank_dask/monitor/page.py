@@ -94,6 +94,14 @@ def head_html(facts: dict[str, Any]) -> str:
     if exposure is not None:
         n_starved = exposure["starved_categories"]
         cells.append(_cell("starved categories", f"{n_starved:,}", bad=n_starved > 0))
+    prices = facts.get("prices")
+    if prices is not None:
+        cells.append(_cell("duality gap", "–" if prices["gap"] is None else f"{prices['gap']:.3%}"))
+        cells += [
+            _cell(f"{what}: {label_of(prices[what]['category'])}", f"{prices[what]['price']:+.4f}")
+            for what in ("dearest", "cheapest")
+            if prices[what] is not None
+        ]
     cells.append(_cell("failed tasks", f"{facts['tasks_failed']:,}", bad=facts["tasks_failed"] > 0))
     if facts["workers_lost"]:
         cells.append(_cell("lost workers", f"{facts['workers_lost']:,}", bad=True))

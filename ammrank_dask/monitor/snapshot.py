@@ -6,7 +6,7 @@ import heapq
 import math
 from typing import Any
 
-from ammrank_dask.monitor.exposure import exposure_facts
+from ammrank_dask.monitor.exposure import exposure_facts, price_facts
 from ammrank_dask.monitor.progress_counts import Stage
 from ammrank_dask.monitor.state import FORMAT, MAX_SLOW, SLOW_FACTOR, SLOW_SECONDS, NightState
 
@@ -26,8 +26,8 @@ def take_snapshot(state: NightState, now: float) -> dict[str, Any]:
     Returns
     -------
     dict
-        `night`, `stages`, `training`, `planes`, `workers`, `slow`, `failures`, `exposure`, `history` and counters;
-        numbers that are not known are None.
+        `night`, `stages`, `training`, `planes`, `workers`, `slow`, `failures`, `exposure`, `prices`, `history` and
+        counters; numbers that are not known are None.
     """
     usual = _usual_seconds(state)
     stages = [_stage(stage, usual.get(stage.name), state, now) for stage in state.stages.values()]
@@ -54,6 +54,7 @@ def take_snapshot(state: NightState, now: float) -> dict[str, Any]:
         "slow": _slow(state, now),
         "failures": list(state.failures)[::-1],
         "exposure": None if state.exposure is None else exposure_facts(state.exposure),
+        "prices": None if state.prices is None else price_facts(state.prices),
         "history": list(state.nights),
         "tasks_done": state.tasks_done,
         "tasks_failed": state.tasks_failed,

@@ -50,6 +50,7 @@ class NightState:
             "units": self._units,
             "train": self._train,
             "exposure": self._exposure,
+            "prices": self._prices,
         }.get(str(event.get("kind")))
         if handler is not None:
             handler(event, now)
@@ -74,6 +75,7 @@ class NightState:
         self.stages = OrderedDict((name, Stage(name)) for name in event.get("stages", [])[:MAX_STAGES])
         self.open_stage: str | None = None
         self.exposure: dict[str, Any] | None = None
+        self.prices: dict[str, Any] | None = None
         self.in_hand: dict[Key, tuple[float, str]] = {}
         self.paces: OrderedDict[tuple[str, str], WorkerPace] = OrderedDict()
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
@@ -147,6 +149,9 @@ class NightState:
 
     def _exposure(self, event: dict[str, Any], now: float) -> None:
         self.exposure = {name: value for name, value in event.items() if name not in ("kind", "client")}
+
+    def _prices(self, event: dict[str, Any], now: float) -> None:
+        self.prices = {name: event.get(name) for name in ("categories", "prices", "gap", "passes")}
 
     def _find_stage(self, name: str) -> Stage:
         if name not in self.stages:

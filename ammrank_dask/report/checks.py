@@ -6,6 +6,7 @@ from typing import Any
 from ammrank_dask.report.thresholds import Thresholds
 
 OK, WARN = "ok", "warn"
+STANDARD_ERRORS = 3.0
 
 
 def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict[str, Any]]:
@@ -43,6 +44,17 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
         for night in summary["realised"]
         if night["measures"] is not None
     ]
+    outcome = summary.get("outcome")
+    if outcome is not None:
+        clicked = max(1, outcome["clicked"])
+        off = abs(outcome["expected"] - outcome["clicked"]) / clicked
+        # A few clicks more or less than expected are no news.
+        limit = max(thresholds.chance_error, STANDARD_ERRORS * outcome["error"] / clicked)
+        what = f"clicks against the chances of {outcome['nights']} nights ago"
+        checks.append({
+            "name": "chance_error", "what": what, "value": off, "limit": limit, "worse": "above",
+            "status": WARN if off > limit else OK,
+        })  # fmt: skip
     return [check for check in checks if check["value"] is not None]
 
 

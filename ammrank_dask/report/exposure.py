@@ -38,7 +38,12 @@ def exposure_table(exposure: np.ndarray, categories: Sequence[str], clicks: np.n
 
 
 def measure_policy(
-    counts: PolicyCounts, clicks: np.ndarray, k: int, thresholds: Thresholds, n: int | None = None
+    counts: PolicyCounts,
+    clicks: np.ndarray,
+    k: int,
+    thresholds: Thresholds,
+    n: int | None = None,
+    may_hold: np.ndarray | None = None,
 ) -> dict[str, Any]:
     """Return the measures of one policy, with the meanings of the design.
 
@@ -52,6 +57,8 @@ def measure_policy(
         Categories a user is meant to get.
     n
         Users a category takes, under a policy that has such a limit.
+    may_hold
+        (L,) users who may hold the category; one that nobody may hold is not starved.
     """
     held = counts.exposure.sum(axis=1)
     n_held = np.arange(len(counts.categories_per_user))
@@ -60,10 +67,11 @@ def measure_policy(
         "n": n,
         "starved_users": int(counts.categories_per_user[0]),
         "overexposed_users": int(counts.categories_per_user[n_held > thresholds.overexposed_factor * k].sum()),
-        "starved_categories": int(starved(held, clicks, thresholds.starved_ratio).sum()),
+        "starved_categories": int(starved(held, clicks, thresholds.starved_ratio, may_hold).sum()),
         "gini": gini(held),
         "rank_weighted_gini": gini(counts.exposure @ rank_weights(k)) if has_ranks(counts, k) else None,
         "entropy": entropy(held),
+        "expected_clicks": counts.expected,
         "coverage": float((held > 0).mean()) if len(held) else 0.0,
         "lorenz": lorenz(held).tolist(),
         "categories_per_user": counts.categories_per_user.tolist(),

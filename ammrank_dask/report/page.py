@@ -11,6 +11,7 @@ import jinja2
 import pandas as pd
 
 from ammrank_dask.report import charts
+from ammrank_dask.report.chance_chart import reliability_chart
 from ammrank_dask.report.svg import breakable, percent
 from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY
 from ammrank_dask.storage.store.atomic import json_text
@@ -73,11 +74,13 @@ def page_environment(folder: Path) -> jinja2.Environment:
 
 def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = None) -> str:
     """Return the page: everything inline, every name from the data escaped."""
-    return (
-        page_environment(Path(__file__).parent)
-        .get_template(_TEMPLATE)
-        .render(summary=summary, about=about or {"links": {}, "facts": {}}, charts=charts, **_view(summary))
-    )
+    shown = {
+        "summary": summary,
+        "about": about or {"links": {}, "facts": {}},
+        "charts": charts,
+        "reliability_chart": reliability_chart,
+    }
+    return page_environment(Path(__file__).parent).get_template(_TEMPLATE).render(**shown, **_view(summary))
 
 
 def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +122,7 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_SHORT = {"user_top_k": "new rule", "category_top_n": "old rule"}
+_SHORT = {"user_top_k": "new rule", "category_top_n": "old rule", "balanced": "balanced"}
 
 
 def _short(name: str, is_in_force: bool) -> str:
@@ -131,6 +134,8 @@ def _label(name: str, measured: Mapping[str, Any], k: int) -> str:
     """Return a policy in words."""
     if name == "user_top_k":
         return f"new rule: each user's best {k}"
+    if name == "balanced":
+        return f"balanced: each user's {k}, every category between its floor and its cap"
     if name == "category_top_n":
         n = measured["n"]
         return (

@@ -58,6 +58,10 @@ def summarise(
     cold_users: int,
     k: int,
     n_of: Mapping[str, int] | None = None,
+    may_hold: np.ndarray | None = None,
+    balanced: Mapping[str, Any] | None = None,
+    chances: Mapping[str, Any] | None = None,
+    outcome: Mapping[str, Any] | None = None,
     thresholds: Thresholds = Thresholds(),  # noqa: B008
     before: tuple[str, PolicyCounts | None] | None = None,
     drift: Mapping[str, Any] | None = None,
@@ -84,6 +88,15 @@ def summarise(
         Categories a user is meant to get.
     n_of
         Users a category takes, of the policies that have such a limit.
+    may_hold
+        (L,) users who may hold the category; None for all.
+    balanced
+        What the plan of `balanced` came to, if that is one of `policies`: `gap`, `prices`, `floor`, `cap`.
+    chances
+        What chances were learnt from and how they came true for the gate users; None without any.
+    outcome
+        What the chances of one label window ago came to: `date`, `nights`, `slots`, `expected`, `clicked`, `error`;
+        None when that is not known.
     before
         Date and counts of the night that `drift` compares with, over the same categories; no counts when another
         policy was in force, of which the exposure cannot be compared.
@@ -96,7 +109,7 @@ def summarise(
     """
     clicks = np.asarray(clicks)
     chosen = policies[policy]
-    rows = category_rows(policies, chosen, clicks, categories, k, thresholds)
+    rows = category_rows(policies, chosen, clicks, categories, k, thresholds, may_hold)
     limits = n_of or {}
     summary: dict[str, Any] = {
         "date": date,
@@ -105,14 +118,21 @@ def summarise(
         "k": int(k),
         "policy": policy,
         "policies": {
-            name: measure_policy(found, clicks, k, thresholds, limits.get(name)) for name, found in policies.items()
+            name: measure_policy(found, clicks, k, thresholds, limits.get(name), may_hold)
+            for name, found in policies.items()
         },
         "categories": rows,
         "drift": None,
         "realised": [dict(night) for night in realised],
         "groups": [dict(group) for group in groups],
         "thresholds": vars(thresholds).copy(),
+        "chances": None if chances is None else dict(chances),
+        "outcome": None if outcome is None else dict(outcome),
     }
+    if balanced is not None:
+        summary["policies"]["balanced"] |= {name: balanced[name] for name in ("bound", "gap", "swaps", "passes")}
+        for code, row in enumerate(rows):
+            row |= {"price": balanced["prices"][code], "floor": balanced["floor"][code], "cap": balanced["cap"][code]}
     if before is not None and drift is not None:
         date_before, counts = before
         summary["drift"] = {**drift, "date": date_before, "psi": None}
@@ -133,6 +153,7 @@ def category_rows(
     categories: Sequence[str],
     k: int,
     thresholds: Thresholds,
+    may_hold: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
     """Return what is known of each category, in the order of their codes."""
     table = exposure_table(chosen.exposure, categories, clicks)
@@ -140,7 +161,7 @@ def category_rows(
     rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in table[columns].to_numpy().tolist()]
     held = {name: counts.exposure.sum(axis=1) for name, counts in policies.items()}
     shares = {name: share_of(found) for name, found in held.items()}
-    is_starved = {name: starved(found, clicks, thresholds.starved_ratio) for name, found in held.items()}
+    is_starved = {name: starved(found, clicks, thresholds.starved_ratio, may_hold) for name, found in held.items()}
     for code, row in enumerate(rows):
         row["ratio"] = None if np.isnan(row["ratio"]) else row["ratio"]
         row["clicks"] = int(clicks[code])
@@ -170,5 +191,8 @@ def exposure_of(summary: Mapping[str, Any]) -> pd.DataFrame:
     for name in summary["policies"]:
         frame[f"{name}_exposure"] = [row["policies"][name]["exposure"] for row in rows]
         frame[f"{name}_starved"] = [int(row["policies"][name]["starved"]) for row in rows]
+    if "balanced" in summary["policies"]:
+        for name in ("price", "floor", "cap"):
+            frame[name] = [row[name] for row in rows]
     frame["psi"] = [row["psi"] for row in rows]
     return frame.astype({"ratio": float, "psi": float})

@@ -18,11 +18,21 @@ class Thresholds:
     jaccard: float = 0.5
     score_shift: float = 0.5
     psi: float = 0.25
+    chance_error: float = 0.2
 
 
-def starved(held: np.ndarray, clicks: np.ndarray, ratio: float) -> np.ndarray:
-    """Tell of each category whether its exposure share is below `ratio` of its click share, or nobody holds it."""
-    return (held == 0) | (share_of(held) < ratio * share_of(np.asarray(clicks)))
+def starved(held: np.ndarray, clicks: np.ndarray, ratio: float, may_hold: np.ndarray | None = None) -> np.ndarray:
+    """Tell of each category whether its exposure share is below `ratio` of its click share, or nobody holds it.
+
+    A category that nobody may hold (`may_hold`, as counts or bool, is 0) is not starved.
+
+    Examples
+    --------
+    >>> starved(np.array([0, 0, 5]), np.array([5, 5, 5]), 0.25, np.array([9, 0, 9])).tolist()
+    [True, False, False]
+    """
+    is_starved = (held == 0) | (share_of(held) < ratio * share_of(np.asarray(clicks)))
+    return is_starved if may_hold is None else is_starved & (np.asarray(may_hold) > 0)
 
 
 def share_of(counts: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.kernels.balanced import COST_BINS
+from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.scoring.chance_table import ChanceTable
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
 from ammrank_dask.scoring.prices import TEMPERATURES, PriceSearch, SmoothSums, descend, earnings, find_prices, sum_block
@@ -93,6 +94,7 @@ def balance(
     tie_order: np.ndarray,
     *,
     start: np.ndarray | None = None,
+    live: LivePrices | None = None,
     progress: Progress = silent,
 ) -> BalancedPlan:
     """Return the assignment of the largest sum of chances between floors and caps.
@@ -107,13 +109,20 @@ def balance(
         (L,) category codes, the one to prefer among equal values of a user first.
     start
         (L,) prices to start from, as those of the night before.
+    live
+        Told of prices and of the duality gap as they are found.
     """
     passes = _Passes(client, table, k, np.asarray(tie_order, np.int32), len(bounds.floor), progress)
     search, temperature = run_tasks(client, STAGE, price_sample, [(table, bounds, k, start)], progress=progress)[0]
+    if live is not None:
+        live.show(search.prices, None, passes.n_passes)
     search = descend(
         passes.smooth, bounds.floor, bounds.cap, search, temperature, max_steps=_MAX_PASSES, tolerance=_PASS_TOLERANCE
     )
     counted = passes.count(search.prices)
+    if live is not None:
+        bound = counted.value + earnings(search.prices, bounds.floor, bounds.cap)
+        live.show(search.prices, (bound - counted.chance) / max(counted.chance, 1e-300), passes.n_passes)
     if not is_possible(counted, bounds, search.prices):
         raise BadInput(_impossible(bounds.n_outside(counted.n_users)))
     for wider in _WIDER:
@@ -135,6 +144,8 @@ def balance(
         table, bounds, k, search.prices, swaps, counted.chance + repaired.gained, bound, bound_prices, repaired.n_users,
         repaired.n_swaps, passes.n_passes,
     )  # fmt: skip
+    if live is not None:
+        live.show(plan.bound_prices, plan.gap, plan.n_passes)
     logger.info("balanced %d slots, %d swaps, duality gap %.2g", bounds.slots, plan.n_swaps, plan.gap)
     return plan
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, suggest
 
 FLOOR, CAP = 0.25, 4.0
-"""Multiples of the click share: at this floor no category is starved as reports count it."""
+"""Multiples of the click share: at this floor no category is starved as reports count it. The cap is the usual one."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def exposure_bounds(
     slots: int,
     *,
     floor: float = FLOOR,
-    cap: float = CAP,
+    cap: float | None = None,
     floors: Mapping[str, float] | None = None,
     caps: Mapping[str, float] | None = None,
 ) -> ExposureBounds:
@@ -57,21 +57,18 @@ def exposure_bounds(
         Categories handed out in all.
     floor, cap
         Multiples of the click share: `floor` × click share × slots users at least, `cap` × that at most, and nowhere
-        more than may hold the category.
+        more than may hold the category. Without `cap` it is 4, doubled as often as it takes to have room for all slots.
     floors, caps
         By name of the category, instead: a whole number of users, or a share of all slots below 1.
     """
     clicks = np.asarray(clicks, np.float64)
     share = clicks / max(1.0, clicks.sum())
-    if floor < 0 or cap < floor:
-        raise BadInput(f"floor must be at least 0 and at most cap, got floor {floor:g} and cap {cap:g}")
+    check_bounds(categories, floor=floor, cap=cap, floors=floors, caps=caps)
     fewest = _floors_by_share(floor, share, eligible, slots)
-    most = np.clip(np.floor(cap * share * slots + 1e-9).astype(np.int64), fewest, eligible)
+    most = _caps_by_share(cap, share, fewest, eligible, slots, floor)
     codes = {name: code for code, name in enumerate(categories)}
     for what, named, bound in (("floors", floors, fewest), ("caps", caps, most)):
         for name, number in (named or {}).items():
-            if name not in codes:
-                raise BadInput(f"{what}: there is no ranked category {name!r}")
             bound[codes[name]] = _n_users_of(what, name, number, slots)
     for name in floors or {}:
         if name not in (caps or {}):  # a floor by name lifts a cap that was not set by name
@@ -81,6 +78,44 @@ def exposure_bounds(
             fewest[codes[name]] = min(fewest[codes[name]], most[codes[name]])
     _refuse_impossible(categories, fewest, most, eligible, slots)
     return ExposureBounds(fewest, np.minimum(most, eligible), slots)
+
+
+def check_bounds(
+    categories: Sequence[str],
+    *,
+    floor: float,
+    cap: float | None,
+    floors: Mapping[str, float] | None = None,
+    caps: Mapping[str, float] | None = None,
+) -> None:
+    """Refuse what no number of users could make sense of; parameters are those of `exposure_bounds`."""
+    if floor < 0 or (cap is not None and cap < floor):
+        limit = "" if cap is None else f" and cap {cap:g}"
+        raise BadInput(f"floor must be at least 0 and at most cap, got floor {floor:g}{limit}")
+    for what, named in (("floors", floors), ("caps", caps)):
+        for name, number in (named or {}).items():
+            if name not in categories:
+                meant = suggest(name, categories, show=repr, limit=5)
+                raise BadInput(f"{what}: there is no ranked category {name!r}; {meant}")
+            _n_users_of(what, name, number, 1)
+    for name in set(floors or {}) & set(caps or {}):
+        low, high = (floors or {})[name], (caps or {})[name]
+        if (low < 1) == (high < 1) and low > high:
+            raise BadInput(_crossed(name, low, high))
+
+
+def _caps_by_share(
+    cap: float | None, share: np.ndarray, fewest: np.ndarray, eligible: np.ndarray, slots: int, floor: float
+) -> np.ndarray:
+    """Return the users at which each category has `cap` times its click share, (L,) int64."""
+    multiple = max(CAP, floor) if cap is None else cap
+    while True:
+        most = np.clip(np.floor(multiple * share * slots + 1e-9).astype(np.int64), fewest, eligible)
+        if cap is not None or most.sum() >= slots or (most[share > 0] == eligible[share > 0]).all():
+            break
+        multiple *= 2
+    # What nobody clicked has no share to multiply: it fills what is left over.
+    return eligible.copy() if cap is None and most.sum() < slots else most
 
 
 def _floors_by_share(floor: float, share: np.ndarray, eligible: np.ndarray, slots: int) -> np.ndarray:
@@ -110,6 +145,10 @@ def _n_users_of(what: str, name: str, number: float, slots: int) -> int:
     return int(number)
 
 
+def _crossed(name: str, floor: float, cap: float) -> str:
+    return f"the floor of {name!r} is {floor:g} users, above its cap of {cap:g}; lower the floor or raise the cap"
+
+
 def _refuse_impossible(
     categories: Sequence[str], floor: np.ndarray, cap: np.ndarray, eligible: np.ndarray, slots: int
 ) -> None:
@@ -119,10 +158,7 @@ def _refuse_impossible(
             f"the floor of {categories[code]!r} is {floor[code]} users and only {eligible[code]} may hold it; lower it"
         )
     for code in np.flatnonzero(floor > cap)[:1]:
-        raise BadInput(
-            f"the floor of {categories[code]!r} is {floor[code]} users, above its cap of {cap[code]}; "
-            "lower the floor or raise the cap"
-        )
+        raise BadInput(_crossed(categories[code], floor[code], cap[code]))
     if floor.sum() > slots:
         raise BadInput(
             f"the floors sum to {floor.sum()} users and there are {slots} slots for all; lower floor or raise k"

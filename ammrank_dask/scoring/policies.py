@@ -16,6 +16,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.kernels.selection import assign_above
+from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.chance_table import ChanceTable
@@ -86,12 +87,16 @@ class ScoredUsers:
 
 @dataclass(frozen=True)
 class ChancePlan:
-    """What a policy that needs chances plans with: chances of all users, bounds, k, and prices to start from."""
+    """What a policy that needs chances plans with: chances of all users, bounds, k, and prices to start from.
+
+    `live` tells the dashboard of prices.
+    """
 
     table: ChanceTable
     bounds: ExposureBounds
     k: int
     start: np.ndarray | None = None
+    live: LivePrices | None = None
 
 
 @dataclass(frozen=True)
@@ -221,7 +226,7 @@ class Balanced(Policy):
         assert request.chances is not None
         return balance(
             request.client, request.chances.table, request.chances.bounds, request.chances.k, request.tie_order,
-            start=request.chances.start, progress=request.progress,
+            start=request.chances.start, live=request.chances.live, progress=request.progress,
         )  # fmt: skip
 
     def facts(self, plan: BalancedPlan) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
-from ammrank_dask.scoring.exposure_bounds import CAP, FLOOR
+from ammrank_dask.scoring.exposure_bounds import FLOOR
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.scoring.score_partition import MODEL, ScoreJob
 from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
@@ -48,7 +48,7 @@ def score(
     exclude_by_group: Mapping[str, Iterable[str]] | None = None,
     chances: Chances | None = None,
     floor: float = FLOOR,
-    cap: float = CAP,
+    cap: float | None = None,
     floors: Mapping[str, float] | None = None,
     caps: Mapping[str, float] | None = None,
     previous: Qualifications | None = None,
@@ -88,7 +88,8 @@ def score(
     chances
         What a score is worth (`learn_chances`): adds the column `chance`. `balanced` and `min_chance` need it.
     floor, cap
-        The fewest and the most users of a category under `balanced`, as multiples of its share of clicks.
+        The fewest and the most users of a category under `balanced`, as multiples of its share of clicks. Without
+        `cap`, 4 or as much as it takes to have room for everybody's k.
     floors, caps
         The same by name: a whole number of users, or a share of all slots below 1.
     previous
@@ -153,6 +154,8 @@ def write_qualifications(
     settings.check(features.categories)
     check_match(model, features, variant)
     check_chances(chances, settings, features)
+    counted = model.popularity_.tolist() if clicks is None else clicks
+    refuse_early(settings, features, np.array(counted))
     make_folders(run, features.categories)
     # A file reaches every worker more cheaply than an argument, and survives the death of one.
     panels = model.panels()
@@ -160,11 +163,12 @@ def write_qualifications(
     job = ScoreJob(
         run, features.path, settings, variant,
         None if previous is None else PreviousQualifications.of(previous.run), features.n_partitions, chances,
-        last_prices(previous, features.categories), tuple(model.popularity_.tolist() if clicks is None else clicks),
+        last_prices(previous, features.categories), tuple(counted),
     )  # fmt: skip
     live = LiveExposure(
-        client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below
-    )
+        client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below,
+        excluded=settings.exclude,
+    )  # fmt: skip
     counts = ScorePasses(client, job, live, progress).run(features, panels.tie_order)
     seconds = time.perf_counter() - started
     logger.info("scored %d users, %d of them cold, %.1f s", counts.n_users, counts.cold_users, seconds)
@@ -212,6 +216,19 @@ def last_prices(previous: Qualifications | None, categories: Sequence[str]) -> n
         return None
     by_name = dict(zip(previous.run.manifest["config"]["categories"], facts["prices"], strict=True))
     return np.array([by_name.get(category, 0.0) for category in categories])
+
+
+def refuse_early(settings: ScoreSettings, features: Features, clicks: np.ndarray) -> None:
+    """Refuse floors and caps that cannot be kept, before any user is scored, when scores decide nothing about that.
+
+    Where they do (limits by score, chance or group), it takes the pass over all users to tell.
+    """
+    is_known = settings.min_score is None and settings.min_chance is None and not settings.exclude_by_group
+    if is_known and any(policy.needs_chances for policy in settings.wanted):
+        eligible = np.full(len(features.categories), features.n_users, np.int64)
+        eligible[[features.categories.index(name) for name in settings.exclude]] = 0
+        slots = features.n_users * min(settings.k, int((eligible > 0).sum()))
+        settings.bounds(features.categories, clicks, eligible, slots)
 
 
 def check_chances(chances: Chances | None, settings: ScoreSettings, features: Features) -> None:

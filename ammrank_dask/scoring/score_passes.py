@@ -10,8 +10,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.store import Features
-from ammrank_dask.monitor.events import LiveExposure
-from ammrank_dask.scoring.exposure_bounds import exposure_bounds
+from ammrank_dask.monitor.events import LiveExposure, LivePrices
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, score_partition
 from ammrank_dask.storage.store.qualifications import written_facts
@@ -80,11 +79,10 @@ class ScorePasses:
         """Return what a policy that needs chances plans with."""
         settings = self.job.settings
         eligible = np.array([counts["eligible"] for counts in scored], np.int64).sum(axis=0)
-        bounds = exposure_bounds(
-            categories, np.array(self.job.clicks), eligible, sum(counts["slots"] for counts in scored),
-            floor=settings.floor, cap=settings.cap, floors=settings.floors, caps=settings.caps,
-        )  # fmt: skip
-        return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices)
+        slots = sum(counts["slots"] for counts in scored)
+        bounds = settings.bounds(categories, np.array(self.job.clicks), eligible, slots)
+        live = LivePrices(self.client, categories)
+        return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices, live)
 
     def _score_all(self, features: Features) -> list[dict[str, Any]]:
         """Return the counts of all partitions, after scoring those that are not done."""

@@ -6,8 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+import numpy as np
+
 from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
-from ammrank_dask.scoring.exposure_bounds import CAP, FLOOR
+from ammrank_dask.scoring.exposure_bounds import FLOOR, ExposureBounds, check_bounds, exposure_bounds
 from ammrank_dask.scoring.policies import POLICIES, Policy
 from ammrank_dask.storage.errors import BadInput
 
@@ -30,7 +32,7 @@ class ScoreSettings:
     exclude: tuple[str, ...] = ()
     exclude_by_group: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     floor: float = FLOOR
-    cap: float = CAP
+    cap: float | None = None
     floors: Mapping[str, float] = field(default_factory=dict)
     caps: Mapping[str, float] = field(default_factory=dict)
 
@@ -43,6 +45,7 @@ class ScoreSettings:
                 raise BadInput(f"policies are {', '.join(POLICIES)}, got {name}")
         if self.n is not None and self.n < 1:
             raise BadInput(f"n must be at least 1, got {self.n}")
+        check_bounds(categories, floor=self.floor, cap=self.cap, floors=self.floors, caps=self.caps)
         if self.min_chance is not None and not 0 <= self.min_chance <= 1:
             raise BadInput(f"min_chance must be between 0 and 1, got {self.min_chance}")
         self.eligibility(categories)
@@ -51,6 +54,12 @@ class ScoreSettings:
         """Return what users may hold, by category code."""
         return eligibility_by_name(
             categories, min_score=self.min_score, exclude=self.exclude, exclude_by_group=self.exclude_by_group
+        )
+
+    def bounds(self, categories: Sequence[str], clicks: np.ndarray, eligible: np.ndarray, slots: int) -> ExposureBounds:
+        """Return between which numbers of users every category must end under `balanced`, as `exposure_bounds` does."""
+        return exposure_bounds(
+            categories, clicks, eligible, slots, floor=self.floor, cap=self.cap, floors=self.floors, caps=self.caps
         )
 
     @property

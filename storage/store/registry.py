@@ -280,6 +280,10 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
             ColumnSpec("clicks", "integer", "clicks in the label window"),
             ColumnSpec("POLICY_exposure", "integer", "users who hold it under each policy of the report"),
             ColumnSpec("POLICY_starved", "0 or 1", "whether the policy starves it"),
+            ColumnSpec(
+                "price", "number", "with policy balanced: what a slot of it costs in chance; below 0 at its floor"
+            ),
+            ColumnSpec("floor, cap", "integer", "with policy balanced: the fewest and the most users of it"),
             ColumnSpec("psi", "number, empty", "population stability index against the night before"),
         ),
     ),

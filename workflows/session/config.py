@@ -170,12 +170,31 @@ class Train(Section):
         return {names.get(key, key): value for key, value in values.items() if value is not None or key not in optional}
 
 
+class BalancedConfig(Section):
+    floor: float | None = Field(
+        None,
+        ge=0.0,
+        description="fewest users of a category, as a multiple of its click share; "
+        "null: report.thresholds.starved_ratio, so that none is starved",
+    )
+    cap: float | None = Field(
+        None, gt=0.0, description="most users, as a multiple of its click share; null: 4, or more if slots need it"
+    )
+    floors: dict[str, float] = Field(
+        {}, description="fewest users by name of the category: a number, or a share of all slots below 1"
+    )
+    caps: dict[str, float] = Field({}, description="most users by name of the category, in the same way")
+
+
 class Score(Section):
     users: Literal["all", "active"] = Field("all", description="all: users table and events; active: events only")
     k: int = Field(10, ge=1, description="categories a user qualifies for")
-    policy: Literal["user_top_k", "category_top_n"] = Field(
-        "user_top_k", description="user_top_k: each user the k best; category_top_n: each category its n best users"
+    policy: Literal["user_top_k", "category_top_n", "balanced"] = Field(
+        "user_top_k",
+        description="user_top_k: each user the k best; category_top_n: each category its n best users; "
+        "balanced: each user k, each category between floor and cap, at the most expected clicks",
     )
+    balanced: BalancedConfig = Field(BalancedConfig(), description="for policy balanced")
     n: int | None = Field(
         None, ge=1, description="users of a category under category_top_n; null: as many slots as user_top_k"
     )
@@ -228,11 +247,15 @@ class ThresholdsConfig(Section):
         _USUAL.score_shift, ge=0.0, description="mean change of a score by the same model, up or down, that warns"
     )
     psi: float = Field(_USUAL.psi, ge=0.0, description="population stability index of a category that warns")
+    chance_error: float = Field(
+        _USUAL.chance_error, ge=0.0, description="share by which clicks may miss what chances said a label window ago"
+    )
 
 
 class ReportConfig(Section):
-    policies: list[Literal["user_top_k", "category_top_n"]] = Field(
-        ["user_top_k", "category_top_n"], description="shown side by side with the policy in force"
+    policies: list[Literal["user_top_k", "category_top_n", "balanced"]] = Field(
+        ["user_top_k", "category_top_n"],
+        description="shown side by side with the policy in force; balanced only where there are chances",
     )
     thresholds: ThresholdsConfig = Field(ThresholdsConfig(), description="what counts as starved, and what warns")
 

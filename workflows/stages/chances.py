@@ -8,6 +8,7 @@ from typing import Any
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.learn_chances import STAGE, learn_and_measure
+from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.saved_chances import save_chances
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.site.site import Site
@@ -63,6 +64,8 @@ def require_chances(night: Night, chances: Run | None, said: str) -> None:
     score = night.config.score
     if chances is None and score.min_chance is not None:
         raise BadInput(f"score.min_chance needs chances, and there are {said}; set it to null")
+    if chances is None and POLICIES[score.policy].needs_chances:
+        raise BadInput(f"score.policy: {score.policy} needs chances, and there are {said}; set it to user_top_k")
 
 
 def find_chances(site: Site, digest: str | None) -> Run | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +13,26 @@ import numpy as np
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
+from ammrank_dask.report.came_true import measure_outcome
 from ammrank_dask.report.drift import align_exposure, measure_drift
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.scoring.policies import PolicyCounts
-from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, read_json
-from ammrank_dask.storage.store.qualifications import qualification_parts
+from ammrank_dask.storage.store.parts import PartRef
+from ammrank_dask.storage.store.qualifications import QualificationPart, qualification_parts
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.chances import find_chances
 from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import find_run, model_date
@@ -38,7 +41,7 @@ from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 
-REPORT_FORMAT = 3
+REPORT_FORMAT = 4
 """Version of summary.json: a report of another version is measured again."""
 REALISED_NIGHTS = (1, 7, 30)
 
@@ -85,6 +88,10 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         cold_users=facts["cold_users"],
         k=settings["k"],
         n_of={name: found["n"] for name, found in facts["policies"].items() if "n" in found},
+        may_hold=np.array(facts["may_hold"], np.int64) if "may_hold" in facts else None,
+        balanced=facts["policies"].get("balanced"),
+        chances=_chance_facts(night.site, qualifications),
+        outcome=_outcome(night, ingested),
         thresholds=Thresholds(**night.config.report.thresholds.model_dump()),
         before=before,
         drift=drift,
@@ -117,6 +124,12 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
         "validation_error": training.get("validation_error"),
         "popularity_error": training.get("popularity_error"),
     }
+
+
+def _chance_facts(site: Site, qualifications: Run) -> dict[str, Any] | None:
+    """Return how the chances of a night were learnt and measured, None when it has none."""
+    run = find_chances(site, qualifications.manifest["inputs"].get("chances"))
+    return None if run is None else {"date": run.manifest["config"]["date"], **run.manifest["facts"]}
 
 
 def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:
@@ -175,33 +188,63 @@ def _compare_with_before(
 
 def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
     """Return what became of what a past night published; no measures when there is nothing, or no clicks since."""
-    site, config = night.site, night.config
     date = night.date - dt.timedelta(nights)
-    found: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
-    folder = site.qualifications_folder(date)
-    if not site.is_published(date) or not is_finished(folder):
-        return found
+    looked: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
     categories = ingested.taxonomy.categories
-    first_cell = config.event_groups.index(CLICK_GROUP) * len(categories)
     try:
-        past = open_qualifications(folder)
-        days = _days_since(site, ingested, date)
-        if days is None or past.n_partitions != config.partitions:
-            return found
+        past = _past_night(night, ingested, date)
+        if past is None:
+            return looked
+        quals, parts, days = past
         published = PastNight(
-            qualification_parts(past.run),
-            [[day.part(number) for day in days] for number in range(config.partitions)],
-            most_clicked(past.facts["clicks"], past.categories, past.k, categories),
-            past.k,
+            parts, days, most_clicked(quals.facts["clicks"], quals.categories, quals.k, categories), quals.k
         )
-        cells = (first_cell, first_cell + len(categories))
-        return {
-            **found,
-            "measures": measure_realised(night.client, published, categories, cells, progress=night.progress),
-        }
+        measures = measure_realised(
+            night.client, published, categories, _click_cells(night.config, categories), progress=night.progress
+        )
+        return {**looked, "measures": measures}
     except DamagedStore as error:
         logger.warning("what became of the night of %s is not measured: %s", date, error)
-        return found
+        return looked
+
+
+def _outcome(night: Night, ingested: Ingested) -> dict[str, Any] | None:
+    """Return what the chances of the night one label window ago came to, None when it has none or is not kept."""
+    nights = night.config.label.days
+    date = night.date - dt.timedelta(nights)
+    categories = ingested.taxonomy.categories
+    try:
+        past = _past_night(night, ingested, date)
+        if past is None or "chances" not in past[0].run.manifest["inputs"]:
+            return None
+        _, parts, days = past
+        cells = _click_cells(night.config, categories)
+        measured = measure_outcome(night.client, parts, days, categories, cells, progress=night.progress)
+        return {"date": str(date), "nights": nights, **measured.to_json()}
+    except DamagedStore as error:
+        logger.warning("what the chances of %s came to is not measured: %s", date, error)
+        return None
+
+
+def _past_night(
+    night: Night, ingested: Ingested, date: dt.date
+) -> tuple[Qualifications, list[QualificationPart], list[list[PartRef]]] | None:
+    """Return a published night, its files, and by partition the partials since; None when something of it is gone."""
+    folder, n_partitions = night.site.qualifications_folder(date), night.config.partitions
+    if not night.site.is_published(date) or not is_finished(folder):
+        return None
+    past = open_qualifications(folder)
+    days = _days_since(night.site, ingested, date)
+    if days is None or past.n_partitions != n_partitions:
+        return None
+    partials = [[day.part(number) for day in days] for number in range(n_partitions)]
+    return past, qualification_parts(past.run), partials
+
+
+def _click_cells(config: Config, categories: Sequence[str]) -> tuple[int, int]:
+    """Return the first and the last (excluded) cell of clicks in partials."""
+    first = config.event_groups.index(CLICK_GROUP) * len(categories)
+    return first, first + len(categories)
 
 
 def _days_since(site: Site, ingested: Ingested, date: dt.date) -> list[Run] | None:

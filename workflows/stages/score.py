@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
@@ -26,18 +27,23 @@ from ammrank_dask.workflows.stages.published import find_previous
 logger = logging.getLogger(__name__)
 
 
-def score_settings(config: Config) -> ScoreSettings:
-    """Return what decides who gets which categories."""
-    wanted = config.score
+def score_settings(config: Config, *, has_chances: bool = True) -> ScoreSettings:
+    """Return what decides who gets which categories; without chances no policy is shown beside it that needs them."""
+    wanted, balanced = config.score, config.score.balanced
+    shown = [name for name in config.report.policies if has_chances or not POLICIES[name].needs_chances]
     return ScoreSettings(
         k=wanted.k,
         policy=wanted.policy,
-        also=tuple(config.report.policies),
+        also=tuple(shown),
         n=wanted.n,
         min_score=wanted.min_score,
         min_chance=wanted.min_chance,
         exclude=tuple(wanted.exclude),
         exclude_by_group={group: tuple(names) for group, names in wanted.exclude_by_group.items()},
+        floor=config.report.thresholds.starved_ratio if balanced.floor is None else balanced.floor,
+        cap=balanced.cap,
+        floors=dict(balanced.floors),
+        caps=dict(balanced.caps),
     )
 
 
@@ -49,7 +55,8 @@ def check_k(config: Config, ingested: Ingested) -> None:
     try:
         score_settings(config).check(ingested.taxonomy.categories)
     except BadInput as error:
-        raise BadInput(f"score.{error}") from None
+        is_bound = str(error).startswith(("floor", "cap", "the floor"))
+        raise BadInput(f"score.balanced: {error}" if is_bound else f"score.{error}") from None
 
 
 def score_users(
@@ -63,7 +70,7 @@ def score_users(
             f"the model of {model_date(model)} was trained with another alpha, features.intensity or"
             f" features.normalize; run `ammrank train {site.path} --date {ingested.date}` first"
         )
-    settings = score_settings(config)
+    settings = score_settings(config, has_chances=chances is not None)
     previous = find_previous(site, ingested.date)
     inputs = {
         "features": features.digest,

@@ -220,6 +220,27 @@ def test_state__memory_does_not_grow_with_tasks():
     assert len(json.dumps(take_snapshot(state, 102.0))) < 20_000
 
 
+def test_exposure_facts__an_excluded_category_is_not_starved():
+    event = {"categories": ["a", "b", "c"], "counts": [90, 0, 0], "clicks": [40, 30, 30], "excluded": ["b"]}
+    assert exposure_facts(event)["starved"] == [False, False, True]
+
+
+def test_prices__are_on_the_page_while_categories_are_shared_out():
+    state = NightState()
+    state.apply({"kind": "night", "state": "begin", "date": "2026-03-05", "stages": STAGES, "client": "c"}, 0.0)
+    event = {"kind": "prices", "categories": ["<a>", "b", "c"], "prices": [0.25, -0.5, 0.0], "gap": None, "passes": 2}
+    state.apply(event, 1.0)
+    assert "<b>–</b><span>duality gap</span>" in head_html(take_snapshot(state, 1.0))
+    state.apply({**event, "gap": 0.00042, "passes": 7}, 2.0)
+    facts = take_snapshot(state, 2.0)
+    assert facts["prices"]["prices"] == {"<a>": 0.25, "b": -0.5, "c": 0.0}
+    assert facts["prices"]["passes"] == 7
+    page = head_html(facts)
+    assert "<b>0.042%</b><span>duality gap</span>" in page
+    assert "<b>-0.5000</b><span>cheapest: b</span>" in page
+    assert "<a>" not in page
+
+
 def test_exposure_facts__by_hand():
     found = exposure_facts({"categories": ["a", "b", "c"], "counts": [90, 10, 0], "clicks": [40, 60, 0], "users": 50})
     assert found["share"] == [0.9, 0.1, 0.0]

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ import pytest
 import reference_report
 
 from ammrank_dask.report.by_demographic import count_by_group
+from ammrank_dask.report.came_true import ChanceOutcome, count_outcome
 from ammrank_dask.report.charts import rank_bar
 from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
@@ -29,7 +31,7 @@ from ammrank_dask.report.svg import breakable, percent, round_up, tag
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.site.reports import write_report
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.qualifications import rows_from_table
+from ammrank_dask.storage.store.qualifications import QualificationRows, rows_from_table
 from ammrank_dask.workflows.session import config
 
 CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]
@@ -348,6 +350,63 @@ def test_write_report__same_bytes_and_escaped_names(tmp_path):
     assert "=garten &amp; haus" in page
     assert "http" not in page
     assert "margins of different users are\nnot probabilities" in page
+
+
+def test_summarise__a_category_that_nobody_may_hold_is_not_starved():
+    options = {"date": None, "cold_users": 0, "k": 1}
+    usual = summarise(make_counts(), "user_top_k", CLICKS, CATEGORIES, **options)
+    hungry = [code for code, row in enumerate(usual["categories"]) if row["policies"]["user_top_k"]["starved"]]
+    may_hold = np.full(len(CATEGORIES), 9)
+    may_hold[hungry[0]] = 0
+    limited = summarise(make_counts(), "user_top_k", CLICKS, CATEGORIES, may_hold=may_hold, **options)
+    measures = [summary["policies"]["user_top_k"]["starved_categories"] for summary in (usual, limited)]
+    assert measures == [len(hungry), len(hungry) - 1]
+    assert not limited["categories"][hungry[0]]["policies"]["user_top_k"]["starved"]
+
+
+CHANCES = {
+    "date": "2026-01-05", "users": 40, "gate_users": 50, "cells": 200, "brier": 0.02, "base_brier": 0.03,
+    "log_loss": 0.1, "base_log_loss": 0.2, "unreliable_bins": 1,
+    "reliability": [
+        {"cells": 100, "chance": 0.01, "clicked": 0.0, "error": 0.01},
+        {"cells": 100, "chance": 0.2, "clicked": 0.25, "error": 0.04},
+        {"cells": 0, "chance": 0.0, "clicked": 0.0, "error": 0.0},
+    ],
+    "activity": [{"cells": 200, "chance": 0.105, "clicked": 0.125, "error": 0.02, "brier": 0.02, "log_loss": 0.1}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("clicked", "error", "status"),
+    [(100, 5.0, "ok"), (125, 5.0, "ok"), (130, 5.0, "warn"), (130, 30.0, "ok"), (70, 2.0, "warn")],
+)
+def test_check_night__warns_when_chances_did_not_come_true(clicked, error, status):
+    outcome = {"date": "2025-12-06", "nights": 30, "slots": 900, "expected": 100.0, "clicked": clicked, "error": error}
+    summary = summarise(
+        make_counts(), "user_top_k", CLICKS, CATEGORIES, date=None, cold_users=0, k=1, outcome=outcome, chances=CHANCES
+    )
+    (check,) = [check for check in summary["checks"] if check["name"] == "chance_error"]
+    assert check["status"] == status
+    assert check["value"] == pytest.approx(abs(100 - clicked) / clicked)
+    page = render_page(summary)
+    assert "clicks against the chances of 30 nights ago" in page
+    assert f"{clicked} of 900 were clicked since" in page
+    assert re.search(r'data-chart="reliability" data-points="2"', page)
+    assert "1 of 20" in page
+
+
+def test_count_outcome__counts_what_was_expected_and_clicked():
+    rows = QualificationRows(
+        ids_from_values(np.array([3, 5, 8])), np.array([0, 2, 3, 4]), np.array([0, 2, 1, 1]), np.zeros(4),
+        np.array([0.5, 0.25, 0.125, 0.5]),
+    )  # fmt: skip
+    # User 5 clicked 1, which they held; user 3 clicked 0 and 1 and held 0; user 9 held nothing.
+    users, user, category = ids_from_values(np.array([3, 5, 9])), np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1])
+    outcome = count_outcome(rows, users, user, category)
+    assert (outcome.slots, outcome.clicked, outcome.expected) == (4, 2, 1.375)
+    assert outcome.variance == 0.25 + 0.1875 + 0.109375 + 0.25
+    assert (outcome + outcome).to_json()["error"] == pytest.approx((2 * 0.796875) ** 0.5)
+    assert count_outcome(replace(rows, chance=None), users, user, category) == ChanceOutcome()
 
 
 def test_exposure_of__has_the_columns_of_the_table():

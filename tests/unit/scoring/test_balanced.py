@@ -150,6 +150,14 @@ def test_exposure_bounds__multiples_of_the_click_share():
     assert bounds.cap.tolist() == [200, 8, 8, 1]
 
 
+def test_exposure_bounds__without_a_cap_there_is_room_for_all_slots():
+    clicks, eligible = np.array([97, 2, 1, 0]), np.full(4, 100)
+    # Of 200 slots, 4 times the click share has room for 125, 16 times for 197; 32 times for 265.
+    assert exposure_bounds(NAMES, clicks, eligible, 100).cap.tolist() == [100, 8, 4, 1]
+    assert exposure_bounds(NAMES, clicks, eligible, 200).cap.tolist() == [100, 100, 64, 1]
+    assert exposure_bounds(NAMES, clicks, eligible, 400).cap.tolist() == [100] * 4
+
+
 def test_exposure_bounds__by_name_in_users_or_shares():
     clicks, eligible = np.full(4, 25), np.full(4, 100)
     bounds = exposure_bounds(NAMES, clicks, eligible, 200, floors={"news": 80, "autos": 0.1}, caps={"games": 3})

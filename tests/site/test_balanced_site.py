@@ -1,0 +1,119 @@
+"""The balanced policy in the nightly: what a site writes, what it says, and what it refuses."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from nights import config_of, copy_world, day
+
+from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.nightly import nightly
+
+FEW = {"min_users": 10}
+BALANCED = {"k": 4, "policy": "balanced"}
+
+
+@pytest.fixture(scope="module")
+def world(client, small_world, tmp_path_factory):
+    """A site after a balanced night; nobody changes it."""
+    site = copy_world(small_world, tmp_path_factory.mktemp("balanced"))
+    nightly(Night(client, site, config_of(gate=FEW, score=BALANCED), day(5)))
+    return site
+
+
+def summary_of(site, number):
+    return json.loads((site.report_folder(day(number)) / "summary.json").read_text())
+
+
+def test_nightly__balanced_starves_nobody_and_says_what_it_costs(world):
+    quals = open_qualifications(world.qualifications_folder(day(5)))
+    assert set(quals.to_pandas().groupby("user_id").size()) == {4}
+    summary = summary_of(world, 5)
+    measures = summary["policies"]["balanced"]
+    assert (measures["starved_users"], measures["overexposed_users"], measures["starved_categories"]) == (0, 0, 0)
+    assert summary["policies"]["user_top_k"]["starved_categories"] > 0
+    assert -1e-9 <= measures["gap"] <= 1e-3
+    assert measures["expected_clicks"] <= summary["policies"]["user_top_k"]["expected_clicks"] * 1.5
+    for row in summary["categories"]:
+        assert row["floor"] <= row["exposure"] <= row["cap"]
+        assert row["floor"] >= 1
+    prices = np.array([row["price"] for row in summary["categories"]])
+    assert (prices != 0).any()
+    assert measures["gap"] == quals.facts["policies"]["balanced"]["gap"]
+    page = (world.report_folder(day(5)) / "report.html").read_text()
+    assert "duality gap" in page
+    assert "expected clicks: sum of chances" in page
+    assert (world.report_folder(day(5)) / "exposure.csv").read_text().splitlines()[0].endswith("price,floor,cap,psi")
+
+
+def test_nightly__prices_of_the_night_before_start_the_next(client, world, tmp_path):
+    site = copy_world(world, tmp_path)
+    nightly(Night(client, site, config_of(gate=FEW, score=BALANCED), day(6)))
+    first, second = (summary_of(site, number)["policies"]["balanced"] for number in (5, 6))
+    assert second["starved_categories"] == 0
+    assert second["gap"] <= 1e-3
+    assert second["passes"] <= first["passes"]
+
+
+def test_nightly__a_category_nobody_may_hold_is_not_starved(client, world, tmp_path):
+    (tmp_path / "lake").symlink_to(world.path.parent / "lake")
+    (tmp_path / "site").mkdir()
+    site = Site(tmp_path / "site")
+    name = summary_of(world, 5)["categories"][0]["category"]
+    nightly(Night(client, site, config_of(gate=FEW, score={**BALANCED, "exclude": [name]}), day(5)))
+    summary = summary_of(site, 5)
+    (row,) = [row for row in summary["categories"] if row["category"] == name]
+    assert row["exposure"] == row["floor"] == row["cap"] == 0
+    assert not any(measures["starved"] for measures in row["policies"].values())
+    assert summary["policies"]["balanced"]["starved_categories"] == 0
+
+
+@pytest.mark.parametrize(
+    ("balanced", "message"),
+    [
+        ({"floor": 3.0, "cap": 2.0}, "score.balanced: floor must be at least 0 and at most cap, got floor 3 and cap 2"),
+        ({"floors": {"nws": 5}}, "score.balanced: floors: there is no ranked category 'nws'; known ones are "),
+    ],
+)
+def test_nightly__bounds_that_make_no_sense_are_refused_before_anything_is_computed(
+    client, small_world, tmp_path, balanced, message
+):
+    site = copy_world(small_world, tmp_path)
+    with pytest.raises(BadInput, match=re.escape(message)):
+        nightly(Night(client, site, config_of(gate=FEW, score={**BALANCED, "balanced": balanced}), day(1)))
+    assert not site.finished_runs("features")
+
+
+def test_nightly__floors_that_cannot_be_met_are_refused_with_the_numbers(client, world, tmp_path):
+    site = copy_world(world, tmp_path)
+    name = summary_of(site, 5)["categories"][0]["category"]
+    for floors, message in (
+        ({name: 301}, f"the floor of {name!r} is 301 users and only 300 may hold it; lower it"),
+        (
+            {row["category"]: 30 for row in summary_of(site, 5)["categories"]},
+            "the floors sum to 1500 users and there are 1200 slots",
+        ),
+    ):
+        config = config_of(gate=FEW, score={**BALANCED, "balanced": {"floors": floors}})
+        with pytest.raises(BadInput, match=re.escape(message)):
+            nightly(Night(client, site, config, day(6)))
+
+
+def test_nightly__balanced_without_chances_is_refused(client, small_world, tmp_path):
+    site = copy_world(small_world, tmp_path)
+    sentence = (
+        "score.policy: balanced needs chances, and there are none: 28 validation users are fewer than the 100 that"
+        " chances need; set it to user_top_k"
+    )
+    with pytest.raises(BadInput, match=re.escape(sentence)):
+        nightly(Night(client, site, config_of(score=BALANCED), day(5)))
+
+
+def test_nightly__balanced_beside_another_policy_only_where_there_are_chances(client, small_world, tmp_path):
+    site = copy_world(small_world, tmp_path)
+    nightly(Night(client, site, config_of(report={"policies": ["balanced"]}), day(5)))
+    assert list(summary_of(site, 5)["policies"]) == ["user_top_k"]
