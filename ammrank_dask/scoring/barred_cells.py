@@ -60,23 +60,25 @@ def take_barred(
     scores[rows] = np.where(is_left, np.take_along_axis(left, best, axis=1), -np.inf)
 
 
-def count_allowed(limits: Filter, n_users: int, opted_out: np.ndarray, n_categories: int) -> np.ndarray:
+def count_allowed(limits: Filter, n_users: int, opted_out: np.ndarray | None, n_categories: int) -> np.ndarray:
     """Return how many users may hold each category (L,) whatever their scores are.
 
     Parameters
     ----------
     opted_out
-        Codes of the categories that single users opted out of, once for each.
+        (n, L) bool: what single users opted out of; None for nothing.
 
     Examples
     --------
     >>> limits = Filter(np.array([[True, False], [True, True]]), np.array([0, 1, 1], np.uint8), 0.0, True)
-    >>> count_allowed(limits, 3, np.array([0]), 2).tolist()
-    [2, 2]
+    >>> opted_out = np.array([[True, True], [False, False], [False, False]])
+    >>> count_allowed(limits, 3, None, 2).tolist(), count_allowed(limits, 3, opted_out, 2).tolist()
+    ([3, 2], [2, 2])
     """
-    if len(limits.allowed):
-        in_group = np.bincount(limits.group, minlength=len(limits.allowed))
-        allowed = in_group @ limits.allowed
-    else:
-        allowed = np.full(n_categories, n_users)
-    return allowed.astype(np.int64) - np.bincount(opted_out, minlength=n_categories)
+    if not len(limits.allowed):
+        allowed = np.full(n_categories, n_users, np.int64)
+        return allowed if opted_out is None else allowed - opted_out.sum(axis=0)
+    if opted_out is not None:
+        return (limits.allowed[limits.group] & ~opted_out).sum(axis=0)
+    in_group = np.bincount(limits.group, minlength=len(limits.allowed))
+    return (in_group @ limits.allowed).astype(np.int64)

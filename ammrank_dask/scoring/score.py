@@ -19,11 +19,13 @@ from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
 from ammrank_dask.scoring.exposure_bounds import FLOOR
+from ammrank_dask.scoring.opt_outs import save_opt_outs
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.scoring.score_partition import MODEL, ScoreJob
 from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
 from ammrank_dask.storage.store.qualifications import KIND, WORK, make_folders, remove_empty_folders, written_files
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
@@ -46,6 +48,7 @@ def score(
     min_chance: float | None = None,
     exclude: Iterable[str] = (),
     exclude_by_group: Mapping[str, Iterable[str]] | None = None,
+    opt_out: Iterable[tuple[Any, str]] | None = None,
     chances: Chances | None = None,
     floor: float = FLOOR,
     cap: float | None = None,
@@ -85,6 +88,8 @@ def score(
     exclude_by_group
         Categories by the group of users who do not get them: age buckets (`13-17`), `female`, `male`, `unknown-age`,
         `unknown-gender`.
+    opt_out
+        Pairs of a user id and a category that this user never gets.
     chances
         What a score is worth (`learn_chances`): adds the column `chance`. `balanced` and `min_chance` need it.
     floor, cap
@@ -112,14 +117,19 @@ def score(
         "previous": None if previous is None else previous.run.digest,
         **({} if chances is None else {"chances": chances.digest()}),
     }
+    pairs = list(opt_out or ())
+    opt_outs = opt_outs_by_name(pairs, features.categories) if pairs else None
+    if opt_outs is not None:
+        ids = opt_outs.user_ids.to_arrow().to_pylist()
+        inputs["opt_out"] = digest_of([ids, opt_outs.user.tolist(), opt_outs.code.tolist()])
     digest = digest_of([inputs, variant, settings.to_json()])
     if path.exists() and any(path.iterdir()) and open_qualifications(path).run.digest == digest:
         return open_qualifications(path)
     building = path.with_name(f".building-{path.name}-{digest}")
     if not is_finished(building):
         counts = write_qualifications(
-            client, fitted, features, building, settings, chances=chances, previous=previous, variant=variant,
-            progress=progress,
+            client, fitted, features, building, settings, chances=chances, opt_outs=opt_outs, previous=previous,
+            variant=variant, progress=progress,
         )  # fmt: skip
         finish_qualifications(building, digest, features, settings, counts, inputs=inputs)
     swap_folder(building, path)
@@ -136,6 +146,7 @@ def write_qualifications(
     settings: ScoreSettings,
     *,
     chances: Chances | None = None,
+    opt_outs: OptOuts | None = None,
     previous: Qualifications | None = None,
     variant: str | None = None,
     clicks: Sequence[int] | None = None,
@@ -155,11 +166,14 @@ def write_qualifications(
     check_match(model, features, variant)
     check_chances(chances, settings, features)
     counted = model.popularity_.tolist() if clicks is None else clicks
-    refuse_early(settings, features, np.array(counted))
+    if opt_outs is None:
+        refuse_early(settings, features, np.array(counted))
     make_folders(run, features.categories)
     # A file reaches every worker more cheaply than an argument, and survives the death of one.
     panels = model.panels()
     save_arrays(run / WORK / MODEL, *panel_arrays(panels))
+    if opt_outs is not None:
+        save_opt_outs(run / WORK, opt_outs, features.n_partitions)
     job = ScoreJob(
         run, features.path, settings, variant,
         None if previous is None else PreviousQualifications.of(previous.run), features.n_partitions, chances,

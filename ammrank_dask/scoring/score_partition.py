@@ -21,6 +21,7 @@ from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
+from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
@@ -95,16 +96,18 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     with measure("read"):
         panels = job.load_panels()
         part = read_rows(features, partition, panels, job.variant)
+        opted_out, n_unknown = load_opted_out(job.run / WORK, partition, part.user_ids, len(features.categories))
     n_categories, k = len(features.categories), job.settings.k
     limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
     with measure("kernel"):
-        scored = score_part(job, part, panels, limits)
+        scored = score_part(job, part, panels, limits, opted_out)
     users = ScoredUsers(part.user_ids, scored.codes, scored.scores, panels.tie_order)
     facts: dict[str, Any] = {
         "users": len(scored.codes),
         "cold_users": int((part.n_event_features == 0).sum()),
         "slots": int((scored.codes >= 0).sum()),
-        "may_hold": count_allowed(limits, len(part.user_ids), np.zeros(0, np.int64), n_categories).tolist(),
+        "may_hold": count_allowed(limits, len(part.user_ids), opted_out, n_categories).tolist(),
+        "unknown_opt_outs": n_unknown,
         "policies": {},
     }
     assigned: dict[str, QualificationRows] = {}
@@ -135,25 +138,40 @@ class PartitionScores:
     chances: np.ndarray | None
 
 
-def score_part(job: ScoreJob, part: FeaturePartition, panels: Panels | PlusPanels, limits: Filter) -> PartitionScores:
-    """Score the rows of a partition, and take from users what they may not hold one by one."""
+def score_part(
+    job: ScoreJob,
+    part: FeaturePartition,
+    panels: Panels | PlusPanels,
+    limits: Filter,
+    opted_out: np.ndarray | None = None,
+) -> PartitionScores:
+    """Score the rows of a partition, and take from users what they opted out of (n, L) or whose chance is too low."""
     min_chance = job.settings.min_chance
-    keep_all = bool(job.needing_all_scores) or min_chance is not None
+    keep_all = bool(job.needing_all_scores) or min_chance is not None or opted_out is not None
     codes, scores, everything = top_categories(part.X, panels, job.settings.k, limits, keep_all=keep_all)
     if not keep_all:
         return PartitionScores(codes, scores, everything, None)
-    chances = None
-    bare = np.zeros(len(panels.tie_order), bool)
-    planes = panels.planes if isinstance(panels, PlusPanels) else panels
-    bare[panels.tie_order[planes.bare]] = True
+    chances, bare = None, bare_categories(panels)
     if job.settings.chances_needed_by is not None:
         assert job.chances is not None
         chances = job.chances.of_users(everything, part.n_event_features, bare, limits)
+    barred = opted_out
     if min_chance is not None and chances is not None:
-        barred = (chances >= 0) & (chances < np.float32(min_chance))
+        is_low = (chances >= 0) & (chances < np.float32(min_chance))
+        barred = is_low if barred is None else barred | is_low
+    if barred is not None:
         take_barred(barred, codes, scores, everything, tie_order=panels.tie_order, bare=bare, limits=limits)
-        chances[barred] = -1
+        if chances is not None:
+            chances[barred] = -1
     return PartitionScores(codes, scores, everything, chances)
+
+
+def bare_categories(panels: Panels | PlusPanels) -> np.ndarray:
+    """Tell of each category (L,) whether it has no planes."""
+    bare = np.zeros(len(panels.tie_order), bool)
+    planes = panels.planes if isinstance(panels, PlusPanels) else panels
+    bare[panels.tie_order[planes.bare]] = True
+    return bare
 
 
 def add_chances(rows: QualificationRows, chances: Chances | None, activity: np.ndarray) -> QualificationRows:

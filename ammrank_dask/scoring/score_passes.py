@@ -21,12 +21,14 @@ from ammrank_dask.tasks import Progress, run_tasks, silent
 class ScoreCounts:
     """What a report needs to know about scored users, without any user in it.
 
-    `may_hold` (L,) are the users from whom a category is not kept, whatever their scores are.
+    `may_hold` (L,) are the users from whom a category is not kept, whatever their scores are; `unknown_opt_outs` are
+    users who opted out of a category and are not scored.
     """
 
     n_users: int
     cold_users: int
     may_hold: np.ndarray
+    unknown_opt_outs: int
     policies: Mapping[str, PolicyCounts]
     policy_facts: Mapping[str, Mapping[str, Any]]
 
@@ -36,6 +38,7 @@ class ScoreCounts:
             "users": self.n_users,
             "cold_users": self.cold_users,
             "may_hold": self.may_hold.tolist(),
+            "unknown_opt_outs": self.unknown_opt_outs,
             "policies": {
                 name: {**counts.to_json(), **self.policy_facts[name]} for name, counts in self.policies.items()
             },
@@ -71,9 +74,10 @@ class ScorePasses:
             by_partition = [PolicyCounts.from_json(content) for content in listed]
             policies[policy.name] = sum(by_partition[1:], start=by_partition[0])
             policy_facts[policy.name] = policy.facts(plan)
-        users, cold = (sum(counts[name] for counts in scored) for name in ("users", "cold_users"))
+        names = ("users", "cold_users", "unknown_opt_outs")
+        users, cold, unknown = (sum(counts[name] for counts in scored) for name in names)
         may_hold = np.array([counts["may_hold"] for counts in scored], np.int64).sum(axis=0)
-        return ScoreCounts(users, cold, may_hold, policies, policy_facts)
+        return ScoreCounts(users, cold, may_hold, unknown, policies, policy_facts)
 
     def _chance_plan(self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> ChancePlan:
         """Return what a policy that needs chances plans with."""

@@ -127,6 +127,30 @@ def test_nightly__chance_is_in_the_files_and_explained(world):
     assert re.search(r"score [+-]\d+\.\d+, chance [\d.e-]+ %, ", describe_entry(explained[0])[0])
 
 
+def test_nightly__opt_outs_are_kept_and_unknown_users_said(client, small_world, tmp_path):
+    site = copy_world(small_world, tmp_path)
+    nightly(Night(client, site, config_of(), day(5)))
+    before = open_qualifications(site.qualifications_folder(day(5))).to_pandas()
+    user, category = before["user_id"].iloc[0], before["category"].iloc[0]
+    path = site.path / "out.csv"
+    path.write_text(f"user_id,category\n{user},{category}\n17,{category}\n")
+    config = config_of(score={"opt_out": "out.csv"})
+    with pytest.raises(BadInput, match="were written from other input"):
+        nightly(Night(client, site, config, day(5)))
+    facts = nightly(Night(client, site, config, day(5)), rebuild=True)
+    assert facts["opt-outs"] == "of 1 user of score.opt_out nothing is known here; the pairs count for nothing"
+    after = open_qualifications(site.qualifications_folder(day(5))).to_pandas()
+    assert category not in set(after[after["user_id"] == user]["category"])
+    assert len(after) == len(before)
+    assert after[after["user_id"] != user].equals(before[before["user_id"] != user])
+    path.write_text(f"{user},nowhere\n")
+    with pytest.raises(BadInput, match=r"out\.csv, line 1: there is no ranked category 'nowhere'; known ones are "):
+        nightly(Night(client, site, config, day(5)))
+    path.unlink()
+    with pytest.raises(BadInput, match=r"score\.opt_out must name a file of pairs, found none at"):
+        nightly(Night(client, site, config, day(5)))
+
+
 def test_nightly__min_chance_without_chances_is_refused(client, small_world, tmp_path):
     site = copy_world(small_world, tmp_path)
     sentence = (

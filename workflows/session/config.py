@@ -214,6 +214,11 @@ class Score(Section):
         description="file of user ids to leave out of training, scores and reports (counts of clicks have them): "
         "parquet, or text with one a line; null: none",
     )
+    opt_out: str | None = Field(
+        None,
+        description="file of pairs that are never qualified: parquet with user_id and category, or lines "
+        "user_id,category; null: none",
+    )
 
 
 _USUAL = report_thresholds.Thresholds()

@@ -19,7 +19,7 @@ from ammrank_dask.workflows.stages.models import model_date
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model, runs_in_use
 from ammrank_dask.workflows.stages.report import write_night_report
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights
-from ammrank_dask.workflows.stages.score import check_k, score_users
+from ammrank_dask.workflows.stages.score import check_k, describe_opt_outs, read_night_opt_outs, score_users
 from ammrank_dask.workflows.stages.train import too_little_history, train_if_possible
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
 
@@ -38,6 +38,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             inputs = digest_inputs(site, config, date)
             ingested = ingest(night, rebuild=rebuild)
             check_k(config, ingested)
+            read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed
         with record.stage("features"):
             features = score_features(night, ingested)
         roles = {**ingested.roles, "features": features.path}
@@ -58,7 +59,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
                 report = write_night_report(night, ingested, scored, rebuild=rebuild)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             roles |= {} if chances is None else {"chances": chances.path}
-            facts["model"] = f"of {model_date(model)}"
+            facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored)}
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
         with record.stage("publish"):
             facts["published"] = site.publish(date, roles)

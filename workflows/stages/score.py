@@ -14,12 +14,14 @@ from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of, swap_folder
+from ammrank_dask.storage.store.atomic import digest_file, digest_of, swap_folder
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_run, verify_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.session.settings import lake_path
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import has_same_values, load_site_model, model_date
 from ammrank_dask.workflows.stages.published import find_previous
@@ -78,6 +80,8 @@ def score_users(
         "previous": None if previous is None else previous.run.digest,
         **({} if chances is None else {"chances": chances.digest}),
     }
+    opt_outs, listed = read_night_opt_outs(night, ingested)
+    inputs |= listed
     final = site.qualifications_folder(ingested.date)
     published = _published_run(site, ingested.date, inputs, settings, rebuild)
     if published is not None:
@@ -94,6 +98,7 @@ def score_users(
             building,
             settings,
             chances=None if chances is None else load_chances(chances),
+            opt_outs=opt_outs,
             previous=previous,
             clicks=window["clicks"],
             starved_below=config.report.thresholds.starved_ratio,
@@ -106,6 +111,24 @@ def score_users(
     if building.is_dir():
         remove_run(building)
     return open_run(final, KIND)
+
+
+def read_night_opt_outs(night: Night, ingested: Ingested) -> tuple[OptOuts | None, dict[str, str]]:
+    """Return the pairs that are never qualified, and what identifies them among the inputs of a run."""
+    if night.config.score.opt_out is None:
+        return None, {}
+    path = lake_path(night.site, night.config.score.opt_out)
+    if not path.is_file():
+        raise BadInput(f"score.opt_out must name a file of pairs, found none at {path}; write it or set null")
+    return read_opt_outs(path, ingested.id_kind, ingested.taxonomy.categories), {"opt_out": digest_file(path)}
+
+
+def describe_opt_outs(scored: Run) -> dict[str, str]:
+    """Return what a night tells about opt-outs of users it does not know; nothing when there are none."""
+    n_unknown = scored.manifest["facts"].get("unknown_opt_outs", 0)
+    users = "1 user" if n_unknown == 1 else f"{n_unknown:,} users"
+    said = f"of {users} of score.opt_out nothing is known here; the pairs count for nothing"
+    return {"opt-outs": said} if n_unknown else {}
 
 
 def _published_run(

@@ -88,6 +88,27 @@ def test_score__min_chance_leaves_the_best_that_reach_it(client, tmp_path, model
     assert quals.run.manifest["config"]["min_chance"] == low
 
 
+@pytest.mark.parametrize("policy", POLICIES)
+def test_score__nobody_gets_what_they_opted_out_of(client, tmp_path, model, features, chances, policy):
+    usual = score(client, model, features, tmp_path / "usual", k=2, policy=policy, chances=chances).to_pandas()
+    first = usual[usual["rank"] == 1]
+    opt_out = [*zip(first["user_id"][::2], first["category"][::2], strict=True), (-1, "news")]
+    quals = score(
+        client, model, features, tmp_path / "quals", k=2, policy=policy, chances=chances, opt_out=iter(opt_out)
+    )
+    frame = quals.to_pandas()
+    assert not set(zip(frame["user_id"], frame["category"], strict=True)) & set(opt_out)
+    assert quals.facts["unknown_opt_outs"] == 1
+    n_out = first["category"][::2].value_counts().reindex(CATEGORIES, fill_value=0)
+    assert quals.facts["may_hold"] == [1200 - n for n in n_out]
+    if policy != "category_top_n":
+        assert set(frame.groupby("user_id").size()) == {2}  # the next best comes instead
+    if policy == "user_top_k":
+        kept = set(first["user_id"][1::2]) - set(first["user_id"][::2])
+        same = [table[table["user_id"].isin(kept)].reset_index(drop=True) for table in (usual, frame)]
+        pd.testing.assert_frame_equal(*same)
+
+
 @pytest.mark.parametrize("policy", ["category_top_n", "balanced"])
 def test_score__min_chance_holds_under_other_policies(client, tmp_path, model, features, chances, policy):
     quals = score(
