@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.came_true import measure_outcome
 from ammrank_dask.report.drift import align_exposure, measure_drift
+from ammrank_dask.report.fairness import price_fairness, sample_size
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.scoring.sampled_users import sample_users
+from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
 from ammrank_dask.storage.site.site import Site
@@ -35,8 +40,9 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.chances import find_chances
 from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.models import find_run, model_date
+from ammrank_dask.workflows.stages.models import find_run, load_site_model, model_date
 from ammrank_dask.workflows.stages.published import find_previous
+from ammrank_dask.workflows.stages.score import score_settings
 from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
@@ -102,6 +108,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     summary["events_of_label_window"] = facts["events_of_label_window"]
     summary["source"] = _source(night.config, qualifications)
     verdict = find_verdict(night.site, night.date, qualifications.manifest["inputs"]["model"])
+    summary["fairness"] = _fairness(night, qualifications)
     summary["gate"] = dict(verdict.facts) if verdict is not None else None
     summary["model"] = _describe_model(find_run(night.site, qualifications.manifest["inputs"]["model"]))
     return summary
@@ -124,6 +131,35 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
         "validation_error": training.get("validation_error"),
         "popularity_error": training.get("popularity_error"),
     }
+
+
+def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
+    """Return what fairness costs the users of a sample; None without chances, or when what they came of is not kept."""
+    site, inputs = night.site, qualifications.manifest["inputs"]
+    chances, model = find_chances(site, inputs.get("chances")), find_run(site, inputs["model"])
+    kept = map(open_run, site.finished_runs("features"))
+    features = next((run for run in kept if run.digest == inputs["features"]), None)
+    if chances is None or model is None or features is None:
+        return None
+    opened, fitted = open_features(features.path), load_site_model(model)
+    users = sample_users(
+        night.client, fitted, opened, load_chances(chances), score_settings(night.config),
+        sample_size(opened.n_categories), progress=night.progress,
+    )  # fmt: skip
+    folder = site.scratch / f"fairness-{qualifications.digest}"
+    try:
+        return price_fairness(
+            night.client,
+            users,
+            opened.categories,
+            np.array(qualifications.manifest["facts"]["clicks"], np.int64),
+            fitted.panels().tie_order,
+            folder,
+            starved_ratio=night.config.report.thresholds.starved_ratio,
+            progress=night.progress,
+        )
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _chance_facts(site: Site, qualifications: Run) -> dict[str, Any] | None:
