@@ -48,7 +48,7 @@ class ChanceOutcome:
         }
 
 
-def measure_outcome(
+def measure_chance_outcome(
     client: Client,
     parts: Sequence[QualificationPart],
     days: Sequence[Sequence[PartRef]],

@@ -23,12 +23,12 @@ from ammrank_dask.tasks import Progress, silent
 FLOORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
-def sample_size(n_categories: int) -> int:
+def n_users_to_sample(n_categories: int) -> int:
     """Return how many users the picture is drawn from.
 
     Examples
     --------
-    >>> sample_size(50), sample_size(340)
+    >>> n_users_to_sample(50), n_users_to_sample(340)
     (5000, 1000)
     """
     return max(1000, 250_000 // n_categories)

@@ -15,9 +15,9 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
-from ammrank_dask.report.came_true import measure_outcome
+from ammrank_dask.report.came_true import measure_chance_outcome
 from ammrank_dask.report.drift import align_exposure, measure_drift
-from ammrank_dask.report.fairness import price_fairness, sample_size
+from ammrank_dask.report.fairness import n_users_to_sample, price_fairness
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
@@ -144,7 +144,7 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
     opened, fitted = open_features(features.path), load_site_model(model)
     users = sample_users(
         night.client, fitted, opened, load_chances(chances), score_settings(night.config),
-        sample_size(opened.n_categories), progress=night.progress,
+        n_users_to_sample(opened.n_categories), progress=night.progress,
     )  # fmt: skip
     folder = site.scratch / f"fairness-{qualifications.digest}"
     try:
@@ -255,7 +255,7 @@ def _outcome(night: Night, ingested: Ingested) -> dict[str, Any] | None:
             return None
         _, parts, days = past
         cells = _click_cells(night.config, categories)
-        measured = measure_outcome(night.client, parts, days, categories, cells, progress=night.progress)
+        measured = measure_chance_outcome(night.client, parts, days, categories, cells, progress=night.progress)
         return {"date": str(date), "nights": nights, **measured.to_json()}
     except DamagedStore as error:
         logger.warning("what the chances of %s came to is not measured: %s", date, error)
