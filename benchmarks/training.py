@@ -32,9 +32,10 @@ from ammrank_dask.user_hash import SPLITS, split_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of, worker_facts
+from benchmarks.measure import best_cpu_of, best_of, cluster, describe_machine, make_lake, site_of, worker_facts
 
 FIRST = dt.date(2026, 1, 5)
+TURNS = 10
 
 
 def compare_epoch(
@@ -50,18 +51,28 @@ def compare_epoch(
     n_planes = int(planes.n_planes.sum())
     dense, weights = X.toarray(), planes.weights(1e-3)[:columns].copy()
     train_plus, rows_plus = prepare_plus(X, rankings, categories)
+    work_of: dict[str, Callable[[], object]] = {
+        "sgemm": lambda: dense @ weights,
+        "amm-rank": lambda: train_block(planes, X, rankings, order, **options),
+        "amm-rank-plus": lambda: train_plus(order),
+    }
+    wall, cpu = dict.fromkeys(work_of, float("inf")), dict.fromkeys(work_of, float("inf"))
     with threadpool_limits(1):
-        best = [float("inf")] * 3
-        for _ in range(4):  # in turns, so that all meet the same noise
-            best[0] = min(best[0], best_of(2, lambda: dense @ weights))
-            best[1] = min(best[1], best_of(1, lambda: train_block(planes, X, rankings, order, **options)))
-            best[2] = min(best[2], best_of(1, lambda: train_plus(order)))
+        for _ in range(TURNS):  # in turns, so that all meet the same noise
+            for name, function in work_of.items():
+                wall[name] = min(wall[name], best_of(1, function) / users * 1e6)
+                cpu[name] = min(cpu[name], best_cpu_of(1, function) / users * 1e6)
     print(f"\none epoch, {users:,} users, {values} values, {n_planes} planes, one core; {describe_machine()}")
-    print(f"  sgemm of the dense rows with the planes   {best[0] / users * 1e6:6.2f} µs a user")
-    print(f"  training, one epoch                       {best[1] / users * 1e6:6.2f} µs a user")
-    print(f"  training / sgemm                          {best[1] / best[0]:6.2f} (bar 3)")
-    print(f"  amm-rank-plus, one epoch, {rows_plus:5.1f} values     {best[2] / users * 1e6:6.2f} µs a user")
-    print(f"  amm-rank-plus / amm-rank                  {best[2] / best[1]:6.2f} (bar 2.2)")
+    print("  µs a user, best of several                      clock       CPU")
+    for name, title in (
+        ("sgemm", "sgemm of the dense rows with the planes"),
+        ("amm-rank", "amm-rank, one epoch"),
+        ("amm-rank-plus", f"amm-rank-plus, one epoch, {rows_plus:.1f} values"),
+    ):
+        print(f"  {title:44}{wall[name]:9.2f} {cpu[name]:9.2f}")
+    for one, other, bar in (("amm-rank", "sgemm", 3), ("amm-rank-plus", "amm-rank", 2.2)):
+        title = f"{one} / {other} (bar {bar})"
+        print(f"  {title:44}{wall[one] / wall[other]:9.2f} {cpu[one] / cpu[other]:9.2f}")
 
 
 def prepare_plus(
