@@ -193,16 +193,27 @@ def _bound_nearest(affinity, lane, start, stop, n_nearest, highest, rank):
         return np.float32(-np.inf)
     for group in range(_GROUPS):
         highest[group] = affinity[lane, start + np.uintp(group)]
+        rank[group] = 0
     center = start + groups
     while center + groups <= stop:
         for group in range(_GROUPS):
             value = affinity[lane, center + np.uintp(group)]
             highest[group] = value if value > highest[group] else highest[group]
         center += groups
-    _rank_values(highest, groups, rank)
-    bound, wanted = np.float32(np.inf), np.int32(n_nearest)
+    # The numbers of groups are constants, so that all ranks stay in registers.
+    for rival in range(_GROUPS):
+        for group in range(_GROUPS):
+            rank[group] += np.int32(1) if highest[rival] > highest[group] else np.int32(0)
+    wanted = np.int32(n_nearest)
     for group in range(_GROUPS):
-        bound = min(bound, highest[group] if rank[group] < wanted else np.float32(np.inf))
+        highest[group] = highest[group] if rank[group] < wanted else np.float32(np.inf)
+    for group in range(_GROUPS // 2):
+        highest[group] = min(highest[group], highest[group + _GROUPS // 2])
+    for group in range(_GROUPS // 4):
+        highest[group] = min(highest[group], highest[group + _GROUPS // 4])
+    bound = highest[0]
+    for group in range(1, _GROUPS // 4):
+        bound = min(bound, highest[group])
     return bound
 
 

@@ -5,6 +5,8 @@ import numpy as np
 from ammrank_dask.kernels.jit import kernel
 
 HAT_SCALE = np.float32(0.1)
+N_KNOTS = 6
+"""Hats of a kind stand at the quantiles 0, .2, …, 1 of its stored values; equal ones are one."""
 CHAINS = 4
 """Rows of sums of gradients, filled in turns."""
 _NEXT_TO_NOTHING = 1e-200

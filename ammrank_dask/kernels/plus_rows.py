@@ -112,7 +112,10 @@ def measure_row(data, indices, indptr, row, own_kind, own_group, squares, out_ow
 def knot_place(value, kind, knots, n_knots):
     """Return where a value stands among the knots of its kind: whole numbers at the knots, -1 for no hat at all."""
     n = n_knots[kind]
-    n_below = count_knots(value, kind, knots, n)
+    n_below = 0
+    # Where a value stands cannot be foreseen, so nothing here waits for a branch.
+    for knot in range(n):
+        n_below += 1 if value >= knots[kind, knot] else 0
     if n == 0 or value == 0:
         return np.float32(-1.0)
     if n_below == 0:
@@ -121,13 +124,3 @@ def knot_place(value, kind, knots, n_knots):
         return np.float32(n - 1)
     before = knots[kind, n_below - 1]
     return np.float32(n_below - 1) + (value - before) / (knots[kind, n_below] - before)
-
-
-@kernel
-def count_knots(value, kind, knots, n_knots):
-    """Return how many of the first `n_knots` knots of a kind are not above a value."""
-    n_below = 0
-    # Where a value stands cannot be foreseen, so nothing here waits for a branch.
-    for knot in range(n_knots):
-        n_below += 1 if value >= knots[kind, knot] else 0
-    return n_below

@@ -6,7 +6,8 @@ import numpy as np
 
 from ammrank_dask.kernels.jit import kernel
 from ammrank_dask.kernels.memberships import Centers, find_memberships, make_work
-from ammrank_dask.kernels.plus_rows import CHAINS, count_knots, measure_row
+from ammrank_dask.kernels.own_term import N_KNOTS
+from ammrank_dask.kernels.plus_rows import CHAINS, measure_row
 from ammrank_dask.kernels.scoring import (
     LANES,
     Panels,
@@ -22,9 +23,9 @@ class OwnPieces(NamedTuple):
     """The own term as pieces of straight lines.
 
     `kind` and `place` (d,) say of which kind a column is, -1 for none, and where its category stands in the tie order.
-    `group` (n_kinds,) is the event group of a kind, `linear` (n_kinds,) β, `knots` (n_kinds, m) rise, infinite from the
+    `group` (n_kinds,) is the event group of a kind, `linear` (n_kinds,) β, `knots` (n_kinds, 6) rise, infinite from the
     first one on that does not count. With n of the knots not above it, a value v ≠ 0 adds start + slope (v − before),
-    where `pieces` (n_kinds, m + 1, 3) float32 has before, start and slope of each n.
+    where `pieces` (n_kinds, 7, 3) float32 has before, start and slope of each n.
     """
 
     kind: np.ndarray
@@ -127,7 +128,7 @@ def _score_own(data, indices, indptr, first, stop, own, prior, out_inverse, out_
     """Write 1 / ‖x‖ of some rows, 0 for an empty one, and prior + own term of all categories, by place."""
     own_kind, own_place, own_group, linear = own.kind, own.place, own.group, own.linear
     knots, pieces = own.knots, own.pieces
-    n_groups, n_knots = _count_groups(own_group), knots.shape[1]
+    n_groups = _count_groups(own_group)
     squares, scale = np.zeros((CHAINS, n_groups + 1)), np.zeros((stop - first, n_groups), np.float32)
     slope = np.zeros(own_group.shape[0], np.float32)
     rows = indptr[first : stop + 1]
@@ -141,7 +142,9 @@ def _score_own(data, indices, indptr, first, stop, own, prior, out_inverse, out_
             column = np.uintp(indices[cell])
             if own_kind[column] >= 0 and data[cell] != 0:
                 own_of = np.uintp(own_kind[column])
-                n = np.uintp(count_knots(data[cell], own_of, knots, n_knots))
+                n = np.uintp(0)
+                for knot in range(N_KNOTS):
+                    n += np.uintp(1) if data[cell] >= knots[own_of, knot] else np.uintp(0)
                 hats = pieces[own_of, n, 1] + pieces[own_of, n, 2] * (data[cell] - pieces[own_of, n, 0])
                 out_base[lane, np.uintp(own_place[column])] += slope[own_of] * data[cell] + hats
 

@@ -8,11 +8,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 
+from ammrank_dask.kernels.own_term import N_KNOTS
 from ammrank_dask.kernels.plus_rows import OwnCells
 from ammrank_dask.storage.vocabulary import INTENSITY, RECENCY
-
-N_KNOTS = 6
-"""Hats of a kind stand at the quantiles 0, .2, …, 1 of its stored values."""
 
 
 @dataclass(frozen=True)
