@@ -23,6 +23,7 @@ FORBIDDEN = {
 STAGES = ["ingest", "features", "model", "training", "scoring", "report", "evaluation"]
 COMMON = {"kernels", "methods", "monitor", "tasks", "memory", "user_hash"}
 MAX_COMMAND_LINES = 80
+MAX_FUNCTION_LINES = 60
 KERNEL_IMPORTS = ("math", "typing", "numpy", "numba")
 # rglob does not follow the links to the other two rooms.
 SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
@@ -167,6 +168,17 @@ def test_names__of_classes_and_functions_have_one_meaning():
                 seen.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     # Every command is called `command`, and click names it after its module.
     assert {name: paths for name, paths in seen.items() if len(paths) > 1 and name != "command"} == {}
+
+
+def test_functions__have_at_most_60_lines():
+    sizes = {}
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef):
+                text = node.body[0] if ast.get_docstring(node) else None
+                described = 0 if text is None else text.end_lineno - text.lineno + 1
+                sizes[f"{path.relative_to(ROOT)}:{node.name}"] = node.end_lineno - node.lineno + 1 - described
+    assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
 
 
 def test_kernels__import_only_numpy_and_each_other():
