@@ -85,7 +85,7 @@ def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
     forgotten = _load(site)
     opened = open_run(run)
     if name.endswith(".parquet"):
-        table, dropped = find_in_table(CheckedReader(run, opened.manifest["files"])(name), forgotten)
+        table, dropped = find_in_table(CheckedReader(run, opened.files)(name), forgotten)
         if dropped.any():
             write_without(building / name, table, dropped)
         return Removed(1, int(dropped.any()), int(dropped.sum()))
@@ -127,7 +127,7 @@ def scan_piece(site: Path, run: Path, name: str) -> Removed:
 def _pieces(run: Run) -> Iterable[str]:
     """Return what of a run can hold users: its tables by name, or the numbers of its partitions."""
     if run.kind == QUALIFICATIONS:
-        return [name for name in run.manifest["files"] if name.endswith(".parquet")]
+        return [name for name in run.files if name.endswith(".parquet")]
     schema = PART_SCHEMAS.get(run.kind)
     return map(str, range(run.n_parts)) if schema is not None and schema.has_users else []
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     computing_options,
@@ -39,8 +40,8 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
         chances, said = chances_of_night(night, ingested, model, rebuild=rebuild)
         require_chances(night, chances, said)
         run = score_users(night, ingested, score_features(night, ingested), model, chances, rebuild=rebuild)
-    facts = run.manifest["facts"]
-    printed = {"users": facts["users"], "cold users": facts["cold_users"], "qualifications": str(run.path)}
+    manifest = QualificationsManifest.of(run)
+    printed = {"users": manifest.n_users, "cold users": manifest.cold_users, "qualifications": str(run.path)}
     show({"date": str(date), **printed}, as_json)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from ammrank_dask.model.halving import Tuning
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     computing_options,
@@ -43,18 +44,19 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
         features = training_features(night, ingested)
         start = find_champion(job.site, date)
         run = train_model(night, ingested, features, start=start, tune_first=tune_first)
-    facts = run.manifest["facts"]
-    printed: dict[str, Any] = {"date": str(date), "users": facts["users"], "planes": facts["planes"]}
-    printed["published"] = f"{facts['training']['published']} model"
-    printed["validation error"] = facts["training"]["validation_error"]
-    printed["popularity error"] = facts["training"].get("popularity_error")
-    if facts["tuning"] is not None:
+    manifest = ModelManifest.of(run)
+    training, tuning = manifest.training or {}, manifest.tuning
+    printed: dict[str, Any] = {"date": str(date), "users": manifest.n_users, "planes": manifest.n_planes}
+    printed["published"] = f"{training['published']} model"
+    printed["validation error"] = training["validation_error"]
+    printed["popularity error"] = training.get("popularity_error")
+    if tuning is not None:
         if as_json:
-            printed["tuning"] = facts["tuning"]["trials"]
+            printed["tuning"] = tuning["trials"]
         else:
-            click.echo(Tuning.from_json(**facts["tuning"]).to_text())
-        printed |= {f"train.{name}": value for name, value in facts["tuning"]["best"].items()}
-        names = [f"train.{name}" for name in facts["tuning"]["best"] if not is_chosen(job.config, name)]
+            click.echo(Tuning.from_json(**tuning).to_text())
+        printed |= {f"train.{name}": value for name, value in tuning["best"].items()}
+        names = [f"train.{name}" for name in tuning["best"] if not is_chosen(job.config, name)]
         if names:
             printed["next"] = (
                 f"set {' and '.join(names)} in {job.site.config_path}: later nights train with what is set"
@@ -62,7 +64,7 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
         else:
             printed["next"] = "later nights train with these, until the gate turns a model down"
     choice = Choice.of_model(run)
-    if choice is not None and facts["tuning"] is None:
+    if choice is not None and tuning is None:
         printed["parameters"] = choice.to_text()
     show({**printed, "model": str(run.path)}, as_json)
 

@@ -17,6 +17,7 @@ from ammrank_dask.kernels.features import choose_columns, count_marked, normaliz
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
+from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.parts import CheckedReader, checksum_file, read_part, write_part
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
@@ -99,16 +100,16 @@ class Features:
     def __init__(self, path: str | Path) -> None:
         self.run: Run = open_run(Path(path), FEATURES.kind)
         self.path = self.run.path
-        config = self.run.manifest["config"]
-        self.categories: list[str] = list(config["categories"])
-        self.has_rankings = bool(config["has_rankings"])
-        self.id_kind: str = config["id_kind"]
-        self.normalize = bool(config["normalize"])
+        self.manifest = FeaturesManifest.of(self.run)
+        self.categories = self.manifest.categories
+        self.has_rankings = self.manifest.has_rankings
+        self.id_kind = self.manifest.id_kind
+        self.normalize = self.manifest.normalize
 
     @cached_property
     def feature_columns(self) -> FeatureColumns:
         """The columns with their groups."""
-        stored = json.loads(CheckedReader(self.path, self.run.manifest["files"])(COLUMNS_FILE))
+        stored = json.loads(CheckedReader(self.path, self.run.files)(COLUMNS_FILE))
         groups = tuple((group, size) for group, size in stored["groups"])
         return FeatureColumns(tuple(stored["columns"]), groups)
 

@@ -15,6 +15,7 @@ from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.ids import ids_from_arrays, union_of_many
+from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, start_run
@@ -35,11 +36,6 @@ def state_digest(settings: Mapping[str, Any], history: History) -> str:
     return digest_of([dict(settings), [[str(date), digest] for date, digest in history]])
 
 
-def history_of(run: Run) -> list[tuple[dt.date, str | None]]:
-    """Return the days that are in a state."""
-    return [(dt.date.fromisoformat(date), digest) for date, digest in run.manifest["inputs"]]
-
-
 def find_base(states: Sequence[Run], history: History) -> tuple[Run | None, int]:
     """Return the state from which the least is left to fold, and how many days of `history` it has.
 
@@ -47,7 +43,7 @@ def find_base(states: Sequence[Run], history: History) -> tuple[Run | None, int]
     """
     best: tuple[Run | None, int] = (None, 0)
     for run in states:
-        days = history_of(run)
+        days = StateManifest.of(run).days
         if len(days) > best[1] and list(history[: len(days)]) == days:
             best = (run, len(days))
     return best

@@ -9,6 +9,7 @@ import numpy as np
 
 from ammrank_dask.kernels.selection import mark_new
 from ammrank_dask.storage.store.ids import UserIds, union
+from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import Changes, QualificationPart, QualificationRows, qualification_parts
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.user_hash import partition_of
@@ -24,7 +25,7 @@ class PreviousQualifications:
     @classmethod
     def of(cls, run: Run) -> PreviousQualifications:
         """Return those of a finished run."""
-        return cls(tuple(qualification_parts(run)), tuple(run.manifest["config"]["categories"]))
+        return cls(tuple(qualification_parts(run)), tuple(QualificationsManifest.of(run).categories))
 
     def read(self, partition: int, n_partitions: int) -> list[tuple[UserIds, np.ndarray, np.ndarray]]:
         """Return (users, the user of each qualification, its category) of the users who are in a partition now."""

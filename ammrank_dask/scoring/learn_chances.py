@@ -93,7 +93,7 @@ def _gather(
     progress: Progress,
 ) -> SplitRows:
     """Return scores, clicks and activity of the users of a split, of a sample of them when there are very many."""
-    splits = features.run.manifest["config"].get("splits")
+    splits = features.manifest.splits
     split_share = _SPLIT_SHARE if splits is None else 1 / len(splits)
     share = min(1.0, _MAX_CELLS / max(1.0, split_share * features.n_users * len(features.categories)))
     tasks = _tasks_of(features, model, split, variant, share)

@@ -8,7 +8,7 @@ entry in POLICIES.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -60,7 +60,7 @@ class PolicyCounts:
         }
 
     @classmethod
-    def from_json(cls, content: dict[str, Any]) -> PolicyCounts:
+    def from_json(cls, content: Mapping[str, Any]) -> PolicyCounts:
         """Return what `to_json` stored."""
         return cls(
             np.array(content["exposure"], np.int64),

@@ -11,6 +11,7 @@ import pandas as pd
 
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import BY_USER, KIND, read_frame, table_path
 from ammrank_dask.storage.store.runs import Run, open_run
 
@@ -22,6 +23,11 @@ class Qualifications:
     run: Run
 
     @property
+    def manifest(self) -> QualificationsManifest:
+        """Settings, inputs and counts."""
+        return QualificationsManifest.of(self.run)
+
+    @property
     def path(self) -> Path:
         """The folder."""
         return self.run.path
@@ -29,22 +35,22 @@ class Qualifications:
     @property
     def n_partitions(self) -> int:
         """Number of partitions."""
-        return int(self.run.manifest["config"]["partitions"])
+        return self.manifest.n_partitions
 
     @property
     def categories(self) -> list[str]:
         """Names of all categories that were ranked."""
-        return list(self.run.manifest["config"]["categories"])
+        return self.manifest.categories
 
     @property
     def k(self) -> int:
         """Categories a user is meant to get."""
-        return int(self.run.manifest["config"]["k"])
+        return self.manifest.k
 
     @property
     def policy(self) -> str:
         """The policy that handed them out."""
-        return str(self.run.manifest["config"]["policy"])
+        return self.manifest.policy
 
     @property
     def n_ranks(self) -> int:
@@ -54,13 +60,12 @@ class Qualifications:
     @property
     def facts(self) -> Mapping[str, Any]:
         """Users, cold users and the counts of each policy."""
-        facts: Mapping[str, Any] = self.run.manifest["facts"]
-        return facts
+        return self.manifest.counts
 
     @property
     def counts(self) -> PolicyCounts:
         """What was handed out."""
-        return PolicyCounts.from_json(self.facts["policies"][self.policy])
+        return PolicyCounts.from_json(self.manifest.policies[self.policy])
 
     @property
     def parts(self) -> list[Path]:

@@ -225,10 +225,10 @@ def finish_qualifications(
 
 def last_prices(previous: Qualifications | None, categories: Sequence[str]) -> np.ndarray | None:
     """Return the prices of an earlier balanced run by category, 0 for new ones; None when it had none."""
-    facts = {} if previous is None else previous.run.manifest["facts"]["policies"].get("balanced", {})
+    facts = {} if previous is None else previous.manifest.policies.get("balanced", {})
     if previous is None or "prices" not in facts:
         return None
-    by_name = dict(zip(previous.run.manifest["config"]["categories"], facts["prices"], strict=True))
+    by_name = dict(zip(previous.categories, facts["prices"], strict=True))
     return np.array([by_name.get(category, 0.0) for category in categories])
 
 

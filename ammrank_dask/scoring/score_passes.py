@@ -97,7 +97,7 @@ class ScorePasses:
                 self._add_exposure(counts["policies"][in_force])
 
         done = [self.job.finished_facts(partition) for partition in range(self.job.n_partitions)]
-        rows = [part["rows"] for part in features.run.manifest["parts"]]
+        rows = [part.rows for part in features.run.parts]
         return self._complete("score", score_partition, done, show=show, rows=rows)
 
     def _apply_all(self, policy: Policy, plan: Any) -> list[dict[str, Any]]:

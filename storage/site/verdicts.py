@@ -9,6 +9,7 @@ from typing import Any
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside
+from ammrank_dask.storage.store.manifests import VerdictManifest
 from ammrank_dask.storage.store.runs import finish_run, is_finished, open_run, remove_run
 
 VERDICT_KIND = "verdict"
@@ -38,9 +39,8 @@ def read_verdict(site: Site, date: dt.date) -> Verdict | None:
     path = site.verdict_folder(date)
     if not is_finished(path):
         return None
-    manifest = open_run(path, VERDICT_KIND).manifest
-    inputs = manifest["inputs"]
-    return Verdict(inputs["challenger"], inputs["champion"], manifest["facts"]["accepted"], manifest["facts"])
+    manifest = VerdictManifest.of(open_run(path, VERDICT_KIND))
+    return Verdict(manifest.challenger, manifest.champion, manifest.accepted, manifest.counts)
 
 
 def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[str, Any]) -> None:

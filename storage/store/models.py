@@ -93,7 +93,7 @@ def _load_earlier(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     if (path / _EARLIER_NAME).is_dir():
         folder = path / _EARLIER_NAME
         if is_finished(path):
-            check_files(path, open_run(path, MODEL.kind).manifest["files"])
+            check_files(path, open_run(path, MODEL.kind).files)
     try:
         group = zarr.open_group(folder, mode="r", zarr_format=3)
         _check_format(path, group.attrs.get("format"))

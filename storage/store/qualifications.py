@@ -192,7 +192,7 @@ class QualificationPart:
 
 def qualification_parts(run: Run) -> list[QualificationPart]:
     """Return the by_user files of a night, in the order of the partitions."""
-    files = run.manifest["files"]
+    files = run.files
     names = sorted(name for name in files if name.startswith(f"{BY_USER}/part-"))
     return [QualificationPart(run.path, name, (files[name][0], files[name][1])) for name in names]
 

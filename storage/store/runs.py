@@ -49,6 +49,17 @@ class Run:
     manifest: Mapping[str, Any] = field(repr=False)
 
     @property
+    def parts(self) -> list[PartFacts]:
+        """Rows, values, bytes and checksum of every part."""
+        return [PartFacts(**part) for part in self.manifest["parts"]]
+
+    @property
+    def files(self) -> Mapping[str, list[int]]:
+        """Size and checksum of every file beside the parts, by relative name."""
+        files: Mapping[str, list[int]] = self.manifest["files"]
+        return files
+
+    @property
     def checksums(self) -> list[str]:
         """Checksum of every part, as the manifest has it."""
         return [part["checksum"] for part in self.manifest["parts"]]
@@ -144,10 +155,7 @@ def rewrite_manifest(run: Run, folder: Path, renewed: Collection[str]) -> None:
     """
     before = run.manifest["parts"]
     parts = [part_facts(folder, i).to_json() if part["name"] in renewed else part for i, part in enumerate(before)]
-    files = {
-        name: checksum_file(folder / name) if name in renewed else listed
-        for name, listed in run.manifest["files"].items()
-    }
+    files = {name: checksum_file(folder / name) if name in renewed else listed for name, listed in run.files.items()}
     sync_tree(folder)
     manifest = {**run.manifest, "parts": parts, "files": files}
     write_json(folder / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
@@ -191,10 +199,10 @@ def verify_run(path: Path) -> int:
         total = sum(check_part(path, i, expected) for i, expected in enumerate(run.checksums))
     else:
         total = 0
-    extra = sorted(_found_beside_parts(run) - set(run.manifest["files"]))
+    extra = sorted(_found_beside_parts(run) - set(run.files))
     if extra:
         raise DamagedStore(f"{path / extra[0]} is not in the manifest of its run; make it again with {REBUILD_COMMAND}")
-    return total + check_files(path, run.manifest["files"])
+    return total + check_files(path, run.files)
 
 
 def _found_beside_parts(run: Run) -> set[str]:

@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.metadata
+import re
 import sys
 from pathlib import Path
 
@@ -179,6 +180,13 @@ def test_functions__have_at_most_60_lines():
                 described = 0 if text is None else text.end_lineno - text.lineno + 1
                 sizes[f"{path.relative_to(ROOT)}:{node.name}"] = node.end_lineno - node.lineno + 1 - described
     assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
+
+
+def test_manifests__are_read_by_name_outside_the_store():
+    inside = ROOT / "storage" / "store"
+    looked_up = re.compile(r"""manifest(\[|\.get\()""")
+    others = [path for path in SOURCES if not path.is_relative_to(inside) and looked_up.search(path.read_text())]
+    assert others == [], "a manifest is read through storage/store/manifests.py"
 
 
 def test_kernels__import_only_numpy_and_each_other():

@@ -16,6 +16,7 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import count_file_rows, list_days, list_files
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.parts import PartFacts
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import lake_path
@@ -72,16 +73,16 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
     Where all users are scored, those of the users table count who have no events.
     """
     current = site.current()
-    parts: list[dict[str, Any]] = []
+    parts: list[PartFacts] = []
     first = dt.date.min
     if current is not None and is_finished(site.path / current.runs["head"]):
-        parts = open_run(site.path / current.runs["head"]).manifest["parts"]
+        parts = open_run(site.path / current.runs["head"]).parts
         first = min(current.date, date)
     days = list_days(lake_path(site, config.lake.events), config.lake.date_key)
     by_day = _count_events([list_files(folder) for day, folder in days.items() if first <= day <= date])
     events = max(by_day, default=0)
     if len(parts) == config.partitions:
-        users, cells = max(part["rows"] for part in parts), max(part["nnz"] for part in parts)
+        users, cells = max(part.rows for part in parts), max(part.nnz for part in parts)
         if config.score.users == "all":
             users = max(users, math.ceil(_count_people(site, config) / config.partitions))
     else:

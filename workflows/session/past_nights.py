@@ -12,6 +12,7 @@ from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import open_run
 
 
@@ -29,8 +30,8 @@ def _errors_by_date(site: Site) -> dict[str, dict[str, float]]:
     found = {}
     for path in site.finished_runs("models"):
         with contextlib.suppress(DamagedStore):  # --rebuild, which comes later, removes it
-            manifest = open_run(path).manifest
-            found[manifest["config"]["date"]] = manifest["facts"].get("training")
+            manifest = ModelManifest.of(open_run(path))
+            found[manifest.date] = manifest.training
     return {
         date: {"validation_error": training["validation_error"]}
         for date, training in found.items()

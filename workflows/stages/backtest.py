@@ -22,6 +22,7 @@ from ammrank_dask.storage.lake.files import list_days
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.tasks import Progress
@@ -123,7 +124,7 @@ def _run_night(night: Night) -> dict[str, Any]:
     after = replace(night, date=until)
     outcome = open_features(training_features(after, ingest(after)).path)
     qualifications = open_run(work.qualifications_folder(night.date), KIND)
-    model = find_run(work, qualifications.manifest["inputs"]["model"])
+    model = find_run(work, QualificationsManifest.of(qualifications).model)
     assert model is not None  # the night has just scored with it
     past = NightToMeasure(
         model.path, qualification_parts(qualifications), clicks, logistic, config.train.variant, config.score.k

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from typing import Any
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.learn_chances import STAGE, learn_and_measure
@@ -13,6 +12,7 @@ from ammrank_dask.scoring.saved_chances import save_chances
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.manifests import ChancesManifest, QualificationsManifest
 from ammrank_dask.storage.store.registry import CHANCES
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, start_run
 from ammrank_dask.workflows.session.night import Night
@@ -40,7 +40,7 @@ def chances_of_night(
     """
     site = night.site
     if not rebuild and site.is_published(night.date) and is_finished(site.qualifications_folder(night.date)):
-        digest = open_run(site.qualifications_folder(night.date)).manifest["inputs"].get("chances")
+        digest = QualificationsManifest.of(open_run(site.qualifications_folder(night.date))).chances
         run = find_chances(site, digest)
         return run, "none: the night was published without" if run is None else _describe(run)
     earlier = _chances_before(night, ingested, model)
@@ -79,8 +79,8 @@ def find_chances(site: Site, digest: str | None) -> Run | None:
 def _chances_before(night: Night, ingested: Ingested, model: Run) -> Run | None:
     """Return the chances of the last published night before, if they are of this model."""
     previous = find_previous(night.site, night.date)
-    run = None if previous is None else find_chances(night.site, previous.run.manifest["inputs"].get("chances"))
-    is_same = run is not None and run.manifest["inputs"]["model"] == model.digest
+    run = None if previous is None else find_chances(night.site, previous.manifest.chances)
+    is_same = run is not None and ChancesManifest.of(run).model == model.digest
     return run if is_same else None
 
 
@@ -114,8 +114,9 @@ def _learn(night: Night, ingested: Ingested, model: Run) -> Run:
 
 
 def _describe(run: Run) -> str:
-    facts: dict[str, Any] = dict(run.manifest["facts"])
+    manifest = ChancesManifest.of(run)
+    counts = manifest.counts
     return (
-        f"of {run.manifest['config']['date']}, {facts['users']:,} users; Brier score {facts['brier']:.4f},"
-        f" base rate {facts['base_brier']:.4f}, {facts['gate_users']:,} gate users"
+        f"of {manifest.date}, {counts['users']:,} users; Brier score {counts['brier']:.4f},"
+        f" base rate {counts['base_brier']:.4f}, {counts['gate_users']:,} gate users"
     )

@@ -20,6 +20,7 @@ from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict, verdict_dates
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, open_run
 from ammrank_dask.training.tune import tune
 from ammrank_dask.workflows.session.config import Config
@@ -51,7 +52,7 @@ class Choice:
     @classmethod
     def of_model(cls, run: Run | None) -> Self | None:
         """Return the choice that a model was trained with; None for one of an earlier version, or without any."""
-        kept = None if run is None else run.manifest["facts"].get("choice")
+        kept = None if run is None else ModelManifest.of(run).choice
         return None if kept is None else cls(**kept)
 
     def to_json(self) -> dict[str, Any]:

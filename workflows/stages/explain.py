@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
     scores = {found.category: found for found in model.explain(part.X[row])}
     held = quals.to_pandas(users=ids.to_arrow().to_pylist())
     columns = features.columns_of(model.variant_)
-    settings = features.run.manifest["config"]
+    settings = features.manifest.settings
 
     def name_features(numbers: np.ndarray, contributions: np.ndarray) -> list[dict[str, Any]]:
         return [
@@ -96,7 +97,7 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
     return {"date": str(night), "policy": quals.policy, "model": trained, "categories": categories}
 
 
-def describe_feature(column: str, value: float, settings: dict[str, Any]) -> str:
+def describe_feature(column: str, value: float, settings: Mapping[str, Any]) -> str:
     """Say in words what a column of a row means.
 
     Examples
@@ -139,7 +140,7 @@ def _find_inputs(site: Site, quals: Qualifications) -> tuple[Features, RankModel
 
 def _run_of(site: Site, folder: str, quals: Qualifications) -> Path:
     """Return the run that a night was scored from."""
-    wanted = quals.run.manifest["inputs"]["model" if folder == "models" else folder]
+    wanted = quals.manifest.inputs["model" if folder == "models" else folder]
     for path in site.finished_runs(folder):
         if open_run(path).digest == wanted:
             return path

@@ -14,6 +14,7 @@ from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
 from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
 from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import bucket_of
@@ -29,7 +30,7 @@ def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = s
     head = site.current()
     if head is None:
         raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
-    ids = read_user_list(users, open_run(site.path / head.runs["head"]).manifest["config"]["id_kind"])
+    ids = read_user_list(users, StateManifest.of(open_run(site.path / head.runs["head"])).id_kind)
     add_forgotten(site.path, ids)
     _blank_day_rows(site, ids)
     _remove_leftovers(site)

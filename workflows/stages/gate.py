@@ -9,6 +9,7 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.simple import own_model, popularity_model
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.training.gate import CHALLENGER, CHAMPION, POPULARITY, GateResult, compare_models, is_no_worse
 from ammrank_dask.workflows.session.config import Config
@@ -106,5 +107,5 @@ def _fall_back(night: Night, features: Features, challenger: Run, popularity: Ga
         measured = compare_models(night.client, features, {CHALLENGER: run.path}, k=night.config.score.k)
         if measured[CHALLENGER].error < popularity.error:
             return run, f"prior and own term ({measured[CHALLENGER].error:.4f}) score"
-    n_users = challenger.manifest["facts"]["users"]
+    n_users = ModelManifest.of(challenger).n_users
     return keep_simple_model(night, challenger, popularity_model(model, n_users), POPULARITY), "popularity scores"

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.ingest.fold import FoldPlan, History, find_base, history_of, state_digest
+from ammrank_dask.ingest.fold import FoldPlan, History, find_base, state_digest
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
 from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.settings import first_change
 
@@ -137,11 +138,11 @@ def plan_ingest(
 
 def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run]:
     """Return the states that were made with these settings; raise BadInput when there are only others."""
-    changes = [first_change(run.manifest["config"], settings.state) for run in states]
+    changes = [first_change(StateManifest.of(run).settings, settings.state) for run in states]
     fitting = [run for run, change in zip(states, changes, strict=True) if change is None]
     if states and not fitting:
         raise BadInput(
-            f"the state of {states[-1].manifest['config']['date']} was built when {changes[-1]};"
+            f"the state of {StateManifest.of(states[-1]).date} was built when {changes[-1]};"
             f" rebuild with {settings.rebuild_command}"
         )
     return fitting
@@ -149,8 +150,10 @@ def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run
 
 def folded_days(states: Sequence[Run]) -> dict[dt.date, str | None]:
     """Return the days that the longest state has, with their digests; None for those that were bridged."""
-    longest: list[tuple[dt.date, str | None]] = max(map(history_of, states), key=len, default=[])
-    return dict(longest)
+    days: dict[dt.date, str | None] = {}
+    for run in states:
+        days = max(days, dict(StateManifest.of(run).days), key=len)
+    return days
 
 
 def digest_days(files: DayFiles, settings: HistorySettings) -> dict[dt.date, str]:
@@ -200,10 +203,10 @@ def find_lost_days(
     one of a state is left out: the days can be read of a state that is damaged or of another format, but not of that.
     """
     lost: set[dt.date] = set()
-    for manifest in manifests:
+    for manifest in map(StateManifest, manifests):
         try:
-            days = {dt.date.fromisoformat(day) for day, digest in manifest["inputs"] if digest is not None}
-            is_same = manifest["config"]["date"] == str(date) and first_change(manifest["config"], state) is None
+            days = {day for day, digest in manifest.days if digest is not None}
+            is_same = manifest.date == str(date) and first_change(manifest.settings, state) is None
         except (LookupError, TypeError, ValueError):
             continue
         if is_same and days <= set(days_in_lake):
@@ -215,7 +218,7 @@ def find_lost_days(
 def _refuse_changed_past(states: Sequence[Run], history: History, settings: HistorySettings, lag_date: dt.date) -> None:
     now = dict(history)
     for run in states:
-        changed = [day for day, digest in history_of(run) if day in now and now[day] != digest]
+        changed = [day for day, digest in StateManifest.of(run).days if day in now and now[day] != digest]
         if changed:
             may_stay = ", or set lake.past: keep to leave such days as they were folded"
             raise BadInput(

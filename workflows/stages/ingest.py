@@ -20,6 +20,7 @@ from ammrank_dask.storage.lake.files import FileFacts, day_digest, list_days, li
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.store.atomic import digest_of, read_json
+from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, UsersManifest
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
 from ammrank_dask.workflows.cluster.memory_check import check_memory
@@ -181,15 +182,9 @@ def _compare_days(
     ]
     intake = _ingest_settings(night, settings.state)
     runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
-    read = {plan.date: _buckets_of(run) for plan, run in zip(plans, runs, strict=True)}
+    read = {plan.date: DayManifest.of(run).buckets for plan, run in zip(plans, runs, strict=True)}
     keep_until = settings.lag_date(night.date) if night.config.lake.past == "keep" else None
     return judge_days(inputs, folded, rows, read, keep_until=keep_until)
-
-
-def _buckets_of(day: Run) -> str:
-    """Return what tells the rows of a day from others; nothing for a day of an earlier version, or without rows."""
-    buckets: str = day.manifest["facts"].get("buckets", "")
-    return buckets
 
 
 def _ingest_days(
@@ -272,7 +267,8 @@ def _refuse_duplicates(files: Mapping[dt.date, Sequence[FileFacts]], days: set[d
 
 
 def _id_kind(days: Iterable[Run | None], states: Sequence[Run], settings: HistorySettings) -> str:
-    kinds = {run.manifest["config"]["id_kind"] for run in [*days, *states] if run is not None and run.nnz}
+    kinds = {DayManifest.of(run).id_kind for run in days if run is not None and run.nnz}
+    kinds |= {StateManifest.of(run).id_kind for run in states if run.nnz}
     if len(kinds) > 1:
         raise BadInput(
             "user ids were integers on some days and strings on others; convert the log and rebuild with"
@@ -318,7 +314,7 @@ def _ingest_settings(night: Night, settings: Mapping[str, Any]) -> IngestSetting
 def _refuse_mixed_ids(ingested: Ingested) -> None:
     if ingested.users is None or not ingested.head.nnz or not ingested.users.n_rows:
         return
-    in_table = ingested.users.manifest["config"]["id_kind"]
+    in_table = UsersManifest.of(ingested.users).id_kind
     if in_table != ingested.id_kind:
         raise BadInput(
             f"user ids are {ingested.id_kind} in the events and {in_table} in the users table; convert one of the two"
@@ -327,14 +323,14 @@ def _refuse_mixed_ids(ingested: Ingested) -> None:
 
 def describe_ingested(ingested: Ingested) -> dict[str, Any]:
     """Return the facts of an ingest for a person."""
-    fresh = [run.manifest["facts"] for run in ingested.days.values() if run is not None]
-    last = ingested.days.get(ingested.date)
-    counts = last.manifest["facts"]["counts"] if last is not None else {}
+    read = {day: DayManifest.of(run) for day, run in ingested.days.items() if run is not None}
+    last = read.get(ingested.date)
+    counts = last.events_by_outcome if last is not None else {}
     facts: dict[str, Any] = {
         "date": str(ingested.date),
         "days": len(ingested.history),
-        "events of the days read": sum(fact["events"] for fact in fresh),
-        "events of the date": last.manifest["facts"]["events"] if last is not None else 0,
+        "events of the days read": sum(day.n_events for day in read.values()),
+        "events of the date": last.n_events if last is not None else 0,
         "not used": ", ".join(f"{name} {count:,}" for name, count in counts.items() if name != "kept") or "none",
         "users with events": ingested.head.n_rows,
         "cells": ingested.head.nnz,

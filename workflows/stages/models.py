@@ -10,6 +10,7 @@ from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.registry import MODEL
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
@@ -38,9 +39,10 @@ def keep_simple_model(night: Night, challenger: Run, model: RankModel, name: str
         return open_run(path, MODEL_KIND)
     shutil.rmtree(path, ignore_errors=True)
     model.save(path)
-    config = {**challenger.manifest["config"], "simple": name}
-    facts = {"users": challenger.manifest["facts"]["users"], "planes": 0, "training": None, "tuning": None}
-    return finish_run(path, MODEL_KIND, digest, 1, config=config, inputs=challenger.manifest["inputs"], facts=facts)
+    trained = ModelManifest.of(challenger)
+    config = {**trained.settings, "simple": name}
+    facts = {"users": trained.n_users, "planes": 0, "training": None, "tuning": None}
+    return finish_run(path, MODEL_KIND, digest, 1, config=config, inputs=trained.inputs, facts=facts)
 
 
 def find_model(site: Site, date: dt.date) -> Run | None:
@@ -62,16 +64,15 @@ def model_identity(config: Config, taxonomy: Taxonomy) -> dict[str, str]:
 
 def fits(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
     """Tell whether a model was trained on features of these columns, with the same meaning."""
-    found = run.manifest["config"]
-    return all(found.get(key) == value for key, value in model_identity(config, taxonomy).items())
+    manifest, identity = ModelManifest.of(run), model_identity(config, taxonomy)
+    return (manifest.columns_digest, manifest.values_digest) == (identity["columns"], identity["values"])
 
 
 def has_same_values(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
     """Tell whether values mean the same to a model: columns and categories can be matched by name, values cannot."""
-    same: bool = run.manifest["config"].get("values") == model_identity(config, taxonomy)["values"]
-    return same
+    return ModelManifest.of(run).values_digest == model_identity(config, taxonomy)["values"]
 
 
 def model_date(run: Run) -> str:
     """Return the date that a model was trained for."""
-    return str(run.manifest["config"]["date"])
+    return ModelManifest.of(run).date

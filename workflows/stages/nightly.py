@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any
 
 from ammrank_dask.storage.site.reports import PAGE
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
@@ -87,6 +88,6 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
                 model, judgement = choose_model(night, ingested, features, champion, trained)
             choice = Choice.of_model(trained)
             chosen = {} if choice is None else {"parameters": choice.to_text()}
-            training = f"{trained.manifest['facts']['users']:,} users"
+            training = f"{ModelManifest.of(trained).n_users:,} users"
             return model, {"training": training, **chosen, "gate": judgement}
     return champion, {"training": f"none: {reason}"}

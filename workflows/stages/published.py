@@ -9,6 +9,7 @@ from pathlib import Path
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
 from ammrank_dask.workflows.stages.models import find_run
@@ -34,7 +35,7 @@ def runs_in_use(site: Site, folder: str, role: str) -> list[Path]:
     runs = site.finished_runs(folder)
     try:
         used = {
-            open_run(path.parent, KIND).manifest["inputs"].get(role)
+            QualificationsManifest.of(open_run(path.parent, KIND)).inputs.get(role)
             for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}")
         }
         return [path for path in runs if open_run(path).digest in used]
@@ -60,4 +61,4 @@ def find_published_model(site: Site, date: dt.date) -> Run | None:
 
 
 def _model_of(site: Site, qualifications: Path) -> Run | None:
-    return find_run(site, open_run(qualifications).manifest["inputs"]["model"])
+    return find_run(site, QualificationsManifest.of(open_run(qualifications)).model)

@@ -30,6 +30,7 @@ from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, read_json
+from ammrank_dask.storage.store.manifests import ChancesManifest, ModelManifest, QualificationsManifest
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationPart, qualification_parts
 from ammrank_dask.storage.store.registry import DAY
@@ -66,7 +67,7 @@ def write_night_report(night: Night, ingested: Ingested, qualifications: Run, *,
 
 def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, Any] | None:
     """Return the summary that was written from these qualifications with these settings, None if there is none."""
-    folder = site.report_folder(_date_of_run(qualifications))
+    folder = site.report_folder(QualificationsManifest.of(qualifications).date)
     try:
         check_report(folder, [SUMMARY])
         summary = read_json(folder / SUMMARY)
@@ -78,24 +79,24 @@ def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, A
 
 def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict[str, Any]:
     """Return the content of `summary.json` of a night."""
-    facts, settings = qualifications.manifest["facts"], qualifications.manifest["config"]
+    manifest = QualificationsManifest.of(qualifications)
     before, drift = _compare_with_before(night, qualifications)
     groups, parts = [], qualification_parts(qualifications)
     if ingested.users is not None and ingested.users.n_parts == len(parts):
         groups = rank_by_group(
-            night.client, parts, ingested.users, settings["categories"], settings["k"], progress=night.progress
+            night.client, parts, ingested.users, manifest.categories, manifest.k, progress=night.progress
         )
     summary = summarise(
-        {name: PolicyCounts.from_json(found) for name, found in facts["policies"].items()},
-        settings["policy"],
-        np.array(facts["clicks"], np.int64),
-        settings["categories"],
+        {name: PolicyCounts.from_json(found) for name, found in manifest.policies.items()},
+        manifest.policy,
+        np.array(manifest.clicks, np.int64),
+        manifest.categories,
         date=str(night.date),
-        cold_users=facts["cold_users"],
-        k=settings["k"],
-        n_of={name: found["n"] for name, found in facts["policies"].items() if "n" in found},
-        may_hold=np.array(facts["may_hold"], np.int64) if "may_hold" in facts else None,
-        balanced=facts["policies"].get("balanced"),
+        cold_users=manifest.cold_users,
+        k=manifest.k,
+        n_of={name: found["n"] for name, found in manifest.policies.items() if "n" in found},
+        may_hold=None if manifest.may_hold is None else np.array(manifest.may_hold, np.int64),
+        balanced=manifest.policies.get("balanced"),
         chances=_chance_facts(night.site, qualifications),
         outcome=_outcome(night, ingested),
         thresholds=Thresholds(**night.config.report.thresholds.model_dump()),
@@ -105,12 +106,12 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         groups=groups,
     )
     summary["special_days"] = ingested.special_days
-    summary["events_of_label_window"] = facts["events_of_label_window"]
+    summary["events_of_label_window"] = manifest.events_of_label_window
     summary["source"] = _source(night.config, qualifications)
-    verdict = find_verdict(night.site, night.date, qualifications.manifest["inputs"]["model"])
+    verdict = find_verdict(night.site, night.date, manifest.model)
     summary["fairness"] = _fairness(night, qualifications)
     summary["gate"] = dict(verdict.facts) if verdict is not None else None
-    summary["model"] = _describe_model(find_run(night.site, qualifications.manifest["inputs"]["model"]))
+    summary["model"] = _describe_model(find_run(night.site, manifest.model))
     return summary
 
 
@@ -121,11 +122,12 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
     """
     if model is None:
         return None
-    config, training = model.manifest["config"], model.manifest["facts"].get("training") or {}
+    manifest = ModelManifest.of(model)
+    config, training = manifest.settings, manifest.training or {}
     choice = Choice.of_model(model)
     return {
         "date": model_date(model),
-        "kind": config.get("simple", config.get("model", AMMRank.method)),
+        "kind": manifest.simple or manifest.method or AMMRank.method,
         "parameters": {name: config[name] for name in ("kappa", "clickers_per_plane", "max_planes") if name in config},
         "choice": None if choice is None else choice.to_json(),
         "validation_error": training.get("validation_error"),
@@ -135,10 +137,10 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
 
 def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
     """Return what fairness costs the users of a sample; None without chances, or when what they came of is not kept."""
-    site, inputs = night.site, qualifications.manifest["inputs"]
-    chances, model = find_chances(site, inputs.get("chances")), find_run(site, inputs["model"])
+    site, manifest = night.site, QualificationsManifest.of(qualifications)
+    chances, model = find_chances(site, manifest.chances), find_run(site, manifest.model)
     kept = map(open_run, site.finished_runs("features"))
-    features = next((run for run in kept if run.digest == inputs["features"]), None)
+    features = next((run for run in kept if run.digest == manifest.inputs["features"]), None)
     if chances is None or model is None or features is None:
         return None
     opened, fitted = open_features(features.path), load_site_model(model)
@@ -152,7 +154,7 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
             night.client,
             users,
             opened.categories,
-            np.array(qualifications.manifest["facts"]["clicks"], np.int64),
+            np.array(manifest.clicks, np.int64),
             fitted.panels().tie_order,
             folder,
             starved_ratio=night.config.report.thresholds.starved_ratio,
@@ -164,15 +166,18 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
 
 def _chance_facts(site: Site, qualifications: Run) -> dict[str, Any] | None:
     """Return how the chances of a night were learnt and measured, None when it has none."""
-    run = find_chances(site, qualifications.manifest["inputs"].get("chances"))
-    return None if run is None else {"date": run.manifest["config"]["date"], **run.manifest["facts"]}
+    run = find_chances(site, QualificationsManifest.of(qualifications).chances)
+    if run is None:
+        return None
+    manifest = ChancesManifest.of(run)
+    return {"date": manifest.date, **manifest.counts}
 
 
 def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:
     """Write the files of a report from its summary and return their folder."""
-    date = _date_of_run(qualifications)
+    manifest = QualificationsManifest.of(qualifications)
+    date = manifest.date
     folder = site.report_folder(date)
-    manifest = qualifications.manifest
     scored = f"../../{site.relative(qualifications.path)}"
     links = {
         SUMMARY: SUMMARY,
@@ -185,8 +190,8 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
         links |= {"run.json": f"{run}/run.json", "log": f"{run}/log.jsonl", "work of the cluster": PERFORMANCE_PAGE}
     facts = {
         "qualifications": qualifications.digest,
-        **{name: str(found) for name, found in manifest["inputs"].items() if found is not None},
-        **manifest["versions"],
+        **{name: str(found) for name, found in manifest.inputs.items() if found is not None},
+        **manifest.versions,
     }
     about = {"links": links, "facts": facts}
     write_report(folder, report_files(summary, exposure_of(summary), about))
@@ -204,8 +209,8 @@ def _compare_with_before(
     parts = qualification_parts(qualifications)
     if previous is None or previous.n_partitions != len(parts):
         return None, None
-    settings = qualifications.manifest["config"]
-    categories, policy = settings["categories"], settings["policy"]
+    manifest = QualificationsManifest.of(qualifications)
+    categories, policy = manifest.categories, manifest.policy
     try:
         drift = measure_drift(
             night.client, qualification_parts(previous.run), parts, categories, progress=night.progress
@@ -213,8 +218,8 @@ def _compare_with_before(
     except DamagedStore as error:
         logger.warning("the drift since the night before is not measured: %s", error)
         return None, None
-    drift["model_changed"] = previous.run.manifest["inputs"]["model"] != qualifications.manifest["inputs"]["model"]
-    date = str(_date_of_run(previous.run))
+    drift["model_changed"] = previous.manifest.model != manifest.model
+    date = str(previous.manifest.date)
     if previous.policy != policy:
         return (date, None), drift
     counts = previous.counts
@@ -233,7 +238,7 @@ def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
             return looked
         quals, parts, days = past
         published = PastNight(
-            parts, days, most_clicked(quals.facts["clicks"], quals.categories, quals.k, categories), quals.k
+            parts, days, most_clicked(quals.manifest.clicks, quals.categories, quals.k, categories), quals.k
         )
         measures = measure_realised(
             night.client, published, categories, _click_cells(night.config, categories), progress=night.progress
@@ -251,7 +256,7 @@ def _outcome(night: Night, ingested: Ingested) -> dict[str, Any] | None:
     categories = ingested.taxonomy.categories
     try:
         past = _past_night(night, ingested, date)
-        if past is None or "chances" not in past[0].run.manifest["inputs"]:
+        if past is None or past[0].manifest.chances is None:
             return None
         _, parts, days = past
         cells = _click_cells(night.config, categories)
@@ -294,10 +299,6 @@ def _days_since(site: Site, ingested: Ingested, date: dt.date) -> list[Run] | No
             return None
         runs.append(open_run(path, DAY.kind))
     return runs
-
-
-def _date_of_run(qualifications: Run) -> dt.date:
-    return dt.date.fromisoformat(qualifications.manifest["config"]["date"])
 
 
 def _source(config: Config, qualifications: Run) -> str:

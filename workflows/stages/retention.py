@@ -11,6 +11,7 @@ from pathlib import Path
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import sweep_temporary
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.choice import hand_tuned
@@ -74,7 +75,7 @@ def models_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
     rejected = rejected_models(site) | {run.digest for run in hand_tuned(site, date)}
     oldest = str(date - dt.timedelta(config.retention.models - 1))
     models = [open_run(path) for path in site.finished_runs("models")]
-    return [run.path for run in models if run.digest in rejected and run.manifest["config"]["date"] >= oldest]
+    return [run.path for run in models if run.digest in rejected and ModelManifest.of(run).date >= oldest]
 
 
 def _published(site: Site) -> set[Path]:

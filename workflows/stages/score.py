@@ -17,6 +17,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_file, digest_of, swap_folder
+from ammrank_dask.storage.store.manifests import DayManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_run, verify_run
 from ammrank_dask.workflows.session.config import Config
@@ -125,7 +126,7 @@ def read_night_opt_outs(night: Night, ingested: Ingested) -> tuple[OptOuts | Non
 
 def describe_opt_outs(scored: Run) -> dict[str, str]:
     """Return what a night tells about opt-outs of users it does not know; nothing when there are none."""
-    n_unknown = scored.manifest["facts"].get("unknown_opt_outs", 0)
+    n_unknown = QualificationsManifest.of(scored).unknown_opt_outs
     users = "1 user" if n_unknown == 1 else f"{n_unknown:,} users"
     said = f"of {users} of score.opt_out nothing is known here; the pairs count for nothing"
     return {"opt-outs": said} if n_unknown else {}
@@ -150,7 +151,7 @@ def _published_run(
         return found if found.digest == _digest(inputs, settings) else None
     found = open_run(final, KIND)
     # What was the night before when they were written stays so: neither a back-fill nor retention changes the past.
-    if found.digest != _digest({**inputs, "previous": found.manifest["inputs"]["previous"]}, settings):
+    if found.digest != _digest({**inputs, "previous": QualificationsManifest.of(found).previous}, settings):
         raise BadInput(
             f"the qualifications of {date} were written from other input;"
             f" write them again with `ammrank nightly {site.path} --date {date} --rebuild`"
@@ -169,7 +170,8 @@ def _count_label_window(config: Config, ingested: Ingested) -> dict[str, Any]:
     events: Counter[str] = Counter()
     for day, run in ingested.days.items():
         if run is not None and day >= first:
-            for code, count in run.manifest["facts"]["clicks"]:
+            manifest = DayManifest.of(run)
+            for code, count in manifest.clicks:
                 clicks[code] += count
-            events.update(run.manifest["facts"]["counts"])
+            events.update(manifest.events_by_outcome)
     return {"clicks": clicks, "events_of_label_window": dict(sorted(events.items()))}

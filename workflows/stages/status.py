@@ -10,6 +10,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import list_days
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Current, Site
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import lake_path
@@ -49,7 +50,7 @@ def _describe_published(site: Site, current: Current | None, today: dt.date) -> 
     }
     if "model" in current.runs and is_finished(site.path / current.runs["model"]):
         model = open_run(site.path / current.runs["model"])
-        facts["model_of"] = model.manifest["config"]["date"]
+        facts["model_of"] = ModelManifest.of(model).date
         verdict = find_verdict(site, current.date, model.digest)
         if verdict is not None:
             facts["gate"] = verdict.facts["reason"]

@@ -11,6 +11,7 @@ from ammrank_dask.model.halving import Tuning
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
@@ -110,7 +111,7 @@ def train_model(
 
 def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) -> RankModel | None:
     """Return the model of a run, None when it is not wanted, of other features or has no category in common."""
-    if start is None or not config.train.warm_start or "simple" in start.manifest["config"]:
+    if start is None or not config.train.warm_start or ModelManifest.of(start).simple is not None:
         return None
     if not has_same_values(start, config, ingested.taxonomy):
         logger.warning("the model of %s is of other features; training begins without it", model_date(start))

@@ -1,0 +1,313 @@
+"""Say what the manifest of each kind of run keeps: a typed view for each, over the JSON as it is stored.
+
+A field is read when it is asked for. What an earlier version did not write is None.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Self
+
+from ammrank_dask.storage.store.runs import Run
+
+
+@dataclass(frozen=True)
+class RunManifest:
+    """What every manifest has: settings, counts, inputs with their digests, and versions of packages."""
+
+    content: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, run: Run) -> Self:
+        """Return the view of a finished run."""
+        return cls(run.manifest)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings that the content depends on."""
+        settings: Mapping[str, Any] = self.content["config"]
+        return settings
+
+    @property
+    def counts(self) -> Mapping[str, Any]:
+        """What a report may quote of the run."""
+        counts: Mapping[str, Any] = self.content["facts"]
+        return counts
+
+    @property
+    def versions(self) -> Mapping[str, str]:
+        """The versions of the packages on which stored bytes depend."""
+        versions: Mapping[str, str] = self.content["versions"]
+        return versions
+
+    @property
+    def inputs(self) -> Mapping[str, str | None]:
+        """The digests of the runs that were read, by role; not of a day, a state or users."""
+        inputs: Mapping[str, str | None] = self.content["inputs"]
+        return inputs
+
+
+class DayManifest(RunManifest):
+    """Of the partials of one day."""
+
+    @property
+    def id_kind(self) -> str:
+        """`int64` or `string`."""
+        return str(self.settings["id_kind"])
+
+    @property
+    def n_events(self) -> int:
+        """Events read."""
+        return int(self.counts["events"])
+
+    @property
+    def events_by_outcome(self) -> Mapping[str, int]:
+        """Events by what became of them: kept, late, unranked …"""
+        events: Mapping[str, int] = self.counts["counts"]
+        return events
+
+    @property
+    def buckets(self) -> str:
+        """What tells the rows of the day from others; empty for a day of an earlier version, or without rows."""
+        return str(self.counts.get("buckets", ""))
+
+    @property
+    def clicks(self) -> list[tuple[int, int]]:
+        """Clicks of the day: pairs of category code and number."""
+        return [(code, number) for code, number in self.counts["clicks"]]
+
+
+class StateManifest(RunManifest):
+    """Of the state at the end of a date."""
+
+    @property
+    def date(self) -> str:
+        """The date."""
+        return str(self.settings["date"])
+
+    @property
+    def id_kind(self) -> str:
+        """`int64` or `string`."""
+        return str(self.settings["id_kind"])
+
+    @property
+    def days(self) -> list[tuple[dt.date, str | None]]:
+        """Every day that is in the state, with the digest of its partials; None for a day without events."""
+        return [(dt.date.fromisoformat(day), digest) for day, digest in self.content["inputs"]]
+
+
+class UsersManifest(RunManifest):
+    """Of the users table."""
+
+    @property
+    def id_kind(self) -> str:
+        """`int64` or `string`."""
+        return str(self.settings["id_kind"])
+
+
+class FeaturesManifest(RunManifest):
+    """Of features; those that a library user wrote have no date."""
+
+    @property
+    def categories(self) -> list[str]:
+        """Names of the ranked categories, by code."""
+        return list(self.settings["categories"])
+
+    @property
+    def has_rankings(self) -> bool:
+        """Whether users have labels."""
+        return bool(self.settings["has_rankings"])
+
+    @property
+    def id_kind(self) -> str:
+        """`int64` or `string`."""
+        return str(self.settings["id_kind"])
+
+    @property
+    def normalize(self) -> bool:
+        """Whether readers bring rows to norm 1."""
+        return bool(self.settings["normalize"])
+
+    @property
+    def splits(self) -> list[str] | None:
+        """The splits whose users are in the store; None for all."""
+        splits: list[str] | None = self.settings.get("splits")
+        return splits
+
+
+class ModelManifest(RunManifest):
+    """Of a trained model, or of a simple one that was made from it."""
+
+    @property
+    def date(self) -> str:
+        """The date that it was trained for."""
+        return str(self.settings["date"])
+
+    @property
+    def columns_digest(self) -> str | None:
+        """The digest of the columns it was trained on."""
+        digest: str | None = self.settings.get("columns")
+        return digest
+
+    @property
+    def values_digest(self) -> str | None:
+        """The digest of the settings that say what values mean."""
+        digest: str | None = self.settings.get("values")
+        return digest
+
+    @property
+    def simple(self) -> str | None:
+        """What a model without planes ranks by; None for a trained one."""
+        simple: str | None = self.settings.get("simple")
+        return simple
+
+    @property
+    def method(self) -> str | None:
+        """The kind of model; version 0.1.0, which had only one, did not write it."""
+        method: str | None = self.settings.get("model")
+        return method
+
+    @property
+    def n_users(self) -> int:
+        """Users it was trained on."""
+        return int(self.counts["users"])
+
+    @property
+    def n_planes(self) -> int:
+        """Planes of all categories."""
+        return int(self.counts["planes"])
+
+    @property
+    def training(self) -> Mapping[str, Any] | None:
+        """What training measured: errors on validation users, and which model was published."""
+        training: Mapping[str, Any] | None = self.counts.get("training")
+        return training
+
+    @property
+    def tuning(self) -> Mapping[str, Any] | None:
+        """The table of a tuning that came first."""
+        tuning: Mapping[str, Any] | None = self.counts.get("tuning")
+        return tuning
+
+    @property
+    def choice(self) -> Mapping[str, Any] | None:
+        """How its parameters were chosen."""
+        choice: Mapping[str, Any] | None = self.counts.get("choice")
+        return choice
+
+
+class ChancesManifest(RunManifest):
+    """Of the chances that scores are worth."""
+
+    @property
+    def date(self) -> str:
+        """The date that they were learnt for."""
+        return str(self.settings["date"])
+
+    @property
+    def model(self) -> str:
+        """The digest of the model whose scores they are of."""
+        return str(self.inputs["model"])
+
+
+class QualificationsManifest(RunManifest):
+    """Of the qualifications of a night; those that a library user wrote have no date and no label window."""
+
+    @property
+    def date(self) -> dt.date:
+        """The night."""
+        return dt.date.fromisoformat(self.settings["date"])
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of partitions."""
+        return int(self.settings["partitions"])
+
+    @property
+    def categories(self) -> list[str]:
+        """Names of the ranked categories, by code."""
+        return list(self.settings["categories"])
+
+    @property
+    def k(self) -> int:
+        """Categories a user is meant to get."""
+        return int(self.settings["k"])
+
+    @property
+    def policy(self) -> str:
+        """The policy in force."""
+        return str(self.settings["policy"])
+
+    @property
+    def model(self) -> str:
+        """The digest of the model that scored."""
+        return str(self.inputs["model"])
+
+    @property
+    def previous(self) -> str | None:
+        """The digest of the qualifications that `delta` was taken against."""
+        return self.inputs["previous"]
+
+    @property
+    def chances(self) -> str | None:
+        """The digest of the chances that were used."""
+        return self.inputs.get("chances")
+
+    @property
+    def n_users(self) -> int:
+        """Users scored."""
+        return int(self.counts["users"])
+
+    @property
+    def cold_users(self) -> int:
+        """Users without an event."""
+        return int(self.counts["cold_users"])
+
+    @property
+    def policies(self) -> Mapping[str, Mapping[str, Any]]:
+        """By policy what it handed out, and what is kept of its plan."""
+        policies: Mapping[str, Mapping[str, Any]] = self.counts["policies"]
+        return policies
+
+    @property
+    def may_hold(self) -> list[int] | None:
+        """Users who may hold each category, by code; version 0.1.0 did not write it."""
+        may_hold: list[int] | None = self.counts.get("may_hold")
+        return may_hold
+
+    @property
+    def unknown_opt_outs(self) -> int:
+        """Users on the list of opt-outs who are not among the scored ones."""
+        return int(self.counts.get("unknown_opt_outs", 0))
+
+    @property
+    def clicks(self) -> list[int]:
+        """Clicks of the label window by category code."""
+        return list(self.counts["clicks"])
+
+    @property
+    def events_of_label_window(self) -> Mapping[str, int]:
+        """Events of the label window by what became of them."""
+        events: Mapping[str, int] = self.counts["events_of_label_window"]
+        return events
+
+
+class VerdictManifest(RunManifest):
+    """Of what the gate decided."""
+
+    @property
+    def challenger(self) -> str:
+        """The digest of the model that was new."""
+        return str(self.inputs["challenger"])
+
+    @property
+    def champion(self) -> str | None:
+        """The digest of the model that scored before; None for the first."""
+        return self.inputs["champion"]
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the challenger scores."""
+        return bool(self.counts["accepted"])
