@@ -8,6 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 from lost_worker import lose_a_worker
 
+import ammrank_dask.training.driver as driver
 import ammrank_dask.training.train as training
 from ammrank_dask.features.store import open_features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
@@ -90,7 +91,7 @@ def test_train__shards_learn_nearly_what_one_learns(client, features):
 def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, monkeypatch, tmp_path):
     options = {"shards": 4, "epochs": 3, "block_rows": 60, "seed": 2}
     expected = train(client, features, **options)
-    real, n_rounds = training.run_tasks, []
+    real, n_rounds = driver.run_tasks, []
 
     def fail_later(client, stage, *arguments, **keywords):
         if stage.startswith("train-e") and not stage.endswith("-merge"):
@@ -99,10 +100,10 @@ def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, m
                 raise RuntimeError("the scheduler is gone")
         return real(client, stage, *arguments, **keywords)
 
-    monkeypatch.setattr(training, "run_tasks", fail_later)
+    monkeypatch.setattr(driver, "run_tasks", fail_later)
     with pytest.raises(RuntimeError, match="the scheduler is gone"):
         train(client, features, scratch=tmp_path, **options)
-    monkeypatch.setattr(training, "run_tasks", real)
+    monkeypatch.setattr(driver, "run_tasks", real)
     stages = []
     resumed = train(
         client, features, scratch=tmp_path, progress=lambda stage, done, total: stages.append(stage), **options
@@ -291,17 +292,17 @@ def test_train__a_category_nobody_clicked_is_told_and_ranks_last(client, tmp_pat
 def test_train__a_checkpoint_of_other_parameters_is_not_taken(client, features, tmp_path, monkeypatch):
     options = {"shards": 2, "epochs": 2, "block_rows": 60}
     expected = train(client, features, regularization=0.01, **options)
-    real = training.run_tasks
+    real = driver.run_tasks
 
     def fail_at_merge(client, stage, *arguments, **keywords):
         if stage == "train-e001-r00-merge":
             raise RuntimeError("gone")
         return real(client, stage, *arguments, **keywords)
 
-    monkeypatch.setattr(training, "run_tasks", fail_at_merge)
+    monkeypatch.setattr(driver, "run_tasks", fail_at_merge)
     with pytest.raises(RuntimeError, match="gone"):
         train(client, features, regularization=0.001, scratch=tmp_path, **options)
-    monkeypatch.setattr(training, "run_tasks", real)
+    monkeypatch.setattr(driver, "run_tasks", real)
     (left,) = tmp_path.iterdir()
     other = train(client, features, regularization=0.01, scratch=tmp_path, **options)
     np.testing.assert_array_equal(other.weights_, expected.weights_)

@@ -16,7 +16,7 @@ from ammrank_dask.model.plus_sums import PlusState
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.tasks import silent
-from ammrank_dask.training import train as train_module
+from ammrank_dask.training import driver
 from ammrank_dask.training.plus_start import state_of_model
 from ammrank_dask.training.shards import cut_blocks
 from ammrank_dask.training.train import train
@@ -105,7 +105,7 @@ class Stop(Exception):
 
 def test_train__goes_on_where_it_was_stopped(client, features, tmp_path, monkeypatch):
     whole = train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
-    run_tasks, calls = train_module.run_tasks, []
+    run_tasks, calls = driver.run_tasks, []
 
     def run_some(client, stage, function, tasks, **options):
         calls.append(stage)
@@ -113,12 +113,12 @@ def test_train__goes_on_where_it_was_stopped(client, features, tmp_path, monkeyp
             raise Stop
         return run_tasks(client, stage, function, tasks, **options)
 
-    monkeypatch.setattr(train_module, "run_tasks", run_some)
+    monkeypatch.setattr(driver, "run_tasks", run_some)
     with pytest.raises(Stop):
         train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
     calls.clear()
     monkeypatch.setattr(
-        train_module, "run_tasks", lambda c, s, f, t, **o: (calls.append((s, len(t))), run_tasks(c, s, f, t, **o))[1]
+        driver, "run_tasks", lambda c, s, f, t, **o: (calls.append((s, len(t))), run_tasks(c, s, f, t, **o))[1]
     )
     resumed = train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
     assert resumed.digest() == whole.digest()

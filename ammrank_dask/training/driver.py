@@ -1,0 +1,336 @@
+"""Walk through one training on a cluster: prepare rows, begin, make rounds and merges, and choose the model."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.features.store import Features
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.plane_sums import PlaneSums
+from ammrank_dask.model.plus_basis import RankingCounts
+from ammrank_dask.model.plus_sums import PlusState
+from ammrank_dask.model.saved import RankModel
+from ammrank_dask.monitor.events import publish
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
+from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.training.checkpoints import TrainingFolder
+from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
+from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model, write_basis
+from ammrank_dask.training.prepared_rows import TRAIN, load_counts, prepare_rows
+from ammrank_dask.training.round_tasks import (
+    FIRST_PASS,
+    close_round,
+    merge_shards,
+    train_shard,
+    validate_popularity,
+    validate_rows,
+)
+from ammrank_dask.training.shards import MERGE_WIDTH, RowBlock, choose_sample, cut_blocks, deal_blocks
+from ammrank_dask.training.warm_start import planes_of_model
+
+logger = logging.getLogger(__name__)
+
+CLICKERS_WANTED = 50
+"""Clickers of every category in the first pass over a sample, which gives all shards a common set of planes."""
+SAMPLE_ROWS = 10_000
+BEST = "best"
+
+
+@dataclass(frozen=True)
+class TrainingPlan:
+    """How training is cut and when it ends: none of it depends on the cluster."""
+
+    shards: int = 8
+    rounds_per_epoch: int = 2
+    block_rows: int = 1024
+    patience: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if value is not None and value < 1:
+                raise BadInput(f"{name} must be at least 1, got {value}")
+
+
+class Training:
+    """One training: the state between rounds is on the disk, this object only walks through them."""
+
+    def __init__(
+        self,
+        client: Client,
+        features: Features,
+        model: RankModel,
+        plan: TrainingPlan,
+        variant: str | None,
+        folder: Path,
+        progress: Progress,
+    ) -> None:
+        self.client = client
+        self.features = features
+        self.model = model
+        self.plan = plan
+        self.variant = variant
+        self.folder = TrainingFolder(folder, plan.patience)
+        self.progress = progress
+        self.learner: Learner = (
+            PlusLearner(model, folder, plan.shards) if isinstance(model, AMMRankPlus) else PlaneLearner(model, folder)
+        )
+
+    def run(self, average: bool | None, start: RankModel | None, digest: str) -> RankModel:
+        """Train to the end and return the model."""
+        check_start(self.model, start)
+        self.folder.claim(digest)
+        rows, clickers = self._prepare()
+        blocks = cut_blocks(rows, self.plan.block_rows)
+        if not blocks:
+            raise TooFewUsers(
+                f"features at {self.features.path} have no training user with a ranking; ingest more days"
+            )
+        if sum(rows) < self.plan.shards:
+            raise TooFewUsers(
+                f"shards must be at most the number of training users ({sum(rows)}), got {self.plan.shards}"
+            )
+        popularity = clickers.sum(axis=0)
+        self._warn_of_unclicked(popularity)
+        if isinstance(self.learner, PlusLearner):
+            self._prepare_plus(self.learner, start, blocks)
+        if not self.folder.checkpoints():
+            self._begin(start, blocks, clickers)
+        popularity_error = self._validate_popularity(popularity)
+        epoch, round_ = self.folder.next_round()
+        while True:
+            ended = round_ == 0 and epoch > 0
+            history = self._close_epoch(epoch, popularity_error) if ended else self.folder.history()
+            if epoch == self.model.epochs or self.folder.is_enough(history):
+                break
+            dealt = deal_blocks(
+                len(blocks), self.plan.shards, self.plan.rounds_per_epoch, seed=self.model.seed, epoch=epoch
+            )
+            self._round(epoch, round_, [[blocks[i] for i in shard] for shard in dealt[round_]])
+            epoch, round_ = self.folder.next_round()
+        return self._choose(average, history, popularity, popularity_error)
+
+    def _prepare(self) -> tuple[list[int], np.ndarray]:
+        """Decode the rows of every partition once; return its training rows, and (n_blocks, L) clickers by block."""
+        tasks = [
+            (
+                str(self.features.path), partition, self.variant, self.plan.block_rows, self.folder.rows(partition),
+                self.model.normalize_rows,
+            )
+            for partition in range(self.features.n_partitions)
+        ]  # fmt: skip
+        todo = [task for task in tasks if not is_saved(task[4])]
+        run_tasks(self.client, "train-prepare", prepare_rows, todo, progress=self.progress)
+        rows, clickers = [], []
+        for partition in range(self.features.n_partitions):
+            folder = self.folder.rows(partition)
+            rows.append(load_facts(folder)[TRAIN])
+            clickers.append(load_array(folder, "clickers"))
+        return rows, np.concatenate(clickers)
+
+    def _prepare_plus(self, learner: PlusLearner, start: RankModel | None, blocks: list[RowBlock]) -> None:
+        """Fix what comes before the first step of AMM-rank-plus, and add memberships to the training rows."""
+        folders = [self.folder.rows(partition) for partition in range(self.features.n_partitions)]
+        if not is_saved(learner.basis_folder):
+            counts = functools.reduce(RankingCounts.__add__, map(load_counts, folders))
+            earlier = None
+            if start is not None:
+                earlier = self.folder.path / "start-model"
+                start.save(earlier)
+            task = (learner, folders, blocks, counts, self.features.columns_of(self.variant), earlier)
+            run_tasks(self.client, "train-centres", write_basis, [task], progress=self.progress)
+        outputs = [self.folder.path / f"plus-{partition:05d}" for partition in range(len(folders))]
+        tasks = [(learner, rows, output) for rows, output in zip(folders, outputs, strict=True) if not is_saved(output)]
+        run_tasks(self.client, "train-memberships", add_memberships, tasks, progress=self.progress)
+
+    def _warn_of_unclicked(self, popularity: np.ndarray) -> None:
+        unclicked = [name for name, clicks in zip(self.features.categories, popularity, strict=True) if not clicks]
+        if unclicked:
+            logger.warning(
+                "%d of %d categories have no clicks of training users and rank last: %s",
+                len(unclicked), len(popularity), ", ".join(unclicked[:5]) + (", …" if len(unclicked) > 5 else ""),
+            )  # fmt: skip
+
+    def _begin(self, start: RankModel | None, blocks: list[RowBlock], clickers: np.ndarray) -> None:
+        """Write the model before the first round: empty or the one to start from.
+
+        With several shards planes are born only here, in a pass over a sample: planes that shards make on their own do
+        not correspond, and their mean has no meaning. A model to start from needs the pass only for categories that
+        have clicks and no planes.
+        """
+        n_rows = np.array([block.n_rows for block in blocks])
+        state: Any = self._first_state(start, math.ceil(n_rows.sum() / self.plan.shards))
+        n_planes, clicks = self.learner.planes(state).n_planes, clickers.sum(axis=0)
+        if isinstance(self.learner, PlusLearner):
+            grows = start is None and bool((n_planes < self.learner.basis.limit).any())
+        else:
+            grows = bool(((n_planes == 0) & (clicks > 0)).any())
+        needs_pass = self.plan.shards > 1 and grows
+        first = self.folder.path / "start" if needs_pass else self.folder.checkpoint(0, 0)
+        if not is_saved(first):
+            mean: Any = self.learner.empty_mean()
+            self.learner.save(first, state, mean)
+        if needs_pass:
+            sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
+            task = (first, [blocks[i] for i in sample], self.learner, FIRST_PASS, True, self.folder.checkpoint(0, 0))
+            run_tasks(self.client, "train-first", train_shard, [task], progress=self.progress)
+
+    def _first_state(self, start: RankModel | None, step: int) -> PlaneSums | PlusState:
+        """Return the state before the first step: empty, or that of a model whose planes `step` steps have made."""
+        columns, categories = self.features.columns_of(self.variant), self.features.categories
+        if isinstance(self.learner, PlusLearner):
+            basis = self.learner.basis
+            if not isinstance(start, AMMRankPlus):
+                return PlusState.empty(basis)
+            options = self.learner.model.block_options(basis, self.learner.rate)
+            regularization, rate = options["regularization"], options["rate"]
+            return state_of_model(
+                start, basis, columns, categories, regularization=regularization, rate=rate, step=step
+            )
+        if not isinstance(start, AMMRank):
+            return PlaneSums.empty(len(columns), len(categories))
+        model = self.learner.model
+        return planes_of_model(
+            start, columns, categories, regularization=model.regularization, max_planes=model.max_planes, step=step
+        )
+
+    def _round(self, epoch: int, round_: int, dealt: list[list[RowBlock]]) -> None:
+        """Let every shard train a copy of the model on its blocks, merge, and write the checkpoint."""
+        started = time.perf_counter()
+        name = f"train-e{epoch:03d}-r{round_:02d}"
+        now = self.folder.checkpoint(epoch, round_)
+        outputs = [self.folder.path / f"{name}-s{shard:04d}" for shard in range(len(dealt))]
+        # After the first pass planes are born only by a single shard.
+        births = self.plan.shards == 1
+        rows = [sum(block.n_rows for block in shard) for shard in dealt]
+        todo = [shard for shard, output in enumerate(outputs) if not is_saved(output)]
+        run_tasks(
+            self.client,
+            name,
+            train_shard,
+            [(now, dealt[shard], self.learner, epoch, births, outputs[shard]) for shard in todo],
+            progress=self.progress,
+            units=[rows[shard] for shard in todo],
+        )
+        trained = time.perf_counter()
+        is_epoch_end = round_ + 1 == self.plan.rounds_per_epoch
+        next_checkpoint = (
+            self.folder.checkpoint(epoch + 1, 0) if is_epoch_end else self.folder.checkpoint(epoch, round_ + 1)
+        )
+        averages = is_epoch_end and epoch >= self.model.epochs // 2
+        # With fewer blocks than shards and rounds, a round may have no rows: every shard then keeps the model.
+        merged = self._merge(name, outputs, [n / sum(rows) if any(rows) else 1 / len(rows) for n in rows])
+        task = (now, outputs, merged, sum(rows), round_ > 0, next_checkpoint, averages, self.learner)
+        (facts,) = run_tasks(self.client, f"{name}-merge", close_round, [task], progress=silent)
+        self.folder.sweep(name)
+        ended = time.perf_counter()
+        counts = {
+            "epoch": epoch + 1,
+            "round": round_ + 1,
+            "loss": facts["loss"] / sum(rows) if any(rows) else None,
+            "planes": sum(facts["n_planes"]),
+            "users_per_second": round(sum(rows) / (ended - started)),
+        }
+        publish(
+            self.client, "train", **counts, epochs=self.model.epochs, rounds=self.plan.rounds_per_epoch,
+            planes_per_category=facts["n_planes"], categories=self.features.categories,
+        )  # fmt: skip
+        logger.info(
+            "trained %s, merge and checkpoint %.1f %%", ", ".join(f"{key} {value}" for key, value in counts.items()),
+            100 * (ended - trained) / (ended - started),
+        )  # fmt: skip
+
+    def _merge(self, name: str, parts: list[Path], weights: list[float]) -> list[tuple[Path, float]]:
+        """Merge models on the workers until a few are left, in a tree whose shape depends on their number only."""
+        level = 0
+        while len(parts) > MERGE_WIDTH:
+            groups = [slice(i, i + MERGE_WIDTH) for i in range(0, len(parts), MERGE_WIDTH)]
+            outputs = [self.folder.path / f"{name}-m{level}-{i:04d}" for i in range(len(groups))]
+            tasks = [
+                (parts[group], weights[group], self.learner.merged, output)
+                for group, output in zip(groups, outputs, strict=True)
+                if not is_saved(output)
+            ]
+            run_tasks(self.client, f"{name}-merge", merge_shards, tasks, progress=silent)
+            parts, weights, level = outputs, [1.0] * len(outputs), level + 1
+        return list(zip(parts, weights, strict=True))
+
+    def _close_epoch(self, epoch: int, popularity_error: float | None) -> list[dict[str, Any]]:
+        """Measure the model of a finished epoch on the validation users, once, and return the history."""
+        history = self.folder.history()
+        if len(history) < epoch:
+            checkpoint = self.folder.checkpoint(epoch, 0)
+            facts = load_facts(checkpoint)
+            error = self._validate(checkpoint, LAST)
+            closed = {"epoch": epoch, "loss": facts["loss"] / facts["rows"], "validation_error": error}
+            history.append(closed)
+            self.folder.write_history(history)
+            publish(
+                self.client, "train", **closed, round=self.plan.rounds_per_epoch, rounds=self.plan.rounds_per_epoch,
+                epochs=self.model.epochs, popularity_error=popularity_error,
+            )  # fmt: skip
+            logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
+        return history
+
+    def _validate(self, checkpoint: Path, kind: str) -> float | None:
+        """Return the disagreement error of a model on the validation users, None without any."""
+        tasks = [
+            (checkpoint, kind, self.folder.rows(partition), self.learner)
+            for partition in range(self.features.n_partitions)
+        ]
+        return _mean_error(run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent))
+
+    def _validate_popularity(self, clicks: np.ndarray) -> float | None:
+        """Return the same error of ranking everybody by the clicks of the training users."""
+        tasks = [(self.folder.rows(partition), clicks) for partition in range(self.features.n_partitions)]
+        return _mean_error(run_tasks(self.client, "train-popularity", validate_popularity, tasks, progress=silent))
+
+    def _choose(
+        self,
+        average: bool | None,
+        history: list[dict[str, Any]],
+        popularity: np.ndarray,
+        popularity_error: float | None,
+    ) -> RankModel:
+        """Return the model that the validation users prefer, or the one that was asked for."""
+        latest = self.folder.checkpoints()[-1]
+        chosen, kind, checkpoint = LAST, LAST, latest
+        error = history[-1]["validation_error"]
+        best = self.folder.best_checkpoint()
+        if best is not None:
+            chosen, checkpoint = BEST, best
+            error = min(closed["validation_error"] for closed in history)
+        average_error = None
+        if load_facts(latest)["n_models"] and average is not False:
+            average_error = self._validate(latest, AVERAGE)
+            if average or (average_error is not None and average_error < error):
+                chosen, kind, checkpoint, error = AVERAGE, AVERAGE, latest, average_error
+        model = self.learner.fit(checkpoint, kind, popularity)
+        model.categories_ = list(self.features.categories)
+        model.columns_ = self.features.columns_of(self.variant)
+        model.variant_ = self.variant
+        model.training_ = {
+            "published": chosen,
+            "validation_error": error,
+            "average_error": average_error,
+            "popularity_error": popularity_error,
+            "epochs": history,
+        }
+        return model
+
+
+def _mean_error(parts: Sequence[tuple[float, int]]) -> float | None:
+    """Return the mean of the errors that partitions summed up, None without a user."""
+    n_rows = sum(count for _, count in parts)
+    return sum(total for total, _ in parts) / n_rows if n_rows else None
