@@ -160,32 +160,41 @@ class FeaturePart:
     splits: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class FeaturePlan:
+    """Features before they are built: from what, with which settings, and the run they become."""
+
+    source: FeatureSource
+    settings: FeatureSettings
+    path: Path
+    digest: str
+    n_partitions: int
+    inputs: Mapping[str, Any]
+
+
 def build_features(
     client: Client,
-    source: FeatureSource,
-    settings: FeatureSettings,
-    path: Path,
-    digest: str,
+    plan: FeaturePlan,
     *,
     click_group: str,
-    n_partitions: int,
-    inputs: Mapping[str, Any],
     stage: str = "features",
     progress: Progress = silent,
 ) -> Run:
     """Write a features run, one task a partition; what is written is not done again."""
+    source, settings, path = plan.source, plan.settings, plan.path
     if is_finished(path):
         return open_run(path, FEATURES.kind)
     tasks = [
-        (source.part(partition), settings, click_group, path, partition) for partition in start_run(path, n_partitions)
+        (source.part(partition), settings, click_group, path, partition)
+        for partition in start_run(path, plan.n_partitions)
     ]
     run_tasks(client, stage, build_partition, tasks, progress=progress, units=int)
     label_end = source.label_days[-1][0] if source.label_days else None
     return finish_features(
         path,
         settings.columns,
-        digest=digest,
-        n_partitions=n_partitions,
+        digest=plan.digest,
+        n_partitions=plan.n_partitions,
         config={
             "date": str(source.date),
             "label_end": str(label_end) if label_end else None,
@@ -201,7 +210,7 @@ def build_features(
             "id_kind": source.id_kind,
             **({"splits": list(source.splits)} if source.splits else {}),
         },
-        inputs=dict(inputs),
+        inputs=dict(plan.inputs),
     )
 
 

@@ -18,7 +18,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
 from ammrank_dask.storage.store.manifests import FeaturesManifest
-from ammrank_dask.storage.store.parts import CheckedReader, checksum_file, read_part, write_part
+from ammrank_dask.storage.store.parts import CheckedReader, checksum_file, write_part
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
 from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY, USERS_A_PARTITION
@@ -153,7 +153,7 @@ class Features:
         """
         if not 0 <= index < self.n_partitions:
             raise BadInput(f"partition must be between 0 and {self.n_partitions - 1}, got {index}")
-        arrays = read_part(self.path, index, FEATURES, expected=self.run.checksums[index])
+        arrays = self.run.part(index).read(FEATURES)
         indptr, indices, data = arrays["X/indptr"], arrays["X/indices"], arrays["X/data"]
         columns = self.feature_columns
         event_groups = np.array([group not in DEMOGRAPHIC_GROUPS for group, _ in columns.groups])

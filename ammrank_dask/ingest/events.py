@@ -164,44 +164,40 @@ def ingest_days(
 
     Raises BadInput, with the day unfinished, when too many of its rows cannot be used.
     """
-    waiting = [day for day in days if not is_finished(day.run)]
-    while waiting:
-        batch = [waiting.pop(0)]
-        rows = batch[0].n_rows
-        while waiting and rows + waiting[0].n_rows <= ROWS_AT_ONCE:
-            rows += waiting[0].n_rows
-            batch.append(waiting.pop(0))
-        _ingest_batch(client, batch, mapping, settings, alpha, progress)
+    for batch in _batches([day for day in days if not is_finished(day.run)]):
+        tables = [_table_of(day, mapping, settings, alpha) for day in batch]
+        for day, (_, counts) in zip(batch, ingest_tables(client, tables, settings, progress=progress), strict=True):
+            logger.info("ingested %s: %s", day.date, counts.describe("events"))
     return [open_run(day.run, DAY.kind) for day in days]
 
 
-def _ingest_batch(
-    client: Client,
-    days: Sequence[DayPlan],
-    mapping: EventMapping,
-    settings: IngestSettings,
-    alpha: float,
-    progress: Progress,
-) -> None:
+def _batches(days: Sequence[DayPlan]) -> list[list[DayPlan]]:
+    """Return the days in batches of at most `ROWS_AT_ONCE` rows, or of one day."""
+    batches: list[list[DayPlan]] = []
+    rows = 0
+    for day in days:
+        if not batches or rows + day.n_rows > ROWS_AT_ONCE:
+            batches.append([])
+            rows = 0
+        batches[-1].append(day)
+        rows += day.n_rows
+    return batches
+
+
+def _table_of(day: DayPlan, mapping: EventMapping, settings: IngestSettings, alpha: float) -> LakeTable:
     # Ignored groups are not part of a day's digest, but of how its blocks were counted.
     how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS, N_BUCKETS])
-    tables = []
-    for day in days:
-        folder = settings.scratch / f"ingest-{day.date}-{day.digest}-{how}"
-        tables.append(
-            LakeTable(
-                DayReader(day.date, day.id_kind, mapping, alpha, folder),
-                day.files,
-                day.run,
-                day.digest,
-                folder,
-                quarantine=f"date={day.date}.parquet",
-                config={"date": str(day.date)},
-                facts={},
-            )
-        )
-    for day, (_, counts) in zip(days, ingest_tables(client, tables, settings, progress=progress), strict=True):
-        logger.info("ingested %s: %s", day.date, counts.describe("events"))
+    folder = settings.scratch / f"ingest-{day.date}-{day.digest}-{how}"
+    return LakeTable(
+        DayReader(day.date, day.id_kind, mapping, alpha, folder),
+        day.files,
+        day.run,
+        day.digest,
+        folder,
+        quarantine=f"date={day.date}.parquet",
+        config={"date": str(day.date)},
+        facts={},
+    )
 
 
 @dataclass(frozen=True)

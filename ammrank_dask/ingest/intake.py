@@ -150,11 +150,25 @@ def ingest_tables(
             for partition in start_run(table.run, n_partitions)
         ]
     run_tasks(client, f"{kind.stage}-collect", collect_partition, collections, progress=progress, units=int)
-    return [_finish(table, own, settings) for table, own in zip(tables, blocks, strict=True)]
+    finished = []
+    for table, own in zip(tables, blocks, strict=True):
+        counts = _count_table(table, own, settings)
+        run = finish_run(
+            table.run,
+            kind.schema.kind,
+            table.digest,
+            n_partitions,
+            config={**settings.settings, **table.config, "id_kind": table.reader.id_kind},
+            inputs=[file.identity for file in table.files],
+            facts={**table.facts, **counts.to_json(VALUES_SHOWN)},
+        )
+        shutil.rmtree(table.folder, ignore_errors=True)
+        finished.append((run, counts))
+    return finished
 
 
-def _finish(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: IngestSettings) -> tuple[Run, Any]:
-    """Add up the counts of a table, set its bad rows aside, refuse too many of them, write the manifest."""
+def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: IngestSettings) -> Any:
+    """Add up the counts of a table, set its bad rows aside, and refuse too many of them."""
     reader = table.reader
     counts = reader.start()
     for content in [
@@ -169,17 +183,7 @@ def _finish(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: IngestS
         raise BadInput(
             f"{reader.describe(counts)}, more than quarantine.max_share {share:.2%}: see {path}, then {reader.remedy}"
         )
-    run = finish_run(
-        table.run,
-        reader.schema.kind,
-        table.digest,
-        settings.n_partitions,
-        config={**settings.settings, **table.config, "id_kind": reader.id_kind},
-        inputs=[file.identity for file in table.files],
-        facts={**table.facts, **counts.to_json(VALUES_SHOWN)},
-    )
-    shutil.rmtree(table.folder, ignore_errors=True)
-    return run, counts
+    return counts
 
 
 def read_block(pieces: Sequence[FileSlice], reader: TableReader, n_partitions: int, block: ExchangeBlock) -> None:

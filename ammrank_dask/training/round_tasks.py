@@ -50,30 +50,26 @@ def train_shard(
 def merge_shards(parts: list[Path], weights: list[float], names: Sequence[str], output: Path) -> None:
     """Write the weighted sum of some models."""
     with measure("merge"):
-        arrays = {name: _merge_arrays(parts, weights, name) for name in names}
+        arrays = {name: merge_sums([load_array(part, name, mapped=True) for part in parts], weights) for name in names}
     with measure("write"):
         save_arrays(output, arrays, {})
 
 
-def _merge_arrays(parts: Sequence[Path], weights: Sequence[float], name: str) -> np.ndarray:
-    return merge_sums([load_array(part, name, mapped=True) for part in parts], weights)
-
-
 def close_round(
-    now: Path, shards: list[Path], merged: list[tuple[Path, float]], rows: int, sums_up: bool, following: Path,
-    averages: bool, learner: Learner,
+    now: Path, shards: list[Path], merged: list[tuple[Path, float]], rows: int, continues_epoch: bool,
+    next_checkpoint: Path, averages: bool, learner: Learner,
 ) -> dict[str, Any]:  # fmt: skip
     """Merge what is left to merge, write the checkpoint after a round, and return its facts.
 
     Parameters
     ----------
-    now, following
+    now, next_checkpoint
         The checkpoints before and after the round.
     shards
         What the shards learned, in their order.
     merged
         The models to merge, with their weights.
-    rows, sums_up
+    rows, continues_epoch
         Rows of the round, and whether earlier rounds of the epoch count with it.
     averages
         Whether the model belongs to the average.
@@ -85,14 +81,15 @@ def close_round(
     with measure("merge"):
         for name in learner.merged:
             owner = planes if hasattr(planes, name) else state
-            setattr(owner, name, _merge_arrays(parts, weights, name).astype(getattr(owner, name).dtype))
+            total = merge_sums([load_array(part, name, mapped=True) for part in parts], weights)
+            setattr(owner, name, total.astype(getattr(owner, name).dtype))
     planes.step = advance_step(before["step"], [facts["step"] - before["step"] for facts in learned])
     mean: Any = learner.load_mean(now)
     if averages:
         learner.add_to_mean(mean, state)
     loss = sum(facts["loss"] for facts in learned)
-    earlier = (before["loss"], before["rows"]) if sums_up else (0.0, 0)
-    learner.save(following, state, mean, loss=loss + earlier[0], rows=rows + earlier[1])
+    earlier = (before["loss"], before["rows"]) if continues_epoch else (0.0, 0)
+    learner.save(next_checkpoint, state, mean, loss=loss + earlier[0], rows=rows + earlier[1])
     return {"loss": loss, "n_planes": planes.n_planes.tolist()}
 
 

@@ -17,11 +17,11 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
 from ammrank_dask.storage.store.codec import METADATA
 from ammrank_dask.storage.store.parts import (
+    PartRef,
     check_files,
     checksum_of,
     is_written,
     read_attributes,
-    read_part,
     write_part,
 )
 from ammrank_dask.storage.store.registry import FORMAT, MODEL
@@ -69,7 +69,7 @@ def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     expected = open_run(path, MODEL.kind).checksums[0] if is_finished(path) else None
     attributes = read_attributes(path, 0, MODEL, expected=expected)
     _check_format(path, attributes["format"])
-    arrays = read_part(path, 0, MODEL, expected=expected)
+    arrays = PartRef(path, 0, expected).read(MODEL)
     # An optional array that the list of the part has lost would not be missed otherwise.
     if sorted(arrays) != attributes["arrays"]:
         names = [", ".join(names) for names in (attributes["arrays"], sorted(arrays))]

@@ -46,15 +46,30 @@ class PartFacts:
 
 @dataclass(frozen=True)
 class PartRef:
-    """A partition of a finished run, with the checksum of its manifest: small enough to travel with a task."""
+    """A partition of a run, with its checksum in the manifest, if there is one: small enough to travel with a task."""
 
     run: Path
     partition: int
-    checksum: str
+    checksum: str | None = None
 
     def read(self, schema: PartSchema, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
-        """Read the arrays, checked."""
-        return read_part(self.run, self.partition, schema, only, self.checksum)
+        """Read the arrays, all or only some, after checking every byte that is needed."""
+        final = part_path(self.run, self.partition)
+        sidecar = _read_sidecar(final, self.checksum, schema.remedy)
+        stored = {name.removesuffix(f"/{METADATA}") for name in sidecar["files"]}
+        wanted = {spec.name for spec in schema.arrays} & stored
+        if only is not None:
+            wanted &= set(only)
+        read = CheckedReader(final, sidecar["files"], schema.remedy)
+        try:
+            arrays = {name: decode_array(read, name) for name in sorted(wanted)}
+        except (ValueError, KeyError, TypeError, RuntimeError) as error:
+            if isinstance(error, DamagedStore):
+                raise
+            raise DamagedStore(f"{final} cannot be decoded: {error}; {schema.remedy}") from None
+        if only is None:
+            schema.validate(arrays, str(final))
+        return arrays
 
     def attributes(self, schema: PartSchema, group: str = "") -> dict[str, Any]:
         """Read the attributes of the part or of a group inside it, checked."""
@@ -90,7 +105,9 @@ def write_part(
     """
     final = part_path(run, partition)
     lengths = schema.validate(arrays, str(final))
-    files = _encode_part(arrays, attributes or {}, group_attributes or {}, compressed=schema.compressed)
+    files = _encode_groups(arrays, attributes or {}, group_attributes or {})
+    for name, array in arrays.items():
+        files |= {f"{name}/{file}": data for file, data in encode_array(array, compressed=schema.compressed).items()}
     listing = {name: [len(data), google_crc32c.value(data)] for name, data in sorted(files.items())}
     sidecar = {
         "rows": lengths.get(schema.rows_dim, 0),
@@ -119,44 +136,13 @@ def part_facts(run: Path, partition: int) -> PartFacts:
     return _facts(final, _read_sidecar(final))
 
 
-def read_part(
-    run: Path,
-    partition: int,
-    schema: PartSchema,
-    only: Iterable[str] | None = None,
-    expected: str | None = None,
-) -> dict[str, np.ndarray]:
-    """Read a partition after checking every byte that is needed.
-
-    Parameters
-    ----------
-    only
-        Names of the arrays to read; all when None.
-    expected
-        The checksum of the part in the manifest; not compared when None.
-    """
-    final = part_path(run, partition)
-    sidecar = _read_sidecar(final, expected, schema.remedy)
-    stored = {name.removesuffix(f"/{METADATA}") for name in sidecar["files"]}
-    wanted = {spec.name for spec in schema.arrays} & stored
-    if only is not None:
-        wanted &= set(only)
-    read = CheckedReader(final, sidecar["files"], schema.remedy)
-    try:
-        arrays = {name: decode_array(read, name) for name in sorted(wanted)}
-    except (ValueError, KeyError, TypeError, RuntimeError) as error:
-        if isinstance(error, DamagedStore):
-            raise
-        raise DamagedStore(f"{final} cannot be decoded: {error}; {schema.remedy}") from None
-    if only is None:
-        schema.validate(arrays, str(final))
-    return arrays
-
-
 def read_attributes(
     run: Path, partition: int, schema: PartSchema, group: str = "", expected: str | None = None
 ) -> dict[str, Any]:
-    """Read the attributes of a part, or of a group inside it, after checking them; `expected` as in `read_part`."""
+    """Read the attributes of a part, or of a group inside it, after checking them.
+
+    `expected` is the checksum of the part in the manifest; it is not compared when None.
+    """
     final = part_path(run, partition)
     listing = _read_sidecar(final, expected, schema.remedy)["files"]
     name = f"{group}/{METADATA}" if group else METADATA
@@ -238,17 +224,11 @@ def _facts(final: Path, sidecar: Mapping[str, Any]) -> PartFacts:
     return PartFacts(final.name, sidecar["rows"], sidecar["nnz"], size, checksum_of(sidecar))
 
 
-def _encode_part(
-    arrays: Mapping[str, np.ndarray],
-    attributes: Mapping[str, Any],
-    group_attributes: Mapping[str, Mapping[str, Any]],
-    *,
-    compressed: bool,
+def _encode_groups(
+    arrays: Iterable[str], attributes: Mapping[str, Any], group_attributes: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, bytes]:
     files = {METADATA: encode_group(attributes)}
     groups = {name.rpartition("/")[0] for name in arrays} - {""}
     for name in sorted(groups):
         files[f"{name}/{METADATA}"] = encode_group(group_attributes.get(name, {}))
-    for name, array in arrays.items():
-        files |= {f"{name}/{file}": data for file, data in encode_array(array, compressed=compressed).items()}
     return files

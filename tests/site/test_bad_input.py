@@ -37,7 +37,7 @@ from ammrank_dask.ingest import events
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import ids_from_arrays
-from ammrank_dask.storage.store.parts import part_path, read_part
+from ammrank_dask.storage.store.parts import PartRef, part_path
 from ammrank_dask.storage.store.registry import STATE, USERS
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
@@ -124,7 +124,7 @@ def published_state(site, role="head"):
     run_path = site.path / site.current().runs[role]
     cells = {}
     for partition in range(2):
-        state = InterestState.from_arrays(read_part(run_path, partition, STATE))
+        state = InterestState.from_arrays(PartRef(run_path, partition).read(STATE))
         for position, user in enumerate(state.user_ids.to_arrow().to_pylist()):
             for i in range(state.indptr[position], state.indptr[position + 1]):
                 cells[user, int(state.cell[i])] = (float(state.intensity[i]), int(state.last[i]))
@@ -135,7 +135,7 @@ def published_people(site):
     """Return {user: (age, gender)} of the users run."""
     found = {}
     for partition in range(2):
-        part = read_part(site.path / site.current().runs["users"], partition, USERS)
+        part = PartRef(site.path / site.current().runs["users"], partition).read(USERS)
         found |= dict(zip(part["user_id"].tolist(), zip(part["age"].tolist(), part["gender"].tolist())))  # noqa: B905
     return found
 

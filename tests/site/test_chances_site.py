@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from nights import config_of, copy_world, day
 
+from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.scoring.learn_chances import clicked_table
@@ -21,7 +22,7 @@ from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.explain import describe_entry, explain_user
-from ammrank_dask.workflows.stages.features import build_planned, plan_chance_features
+from ammrank_dask.workflows.stages.features import plan_chance_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 
@@ -68,7 +69,7 @@ def clicks_of_window(site, first, last):
 def test_chance_features__are_of_all_held_out_users_with_what_they_clicked(client, site):
     night = Night(client, site, config_of(), day(5))
     ingested = ingest(night)
-    features = open_features(build_planned(night, ingested, plan_chance_features(night, ingested)).path)
+    features = open_features(build_features(client, plan_chance_features(night, ingested), click_group="adc").path)
     everybody = ids_from_values(pq.read_table(site.path.parent / "lake" / "users.parquet")["user_id"]).sort_unique()
     held_out = set(everybody.take(np.flatnonzero(split_of(everybody) > 0)).to_arrow().to_pylist())
     truth = clicks_of_window(site, day(3), day(5))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import logging
 
+from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.learn_chances import STAGE, learn_and_measure
 from ammrank_dask.scoring.policies import POLICIES
@@ -15,8 +16,9 @@ from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ChancesManifest, QualificationsManifest
 from ammrank_dask.storage.store.registry import CHANCES
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, start_run
+from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.features import build_planned, plan_chance_features
+from ammrank_dask.workflows.stages.features import plan_chance_features
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import load_site_model
 from ammrank_dask.workflows.stages.published import find_previous
@@ -91,7 +93,8 @@ def _learn(night: Night, ingested: Ingested, model: Run) -> Run:
     path = night.site.run("chances", night.date, digest)
     if is_finished(path):
         return open_run(path, CHANCES.kind)
-    features = open_features(build_planned(night, ingested, planned, stage=STAGE).path)
+    built = build_features(night.client, planned, click_group=CLICK_GROUP, stage=STAGE, progress=night.progress)
+    features = open_features(built.path)
     min_users = max(1, night.config.gate.min_users)
     learnt = learn_and_measure(
         night.client, load_site_model(model), features, min_users=min_users, progress=night.progress

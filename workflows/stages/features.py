@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ammrank_dask.features.build import FeatureSource, build_features
+from ammrank_dask.features.build import FeaturePlan, FeatureSource, build_features
 from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.user_lists import read_user_list
@@ -39,38 +38,33 @@ def score_features(night: Night, ingested: Ingested) -> Run:
         suppressed=suppressed,
     )
     inputs = {"state": ingested.head.digest, "users": ingested.users.digest if ingested.users else None, **digest}
-    return build_planned(night, ingested, _plan(night.config, ingested, source, inputs))
+    plan = _plan(night, ingested, source, inputs)
+    return build_features(night.client, plan, click_group=CLICK_GROUP, progress=night.progress)
 
 
 def training_features(night: Night, ingested: Ingested) -> Run:
     """Build the features at the end of the lag date of the users who clicked in the label window after it."""
-    return build_planned(night, ingested, _plan_training(night, ingested), stage="training_features")
+    plan = _plan_training(night, ingested)
+    return build_features(
+        night.client, plan, click_group=CLICK_GROUP, stage="training_features", progress=night.progress
+    )
 
 
-@dataclass(frozen=True)
-class PlannedFeatures:
-    """Features before they are built: from what, and the digest that names them."""
-
-    source: FeatureSource
-    inputs: dict[str, Any]
-    digest: str
-
-
-def _plan_training(night: Night, ingested: Ingested) -> PlannedFeatures:
+def _plan_training(night: Night, ingested: Ingested) -> FeaturePlan:
     config = night.config
     eligibility = ranking_eligibility(config, ingested.taxonomy.categories)
     source, inputs = _plan_labelled(
         night, ingested, min_categories=config.label.min_categories, eligibility=eligibility
     )
     excluded = {"exclude_by_group": config.score.exclude_by_group} if eligibility.exclude_by_group else {}
-    return _plan(config, ingested, source, {**inputs, **excluded})
+    return _plan(night, ingested, source, {**inputs, **excluded})
 
 
-def plan_chance_features(night: Night, ingested: Ingested) -> PlannedFeatures:
+def plan_chance_features(night: Night, ingested: Ingested) -> FeaturePlan:
     """Plan the features at the end of the lag date of all held-out users, also of those who clicked nothing since."""
     all_users = night.config.score.users == "all"
     source, inputs = _plan_labelled(night, ingested, all_users=all_users, splits=HELD_OUT)
-    return _plan(night.config, ingested, source, {**inputs, "splits": list(HELD_OUT)})
+    return _plan(night, ingested, source, {**inputs, "splits": list(HELD_OUT)})
 
 
 def _plan_labelled(
@@ -127,26 +121,11 @@ def ranking_eligibility(config: Config, categories: Sequence[str]) -> Eligibilit
         raise BadInput(f"score.{error}") from None
 
 
-def _plan(config: Config, ingested: Ingested, source: FeatureSource, inputs: dict[str, Any]) -> PlannedFeatures:
-    settings = feature_settings(config, ingested.taxonomy)
+def _plan(night: Night, ingested: Ingested, source: FeatureSource, inputs: dict[str, Any]) -> FeaturePlan:
+    settings, n_partitions = feature_settings(night.config, ingested.taxonomy), night.config.partitions
     digest = digest_of(
         [inputs, settings.columns.to_json(), settings.alpha, settings.intensity, settings.normalize,
-         source.all_users, source.min_categories, config.partitions]
+         source.all_users, source.min_categories, n_partitions]
     )  # fmt: skip
-    return PlannedFeatures(source, inputs, digest)
-
-
-def build_planned(night: Night, ingested: Ingested, planned: PlannedFeatures, *, stage: str = "features") -> Run:
-    """Build features as they were planned; those that are there are not built again."""
-    return build_features(
-        night.client,
-        planned.source,
-        feature_settings(night.config, ingested.taxonomy),
-        night.site.run("features", planned.source.date, planned.digest),
-        planned.digest,
-        click_group=CLICK_GROUP,
-        n_partitions=night.config.partitions,
-        inputs=planned.inputs,
-        stage=stage,
-        progress=night.progress,
-    )
+    path = night.site.run("features", source.date, digest)
+    return FeaturePlan(source, settings, path, digest, n_partitions, inputs)

@@ -218,7 +218,7 @@ def _ingest_days(
     for day_plan in day_plans:
         partial = days[day_plan.date] = open_run(day_plan.run, DAY.kind)
         if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:
-            rows[day_plan.date] = DayRows((day_plan.digest,), _buckets_of(partial))
+            rows[day_plan.date] = DayRows((day_plan.digest,), DayManifest.of(partial).buckets)
     if rows != read_day_rows(night.site.path):
         write_day_rows(night.site.path, rows)
     return days

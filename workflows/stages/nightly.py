@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
+import logging
 from typing import Any
 
+from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.reports import PAGE
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run
@@ -21,8 +23,10 @@ from ammrank_dask.workflows.stages.published import find_champion, find_publishe
 from ammrank_dask.workflows.stages.report import write_night_report
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights
 from ammrank_dask.workflows.stages.score import check_k, describe_opt_outs, read_night_opt_outs, score_users
-from ammrank_dask.workflows.stages.train import too_little_history, train_if_possible
+from ammrank_dask.workflows.stages.train import too_little_history, train_model
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
+
+logger = logging.getLogger(__name__)
 
 
 def run_night(session: Session, date: dt.date, *, rebuild: bool = False) -> dict[str, Any]:
@@ -82,7 +86,11 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
         with record.stage("training_features"):
             features = training_features(night, ingested)
         with record.stage("train"):
-            trained, reason = train_if_possible(night, ingested, features, champion)
+            try:
+                trained = train_model(night, ingested, features, start=champion)
+            except TooFewUsers as error:
+                logger.warning("nothing is trained: %s", error)
+                trained, reason = None, str(error)
         if trained is not None:
             with record.stage("gate"):
                 model, judgement = choose_model(night, ingested, features, champion, trained)

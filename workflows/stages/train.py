@@ -9,7 +9,7 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.halving import Tuning
 from ammrank_dask.model.saved import RankModel
-from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
@@ -44,17 +44,6 @@ def require_history(config: Config, ingested: Ingested) -> None:
     reason = too_little_history(config, ingested)
     if reason is not None:
         raise BadInput(reason)
-
-
-def train_if_possible(
-    night: Night, ingested: Ingested, features: Run, start: Run | None
-) -> tuple[Run | None, str | None]:
-    """Train as `train_model` does; with too few users who clicked return no model, and a sentence instead."""
-    try:
-        return train_model(night, ingested, features, start=start), None
-    except TooFewUsers as error:
-        logger.warning("nothing is trained: %s", error)
-        return None, str(error)
 
 
 def train_model(

@@ -25,7 +25,7 @@ from ammrank_dask.storage.store import codec
 from ammrank_dask.storage.store.atomic import swap_folder
 from ammrank_dask.storage.store.codec import decode_array, encode_array, encode_group
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
-from ammrank_dask.storage.store.parts import check_part, part_facts, part_path, read_part, write_part
+from ammrank_dask.storage.store.parts import PartRef, check_part, part_facts, part_path, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES
 from ammrank_dask.storage.store.runs import finish_run, open_run, start_run, verify_run
 
@@ -305,7 +305,7 @@ def test_write_part__twice_gives_the_same_bytes(tmp_path):
 def test_read_part__empty_parts_are_legal(tmp_path):
     arrays = {name: array[:0] for name, array in day_arrays().items()} | {"indptr": np.zeros(1, np.int64)}
     write_part(tmp_path, 0, DAY, arrays)
-    found = read_part(tmp_path, 0, DAY)
+    found = PartRef(tmp_path, 0).read(DAY)
     assert {name: len(array) for name, array in found.items()} == {name: len(a) for name, a in arrays.items()}
 
 
