@@ -139,19 +139,9 @@ def tune(
         sample = _prepare_sample(client, features, variant, False if is_plus else None, size, folder, progress)
         if quick and sample.n_users < FEWEST_VALIDATION_USERS:
             raise TooFewUsers(f"{sample.n_users:,} validation users are fewer than {FEWEST_VALIDATION_USERS}")
-        trials = _Trials(client, sample, block_rows, model, rest, progress)
-        mean_pairs, popularity = trials.measure_popularity()
-        settings = grid(given or (KAPPAS if is_plus else scale_to_pairs(REGULARIZATIONS, mean_pairs)))
-        widens = [] if given else ["kappa" if is_plus else "regularization"]
-        default = _find_default(settings) if quick else None
-        tuning = halve(settings, sample.n_rows, trials.measure, widens=widens, popularity=popularity, default=default)
-        if default is not None:
-            tuning = prefer_default(tuning, default, trials.gains(tuning.best, default))
+        tuning = _Trials(client, sample, block_rows, model, rest, progress).choose(grid, given, quick=quick)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    logger.info("tuned on %d rows: %s", sample.n_rows, tuning.best)
-    if not tuning.beats_popularity:
-        logger.warning("no setting is better than popularity (%.4f) on the validation users", popularity)
     return replace(tuning, users=sample.n_users)
 
 
@@ -178,6 +168,24 @@ class _Trials:
         self.client, self.sample, self.block_rows = client, sample, block_rows
         self.kind, self.rest, self.progress = kind, rest, progress
         self.errors: dict[tuple[Any, ...], np.ndarray] = {}
+
+    def choose(
+        self, grid: Callable[[Sequence[float]], list[dict[str, Any]]], given: Sequence[float] | None, *, quick: bool
+    ) -> Tuning:
+        """Return the best of the settings that `grid` makes of the given values, or of the usual ones."""
+        is_plus = self.kind == AMMRankPlus.method
+        mean_pairs, popularity = self.measure_popularity()
+        settings = grid(given or (KAPPAS if is_plus else scale_to_pairs(REGULARIZATIONS, mean_pairs)))
+        widens = [] if given else ["kappa" if is_plus else "regularization"]
+        default = _find_default(settings) if quick else None
+        n_rows = self.sample.n_rows
+        tuning = halve(settings, n_rows, self.measure, widens=widens, popularity=popularity, default=default)
+        if default is not None:
+            tuning = prefer_default(tuning, default, self.gains(tuning.best, default))
+        logger.info("tuned on %d rows: %s", n_rows, tuning.best)
+        if not tuning.beats_popularity:
+            logger.warning("no setting is better than popularity (%.4f) on the validation users", popularity)
+        return tuning
 
     def measure(self, settings: Sequence[dict[str, Any]], n_rows: int) -> list[float]:
         """Return the mean error of each setting after training on so many rows."""
