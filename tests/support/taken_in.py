@@ -64,8 +64,8 @@ def take_day(lake: Path, day: int = 0, /, **config: Any) -> TakenDay:
     names = (columns.user_id, columns.group, columns.category, columns.timestamp)
     files = _scan(event_folder(lake, day), list_files(event_folder(lake, day)), names)
     plan = DayPlan(date_of(day), files, Path("unused"), "unused")
-    reader = DayReader(plan.date, plan.id_kind, mapping, settings.alpha)
     with tempfile.TemporaryDirectory() as scratch:
+        reader = DayReader(plan.date, plan.id_kind, mapping, settings.alpha, Path(scratch))
         counts, arrays, bad_rows = _take(files, reader, Path(scratch))
     state = InterestState.from_arrays(arrays)
     users = state.user_ids.to_arrow().to_pylist()
@@ -100,7 +100,7 @@ def _take(files: Sequence[FileFacts], reader: TableReader, scratch: Path) -> tup
         blocks.append(ExchangeBlock(scratch, number))
         read_block(pieces, reader, 1, blocks[-1])
     slices = read_slices([path for block in blocks for path in block.slice_paths()], ALL, 1)
-    _, arrays = reader.collect(slices, ALL)
+    _, arrays = reader.collect(slices, ALL, None)
     counts = reader.start()
     for content in [*(block.read_facts() for block in blocks), *map(read_json, reader.part_counts(1))]:
         counts.add(reader.start(content))
