@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from ammrank_dask.model.ensemble import AMMRankEnsemble
     from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
     from ammrank_dask.report.summary import exposure_report
+    from ammrank_dask.scoring.learn_chances import learn_chances
     from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
     from ammrank_dask.scoring.score import score
     from ammrank_dask.simulation.simulate import simulate
@@ -32,6 +33,7 @@ _HOMES = {
     "disagreement_error": "model.metrics",
     "exposure_report": "report.summary",
     "interest_features": "features.from_pandas",
+    "learn_chances": "scoring.learn_chances",
     "open_features": "features.store",
     "open_qualifications": "scoring.qualifications",
     "score": "scoring.score",
@@ -53,6 +55,7 @@ __all__ = [
     "disagreement_error",
     "exposure_report",
     "interest_features",
+    "learn_chances",
     "open_features",
     "open_qualifications",
     "score",

@@ -151,6 +151,45 @@ def assign_above(bits, cutoff, tie_end, tie_order, indptr, out_code, out_bits):
 
 
 @kernel
+def order_assigned(codes, bits, position, indptr, out_code, out_bits):
+    """Write the categories that users were assigned by score, the highest first.
+
+    Parameters
+    ----------
+    codes
+        (n, k) category codes in any order, -1 for none.
+    bits
+        (L, n) the bits of float32 scores.
+    position
+        (L,) the place of each category among equal scores.
+    indptr
+        (n + 1,) where the categories of each user start.
+    out_code, out_bits
+        The pairs.
+    """
+    for user in range(codes.shape[0]):
+        first = indptr[user]
+        held = 0
+        for slot in range(codes.shape[1]):
+            code = codes[user, slot]
+            if code < 0:
+                continue
+            own = bits[np.uintp(code), user]
+            key = order_key(own)
+            at = first + held
+            while at > first:
+                other = order_key(out_bits[at - 1])
+                if other > key or (other == key and position[np.uintp(out_code[at - 1])] < position[np.uintp(code)]):
+                    break
+                out_bits[at] = out_bits[at - 1]
+                out_code[at] = out_code[at - 1]
+                at -= 1
+            out_bits[at] = own
+            out_code[at] = code
+            held += 1
+
+
+@kernel
 def mark_new(indptr, code, other_indptr, other_code, seen, out_new):
     """Mark the categories of each user that the user does not have in the other list.
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.kernels.selection import assign_above
+from ammrank_dask.kernels.selection import assign_above, order_assigned
 from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
@@ -237,15 +237,12 @@ class Balanced(Policy):
         """Return what the plan gives the users of a partition, by score."""
         assert users.bits is not None
         codes = assign_partition(plan, users.partition, users.tie_order)
-        kept = codes >= 0
-        owner = np.repeat(np.arange(len(codes)), kept.sum(axis=1))
-        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-        held_codes = codes[kept]
-        scores = users.bits[held_codes, owner].view(np.float32)
+        indptr = np.concatenate([[0], np.cumsum((codes >= 0).sum(axis=1))])
         position = np.empty(len(users.tie_order), np.int64)
         position[users.tie_order] = np.arange(len(users.tie_order))
-        order = np.lexsort((position[held_codes], -scores, owner))
-        return QualificationRows(users.user_ids, indptr, held_codes[order].astype(np.int32), scores[order])
+        category, bits = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.uint32)
+        order_assigned(codes, users.bits, position, indptr, category, bits)
+        return QualificationRows(users.user_ids, indptr, category, bits.view(np.float32))
 
 
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in (UserTopK(), CategoryTopN(), Balanced())}

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 from distributed import Client, LocalCluster
 
+from ammrank_dask.workflows.examples.fair_shares import share_fairly
 from ammrank_dask.workflows.examples.own_cluster import CATEGORIES, NOW, make_log, run_example
 
 
@@ -25,6 +26,17 @@ def test_run_example__finds_the_favourites_of_most_users(tmp_path):
     assert len(qualifications) == 2 * qualifications["user_id"].nunique()
     assert (first == most_seen.reindex(first.index)).mean() > 0.5  # one in six would be chance
     assert exposure["exposure"].sum() == len(qualifications)
+
+
+def test_share_fairly__keeps_floors_and_opt_outs(client, tmp_path):
+    qualifications, exposure = share_fairly(client, tmp_path, n_users=800)
+    n_users = qualifications["user_id"].nunique()
+    assert set(qualifications.groupby("user_id").size()) == {2}
+    assert exposure["balanced"].sum() == exposure["user_top_k"].sum() == 2 * n_users
+    assert exposure.loc["Hats", "balanced"] >= 0.25 * 2 * n_users > exposure.loc["Hats", "user_top_k"]
+    first = qualifications[qualifications["user_id"] == qualifications["user_id"].min()]
+    assert "Hats" not in set(first["category"])
+    assert ((qualifications["chance"] > 0) & (qualifications["chance"] < 1)).all()
 
 
 def test_own_cluster__runs_as_a_script():

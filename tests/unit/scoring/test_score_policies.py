@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.store import Features, write_features
+from ammrank_dask.kernels.selection import order_assigned
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
@@ -440,3 +441,23 @@ def test_cuts__a_category_that_wants_nobody_takes_nobody():
     bits = np.array([[np.inf, 1.0]], np.float32).view(np.uint32)
     users = ScoredUsers(ids_from_values([1, 2]), np.empty((2, 0)), np.empty((2, 0)), np.array([0], np.int32), bits)
     assert CategoryTopN().assign(users, cutoffs).indptr.tolist() == [0, 0, 0]
+
+
+@given(seed=st.integers(0, 2**32 - 1), levels=st.sampled_from([1, 2, 10**6]))
+@examples(40)
+def test_order_assigned__equals_a_sort(seed, levels):
+    rng = np.random.default_rng(seed)
+    n, n_categories, k = 6, 5, 3
+    scores = (rng.integers(-levels, levels + 1, (n_categories, n)) / 7).astype(np.float32)
+    scores[rng.random(scores.shape) < 0.1] = -np.inf
+    codes = np.argsort(rng.random((n, n_categories)), axis=1)[:, :k].astype(np.int32)
+    codes[rng.random(codes.shape) < 0.2] = -1
+    position = rng.permutation(n_categories)
+    indptr = np.concatenate([[0], np.cumsum((codes >= 0).sum(axis=1))])
+    out_code, out_bits = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.uint32)
+    order_assigned(codes, scores.view(np.uint32), position, indptr, out_code, out_bits)
+    for user in range(n):
+        expected = sorted((-scores[code, user], position[code], code) for code in codes[user] if code >= 0)
+        own = slice(indptr[user], indptr[user + 1])
+        assert out_code[own].tolist() == [code for _, _, code in expected]
+        assert out_bits[own].view(np.float32).tolist() == [-score for score, _, _ in expected]
