@@ -11,7 +11,18 @@ from markupsafe import Markup
 
 from ammrank_dask.evaluation.backtest import LOGISTIC, MEASURES, POLICY, POPULARITY
 from ammrank_dask.report.page import harmless, page_environment
-from ammrank_dask.report.svg import LEGEND_ROW, draw, legend, nice_range, number, steps_between, tag, text, value_axis
+from ammrank_dask.report.svg import (
+    LEGEND_ROW,
+    draw,
+    legend,
+    nice_range,
+    number,
+    round_up,
+    steps_between,
+    tag,
+    text,
+    value_axis,
+)
 from ammrank_dask.storage.site.reports import write_files
 from ammrank_dask.storage.store.atomic import json_text
 
@@ -67,7 +78,7 @@ def render_backtest(backtest: Mapping[str, Any]) -> str:
     charts = [
         ("Disagreement error ε_dis", time_chart("disagreement", dates, of_methods("disagreement"))),
         (f"Clicked categories among the first {k}", time_chart("hits", dates, of_methods("hits"))),
-        ("Evenness of exposure", time_chart("evenness", dates, of_exposure("coverage", "gini"))),
+        ("Evenness of exposure", time_chart("evenness", dates, of_exposure("coverage", "gini"), (0.0, 1.0))),
         ("Starved categories", time_chart("starved-categories", dates, of_exposure("starved_categories"))),
         (
             "Starved and over-exposed users",
@@ -79,15 +90,26 @@ def render_backtest(backtest: Mapping[str, Any]) -> str:
     )
 
 
-def time_chart(name: str, dates: Sequence[str], series: Mapping[str, Sequence[float | None]]) -> Markup:
-    """Return lines over the nights; a night without a value is left out of its line."""
+def time_chart(
+    name: str,
+    dates: Sequence[str],
+    series: Mapping[str, Sequence[float | None]],
+    bounds: tuple[float, float] | None = None,
+) -> Markup:
+    """Return lines over the nights; a night without a value is left out of its line.
+
+    `bounds` are those of the axis; by default they follow from the values, and counts begin with 0.
+    """
     left, top, width, height = 46, 10, 336, 180
     bottom = top + height
     values = [value for found in series.values() for value in found if value is not None]
     if not values:
         return Markup("")
-    low, high = nice_range(min(values), max(values))
-    content = value_axis(left, top, width, height, steps_between(low, high))
+    are_counts = all(isinstance(value, int) for value in values)
+    if bounds is None:
+        bounds = (0, round_up(int(max(values)))) if are_counts else nice_range(min(values), max(values))
+    low, high = bounds
+    content = value_axis(left, top, width, height, steps_between(low, high, digits=0 if are_counts else 3))
     slot = width / len(dates)
     every = -(-len(dates) // _LABELS_SHOWN)
     for place, date in enumerate(dates):

@@ -94,10 +94,13 @@ def test_forget_users__are_gone_everywhere_and_all_others_stay(client, place, tm
     rows_before = pq.read_table(site.qualifications_folder(date_of(5)) / "by_user")
     left_by_a_kill = site.path / "evaluations" / "date=2026-01-05" / ".rows-0" / "adv"
     left_by_a_kill.mkdir(parents=True)
+    work_of_backtests = site.path / "backtests" / ".work"
+    (work_of_backtests / "0" / "features").mkdir(parents=True)
     facts = forget_users(client, site, write_list(tmp_path / "list.txt", gone))
     assert facts["rows left"] == 0
     assert facts["rows removed"] > 0
     assert facts["files with them"] > 0
+    assert not work_of_backtests.exists()
     after = found_users(site)
     assert set(after) == STORES
     for store, users in after.items():

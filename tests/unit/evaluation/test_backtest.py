@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import re
 
 import numpy as np
 import pytest
@@ -148,6 +149,13 @@ def test_time_chart__leaves_out_what_is_not_known():
     assert chart.count("<circle") == 2
     assert "stroke-dasharray" in chart
     assert time_chart("x", ["a"], {"popularity": [None]}) == ""
+
+
+def test_time_chart__counts_have_whole_levels_from_0():
+    chart = str(time_chart("x", ["a", "b"], {"starved users": [5, 7]}))
+    assert re.findall(r'class="tick">(\d+)<', chart) == ["0", "2", "4", "6", "8"]
+    assert 'cy="10"' not in chart
+    assert 'cy="32.5"' in chart  # 7 of 8 levels of 180 units, from 10 on
 
 
 def test_list_nights__refuses_what_cannot_be_measured(tmp_path):
