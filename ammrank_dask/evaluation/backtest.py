@@ -229,9 +229,11 @@ def summarise_backtest(nights: Sequence[Mapping[str, Any]], *, k: int, every: in
         raise TooFewUsers("no night of the backtest had a model and users who clicked after it; give later nights")
     measured = [night for night in nights if night["methods"]]
     means: dict[str, dict[str, float | None]] = {}
-    for name in dict.fromkeys(name for night in measured for name in night["methods"]):
+    # In this order also for nights that an earlier run measured, which come from a file.
+    for name in (POLICY, POPULARITY, LOGISTIC):
         having = [(night["users"], night["methods"][name]) for night in measured if name in night["methods"]]
-        means[name] = {measure: _weighted_mean(having, measure) for measure in MEASURES}
+        if having:
+            means[name] = {measure: _weighted_mean(having, measure) for measure in MEASURES}
     return {"format": 1, "k": k, "every": every, "policy": policy, "means": means, "nights": list(nights)}
 
 

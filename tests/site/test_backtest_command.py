@@ -67,7 +67,9 @@ def test_backtest__nights_of_the_past_leave_the_site_as_it_is(site, cluster_file
         raise AssertionError("a cluster was opened")
 
     monkeypatch.setattr("ammrank_dask.workflows.session.session.open_cluster", refuse)
+    written = {path.name: path.read_bytes() for path in page.parent.iterdir()}
     assert run(site, cluster_file, 4, 5) == found
+    assert {path.name: path.read_bytes() for path in page.parent.iterdir()} == written
     assert run(site, cluster_file, 4, 4)["nights"] == found["nights"][:1]
     remove_work(site)
     assert not work.parent.exists()
