@@ -28,7 +28,7 @@ BEGIN, END = "<!-- the path of one event: python -m benchmarks event-path -->", 
 
 WORK: dict[str, tuple[str, ...]] = {
     "ingest: the day's files": (
-        "storage/lake/files.py:list_days",
+        "storage/lake/listing.py:list_days",
         "storage/lake/files.py:scan_file",
         "workflows/stages/history.py:plan_ingest",
     ),

@@ -55,6 +55,8 @@ class DayPlan:
     files: tuple[FileFacts, ...]
     run: Path
     digest: str
+    table_version: int | None = None
+    """The version of the table that the files were listed from; None for plain folders."""
 
     @property
     def n_rows(self) -> int:
@@ -196,7 +198,7 @@ def _table_of(day: DayPlan, mapping: EventMapping, settings: IngestSettings, alp
         folder,
         quarantine=f"date={day.date}.parquet",
         config={"date": str(day.date)},
-        facts={},
+        facts={} if day.table_version is None else {"table_version": day.table_version},
     )
 
 

@@ -19,10 +19,6 @@ from ammrank_dask.storage.store.ids import is_string
 BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""
 
-_NOT_DATA = (".", "_")
-_DELTA_LOG = "_delta_log"
-_ICEBERG = "metadata"
-
 
 @dataclass(frozen=True)
 class EventColumns:
@@ -52,61 +48,6 @@ class FileFacts:
     def identity(self) -> list[Any]:
         """What of the file enters digests: content, not place or time."""
         return [self.name, self.size, self.digest]
-
-
-def list_days(events: Path, date_key: str) -> dict[dt.date, Path]:
-    """Return the day folders of a lake in date order."""
-    if not events.is_dir():
-        raise BadInput(f"there is no folder of events at {events}; set lake.events")
-    refuse_table(events)
-    days = {}
-    for folder in events.iterdir():
-        key, found, value = folder.name.partition("=")
-        if not found or key != date_key or not folder.is_dir():
-            continue
-        try:
-            date = dt.date.fromisoformat(value)
-        except ValueError:
-            date = None
-        # Python also reads 20260105, which would be a second folder of the same day.
-        if date is None or value != date.isoformat():
-            raise BadInput(f"{folder} is not a date; day folders are named {date_key}=YYYY-MM-DD")
-        days[date] = folder
-    if not days:
-        raise BadInput(f"{events} has no folder named {date_key}=YYYY-MM-DD; set lake.events or lake.date_key")
-    return dict(sorted(days.items()))
-
-
-def refuse_table(folder: Path) -> None:
-    """Raise if the folder, or the one it is in, is a table whose log says which of its files are alive."""
-    for place in (folder, folder.parent):
-        if (place / _DELTA_LOG).is_dir():
-            raise _is_table(place, "Delta Lake", _DELTA_LOG)
-        if next((place / _ICEBERG).glob("*.metadata.json"), None) is not None:
-            raise _is_table(place, "Iceberg", f"{_ICEBERG}/*.metadata.json")
-
-
-def _is_table(folder: Path, kind: str, sign: str) -> BadInput:
-    return BadInput(
-        f"{folder} is a table of {kind} (it has {sign}), and parquet files that the table no longer uses would"
-        " count too; export one snapshot of it as plain parquet files, and name that copy in lake.events or lake.users"
-    )
-
-
-def list_files(folder: Path) -> list[Path]:
-    """Return the parquet files of a day folder in name order, without hidden ones and those of unfinished writers."""
-    refuse_table(folder)
-    paths = []
-    for root, folders, names in os.walk(folder):
-        if _DELTA_LOG in folders or _ICEBERG in folders:
-            refuse_table(Path(root))
-        folders[:] = [name for name in folders if not name.startswith(_NOT_DATA)]
-        paths += [
-            Path(root) / name
-            for name in names
-            if name.endswith((".parquet", ".parq")) and not name.startswith(_NOT_DATA)
-        ]
-    return sorted(paths)
 
 
 def open_parquet(path: Path | str, **options: Any) -> pq.ParquetFile:

@@ -19,7 +19,8 @@ from ammrank_dask.ingest.events import DayPlan, DayReader
 from ammrank_dask.ingest.intake import TableReader, read_block
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.ingest.users import TableRows, UserReader
-from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, list_files, plan_blocks, scan_file
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, plan_blocks, scan_file
+from ammrank_dask.storage.lake.listing import list_files
 from ammrank_dask.storage.lake.quarantine import collect_quarantine
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.store.atomic import read_json

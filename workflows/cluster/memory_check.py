@@ -14,7 +14,8 @@ from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import count_centers
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.files import count_file_rows, list_days, list_files
+from ammrank_dask.storage.lake.files import count_file_rows
+from ammrank_dask.storage.lake.listing import list_days, list_files
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import PartFacts
 from ammrank_dask.storage.store.runs import is_finished, open_run
@@ -79,7 +80,7 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
         parts = open_run(site.path / current.runs["head"]).parts
         first = min(current.date, date)
     days = list_days(lake_path(site, config.lake.events), config.lake.date_key)
-    by_day = _count_events([list_files(folder) for day, folder in days.items() if first <= day <= date])
+    by_day = _count_events([of_day.files() for day, of_day in days.items() if first <= day <= date])
     events = max(by_day, default=0)
     if len(parts) == config.partitions:
         users, cells = max(part.rows for part in parts), max(part.nnz for part in parts)

@@ -25,12 +25,10 @@ from ammrank_dask.lake_survey import (
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import (
     EventColumns,
-    list_days,
-    list_files,
     missing_days,
     open_parquet,
-    refuse_table,
 )
+from ammrank_dask.storage.lake.listing import list_days, list_files, refuse_table
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
 from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
 from ammrank_dask.tasks import Progress, silent
@@ -52,7 +50,7 @@ from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
 
 DEFAULTS = Config()
 VALUES_SHOWN = 10
-_DAY_FOLDER = re.compile(r"([^=]+)=\d{4}-\d{2}-\d{2}")
+_DAY_FOLDER = re.compile(r"([^=]+)=(?:\d{4}-\d{2}-\d{2}|\d{8})")
 
 
 @dataclass(frozen=True)
@@ -236,7 +234,7 @@ def _date_keys(folder: Path) -> Counter[str]:
 def _list_event_files(places: Places, remarks: Remarks) -> dict[dt.date, list[Path]]:
     if places.date_key != DEFAULTS.lake.date_key:
         remarks.guessed.append(f"lake.date_key: {places.date_key}")
-    listed = {day: list_files(folder) for day, folder in list_days(places.events, places.date_key).items()}
+    listed = {day: of_day.files() for day, of_day in list_days(places.events, places.date_key).items()}
     days = {day: paths for day, paths in listed.items() if paths}
     if not days:
         raise BadInput(f"the day folders in {places.events} have no parquet files; is it the right lake?")

@@ -36,10 +36,13 @@ class Section(BaseModel):
 
 
 class Lake(Section):
-    events: str = Field("events", description="folder of events, one folder a day; paths are relative to this file")
+    events: str = Field(
+        "events",
+        description="folder of events, one folder a day, or a table of Delta Lake; paths are relative to this file",
+    )
     users: str | None = Field("users.parquet", description="file or folder of users; null: no demographics")
     taxonomy: str | None = Field("taxonomy.csv", description="category,parent; null: flat, as listed in categories.csv")
-    date_key: str = Field("date", description="day folders are named KEY=YYYY-MM-DD")
+    date_key: str = Field("date", description="day folders are named KEY=YYYY-MM-DD or KEY=YYYYMMDD")
     missing_days: Literal["refuse", "bridge"] = Field("refuse", description="a day without files: refuse or bridge")
     duplicates: Literal["refuse", "keep"] = Field("refuse", description="a file that is there twice: refuse or keep")
     past: Literal["refuse", "keep"] = Field(

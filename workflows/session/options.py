@@ -206,7 +206,7 @@ def _refuse_future(site: Path | None, date: dt.date) -> None:
     if site is None or date <= today:
         return
     # Here, because most commands need neither and they take seconds to import.
-    from ammrank_dask.storage.lake.files import list_days
+    from ammrank_dask.storage.lake.listing import list_days
     from ammrank_dask.storage.site.site import Site
     from ammrank_dask.workflows.session.config import load_config
     from ammrank_dask.workflows.session.settings import lake_path

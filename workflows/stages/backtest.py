@@ -18,7 +18,7 @@ from ammrank_dask.evaluation.backtest import NightToMeasure, fit_logistic, measu
 from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.files import list_days
+from ammrank_dask.storage.lake.listing import list_days
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json, write_json

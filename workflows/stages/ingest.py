@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ammrank_dask.ingest.events import DayPlan, ingest_days, scan_files
 from ammrank_dask.ingest.fold import fold_states
@@ -16,7 +16,8 @@ from ammrank_dask.ingest.intake import IngestSettings
 from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.events import EventMapping
-from ammrank_dask.storage.lake.files import FileFacts, day_digest, list_days, list_files, load_scanned, save_scanned
+from ammrank_dask.storage.lake.files import FileFacts, day_digest, load_scanned, save_scanned
+from ammrank_dask.storage.lake.listing import list_days, list_files
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.store.atomic import digest_of, read_json
@@ -100,11 +101,11 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     mapping = event_mapping(config, taxonomy)
     kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
     states = fitting_states(kept, settings)
-    files = _scan_lake(night, mapping)
-    changed = _compare_days(night, mapping, settings, files, states)
-    inputs = {**digest_days(files, settings), **changed.as_folded}
+    lake = _scan_lake(night, mapping)
+    changed = _compare_days(night, mapping, settings, lake, states)
+    inputs = {**digest_days(lake.days, settings), **changed.as_folded}
     plan = plan_ingest(inputs, states, settings, night.date, with_lag=with_lag)
-    days = _ingest_days(night, mapping, settings, files, plan, changed)
+    days = _ingest_days(night, mapping, settings, lake, plan, changed)
     id_kind = _id_kind(days.values(), states, settings)
     head, lag = _fold(night, mapping, settings, plan, days, id_kind)
     users = _ingest_people(night)
@@ -125,8 +126,8 @@ def _history_settings(night: Night, taxonomy: Taxonomy) -> HistorySettings:
 
 def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
     """Refuse to fold again what the lake no longer has."""
-    folders = list_days(lake_path(night.site, night.config.lake.events), night.config.lake.date_key)
-    in_lake = {day for day, folder in folders.items() if list_files(folder)}
+    days = list_days(lake_path(night.site, night.config.lake.events), night.config.lake.date_key)
+    in_lake = {day for day, of_day in days.items() if of_day.files()}
     manifests = []
     for path in night.site.finished_runs("state"):
         with contextlib.suppress(DamagedStore):  # not open_run, which refuses a damaged state
@@ -141,20 +142,27 @@ def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
         )
 
 
-def _scan_lake(night: Night, mapping: EventMapping) -> dict[dt.date, tuple[FileFacts, ...]]:
+class LakeFiles(NamedTuple):
+    """The files of a lake by day, and the version of the table that they were listed from, if it is one."""
+
+    days: DayFiles
+    table_version: int | None
+
+
+def _scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
+    """Return the files of the days up to the date, with their digests."""
     site, date = night.site, night.date
-    folders = list_days(lake_path(site, night.config.lake.events), night.config.lake.date_key)
-    if min(folders) > date and not site.finished_runs("state"):
-        raise BadInput(f"the lake has no events up to {date}; its first day is {min(folders)}")
-    folders = {day: folder for day, folder in folders.items() if day <= date}
+    days = list_days(lake_path(site, night.config.lake.events), night.config.lake.date_key)
+    if min(days) > date and not site.finished_runs("state"):
+        raise BadInput(f"the lake has no events up to {date}; its first day is {min(days)}")
     columns = mapping.columns
     names = (columns.user_id, columns.group, columns.category, columns.timestamp)
-    listed = [(day, path, folder) for day, folder in folders.items() for path in list_files(folder)]
-    paths = [(path, path.relative_to(folder).as_posix()) for _, path, folder in listed]
+    listed = [(day, path) for day, of_day in days.items() if day <= date for path in of_day.files()]
+    paths = [(path, path.relative_to(days[day].folder).as_posix()) for day, path in listed]
     files: dict[dt.date, list[FileFacts]] = {}
-    for (day, _, _), file in zip(listed, _scan(night, "days", paths, names, keep=True), strict=True):
+    for (day, _), file in zip(listed, _scan(night, "days", paths, names, keep=True), strict=True):
         files.setdefault(day, []).append(file)
-    return {day: tuple(of_day) for day, of_day in files.items()}
+    return LakeFiles({day: tuple(of_day) for day, of_day in files.items()}, days[min(days)].version)
 
 
 def _scan(
@@ -171,13 +179,13 @@ def _scan(
 
 
 def _compare_days(
-    night: Night, mapping: EventMapping, settings: HistorySettings, files: DayFiles, states: Sequence[Run]
+    night: Night, mapping: EventMapping, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run]
 ) -> ChangedDays:
     """Read the days whose files are not those that were folded, and decide what becomes of them."""
-    inputs, folded = digest_days(files, settings), folded_days(states)
+    inputs, folded = digest_days(lake.days, settings), folded_days(states)
     rows = read_day_rows(night.site.path)
     plans = [
-        DayPlan(day, tuple(files[day]), night.site.day_run(day, inputs[day]), inputs[day])
+        DayPlan(day, tuple(lake.days[day]), night.site.day_run(day, inputs[day]), inputs[day], lake.table_version)
         for day in days_to_compare(inputs, folded, rows)
     ]
     intake = _ingest_settings(night, settings.state)
@@ -191,12 +199,12 @@ def _ingest_days(
     night: Night,
     mapping: EventMapping,
     settings: HistorySettings,
-    files: DayFiles,
+    lake: LakeFiles,
     plan: IngestPlan,
     changed: ChangedDays,
 ) -> dict[dt.date, Run | None]:
     """Return the partials of the planned days, None for a day that is bridged; make those that are not there."""
-    day_plans = []
+    day_plans, files = [], lake.days
     for day, digest in plan.head.history:
         if day not in plan.days or digest is None:
             continue
@@ -208,7 +216,7 @@ def _ingest_days(
                 f"the events of {day} changed and are needed again as they were folded; put the files of then back,"
                 f" or rebuild with {settings.rebuild_command}"
             )
-        day_plans.append(DayPlan(day, tuple(files.get(day, ())), run, digest))
+        day_plans.append(DayPlan(day, tuple(files.get(day, ())), run, digest, lake.table_version))
     if night.config.lake.duplicates == "refuse":
         _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
     intake = _ingest_settings(night, settings.state)

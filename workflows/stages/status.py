@@ -7,7 +7,7 @@ import shutil
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.files import list_days
+from ammrank_dask.storage.lake.listing import list_days
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Current, Site
 from ammrank_dask.storage.store.manifests import ModelManifest

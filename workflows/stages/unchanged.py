@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.lake.files import list_days, list_files
+from ammrank_dask.storage.lake.listing import LakeDay, list_days, list_files
 from ammrank_dask.storage.site.forgotten import LIST_NAME
 from ammrank_dask.storage.site.reports import check_report
 from ammrank_dask.storage.site.run_log import read_attempt
@@ -30,8 +30,8 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
     It covers the config, every file or folder that a setting names, the days of the lake up to the date, who is to be
     forgotten, and the version of this package.
     """
-    folders = list_days(lake_path(site, config.lake.events), config.lake.date_key)
-    days = [[str(day), _describe_files(folder)] for day, folder in folders.items() if day <= date]
+    lake = list_days(lake_path(site, config.lake.events), config.lake.date_key)
+    days = [[str(day), _describe_day(of_day)] for day, of_day in lake.items() if day <= date]
     settings = config.model_dump(mode="json")
     named = [lake_path(site, text) for text in sorted(set(_all_texts(settings)) - {"", config.lake.events})]
     files = [[str(path), _describe_files(path)] for path in named if os.path.exists(path)]
@@ -78,6 +78,10 @@ def _describe_files(path: Path) -> list[list[Any]]:
     if path.is_file():
         return [_describe_file(path, path.parent)]
     return [_describe_file(file, path) for file in list_files(path)]
+
+
+def _describe_day(day: LakeDay) -> list[list[Any]]:
+    return [_describe_file(path, day.folder) for path in day.files()]
 
 
 def _describe_file(path: Path, folder: Path) -> list[Any]:

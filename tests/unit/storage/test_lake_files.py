@@ -10,13 +10,12 @@ from taken_in import take_day
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import (
     FileSlice,
-    list_days,
-    list_files,
     load_scanned,
     read_batches,
     save_scanned,
     scan_file,
 )
+from ammrank_dask.storage.lake.listing import list_days, list_files
 
 COLUMNS = ("user_id", "group", "category", "timestamp")
 
@@ -60,10 +59,23 @@ def test_list_days__folder_without_days_is_named(lake):
         list_days(lake / "events", "ds")
 
 
-@pytest.mark.parametrize("name", ["date=yesterday", "date=20260105", "date=2026-13-01"])
+@pytest.mark.parametrize("name", ["date=yesterday", "date=2026-0105", "date=2026-13-01"])
 def test_list_days__folder_that_is_no_date_is_named(lake, name):
     (lake / "events" / name).mkdir()
-    with pytest.raises(BadInput, match=f"{name} is not a date; day folders are named date=YYYY-MM-DD"):
+    with pytest.raises(BadInput, match=f"{name} is not a date; day folders are named date=YYYY-MM-DD or date=YYYYMMDD"):
+        list_days(lake / "events", "date")
+
+
+def test_list_days__dates_without_dashes(lake):
+    expected = list(list_days(lake / "events", "date"))
+    for folder in sorted((lake / "events").iterdir()):
+        folder.rename(folder.with_name(folder.name.replace("-", "")))
+    assert list(list_days(lake / "events", "date")) == expected
+
+
+def test_list_days__two_folders_of_one_day_are_named(lake):
+    (lake / "events" / "date=20260105").mkdir()
+    with pytest.raises(BadInput, match=r"date=2026-01-05 and .*date=20260105 are the same day; bring their files"):
         list_days(lake / "events", "date")
 
 

@@ -1,18 +1,30 @@
-"""Folders of Delta Lake and Iceberg: which of their parquet files are alive, only their own log says."""
+"""Tables of Delta Lake and Iceberg: which of their parquet files are alive, only their own log says."""
 
+import json
 import re
+import sys
 
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from lakes import write_lake, write_site
+from deltalake import DeltaTable, write_deltalake
+from lakes import date_of, write_lake, write_site
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.files import list_days, list_files
+from ammrank_dask.storage.lake.delta import read_snapshot
+from ammrank_dask.storage.lake.listing import list_days, list_files
+from ammrank_dask.storage.store.registry import STATE
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
+from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.ingest import ingest
 
-DELTA = ("_delta_log/00000000000000000000.json", "Delta Lake", "_delta_log")
-ICEBERG = ("metadata/v1.metadata.json", "Iceberg", "metadata/*.metadata.json")
-kinds = pytest.mark.parametrize(("log", "kind", "sign"), [DELTA, ICEBERG], ids=["delta", "iceberg"])
+ICEBERG_LOG = "metadata/v1.metadata.json"
+THREADS = """version: 1
+class: distributed.LocalCluster
+kwargs: {processes: false, n_workers: 1, dashboard_address: '127.0.0.1:0'}
+"""
 
 
 @pytest.fixture
@@ -20,67 +32,152 @@ def lake(tmp_path):
     return write_lake(tmp_path / "lake", n_days=2)
 
 
+@pytest.fixture
+def table(lake):
+    """The events of the lake as a table of Delta Lake, each day in two appends, then compacted: most files are dead."""
+    events = lake / "delta"
+    for day, of_day in list_days(lake / "events", "date").items():
+        rows = pq.read_table(of_day.files()[0], partitioning=None)
+        rows = rows.append_column("date", [[day] * rows.num_rows])
+        for half in (rows.slice(0, 100), rows.slice(100)):
+            write_deltalake(events, half, partition_by=["date"], mode="append")
+    DeltaTable(events).optimize.compact()
+    return events
+
+
 def put(path):
-    path.parent.mkdir(parents=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("{}")
 
 
-def sentence(folder, kind, sign):
+def sentence(folder):
     return (
-        f"{folder} is a table of {kind} (it has {sign}), and parquet files that the table no longer uses would count"
-        " too; export one snapshot of it as plain parquet files, and name that copy in lake.events or lake.users"
+        f"{folder} is a table of Iceberg (it has metadata/*.metadata.json), and parquet files that the table no longer"
+        " uses would count too; export one snapshot of it as plain parquet files, and name that copy in lake.events or"
+        " lake.users"
     )
 
 
-@kinds
 @pytest.mark.parametrize("place", ["events", "."], ids=["in the folder of events", "beside it"])
-def test_list_days__refuses_a_table(lake, place, log, kind, sign):
-    put(lake / place / log)
-    with pytest.raises(BadInput, match=re.escape(sentence(lake / place, kind, sign))):
+def test_list_days__refuses_a_table_of_iceberg(lake, place):
+    put(lake / place / ICEBERG_LOG)
+    with pytest.raises(BadInput, match=re.escape(sentence(lake / place))):
         list_days(lake / "events", "date")
 
 
-@kinds
 @pytest.mark.parametrize("place", [".", "..", "deep/er"])
-def test_list_files__refuses_a_table(tmp_path, place, log, kind, sign):
+def test_list_files__refuses_a_table_of_iceberg(tmp_path, place):
     users = tmp_path / "outer" / "users"
     (users / "deep" / "er").mkdir(parents=True)
-    put(users / place / log)
-    with pytest.raises(BadInput, match=re.escape(f"is a table of {kind} (it has {sign})")):
+    put(users / place / ICEBERG_LOG)
+    with pytest.raises(BadInput, match=re.escape("is a table of Iceberg (it has metadata/*.metadata.json)")):
         list_files(users)
 
 
 def test_list_files__a_folder_of_that_name_alone_is_no_table(lake):
     (lake / "events" / "metadata").mkdir()
     (lake / "events" / "metadata" / "about.json").write_text("{}")
-    days = list_days(lake / "events", "date")
-    assert [len(list_files(folder)) for folder in days.values()] == [1, 1]
+    assert [len(day.files()) for day in list_days(lake / "events", "date").values()] == [1, 1]
 
 
-@kinds
-def test_ammrank__a_table_exits_65(lake, tmp_path, log, kind, sign):
+def test_list_days__a_delta_table_has_the_files_of_its_newest_snapshot(table):
+    days = list_days(table, "date")
+    assert list(days) == [date_of(0), date_of(1)]
+    alive = {path for day in days.values() for path in day.files()}
+    assert len(alive) == 2
+    assert len([path for path in table.rglob("*.parquet") if "_delta_log" not in path.parts]) == 6
+    assert {day.version for day in days.values()} == {4}
+    assert set(list_files(table)) == alive
+
+
+def test_list_days__a_folder_inside_a_delta_table(table):
+    with pytest.raises(BadInput, match=r"is a folder of the Delta Lake table .*; name the table itself"):
+        list_files(table / f"date={date_of(0)}")
+
+
+def test_list_days__a_delta_table_without_a_column_of_the_day(table):
+    with pytest.raises(BadInput, match=r"is partitioned by date, not by ds; set lake\.date_key to the column"):
+        list_days(table, "ds")
+
+
+def test_list_days__a_delta_table_whose_file_is_gone(table):
+    gone = list_days(table, "date")[date_of(0)].files()[0]
+    gone.unlink()
+    with pytest.raises(BadInput, match=f"names {gone.name}, which is not there; restore the file, or repair the log"):
+        list_days(table, "date")
+
+
+def test_list_days__a_delta_table_whose_log_is_broken(table):
+    for path in (table / "_delta_log").iterdir():
+        path.write_text("{")
+    with pytest.raises(BadInput, match=r"the log of the Delta Lake table at .* cannot be read"):
+        list_days(table, "date")
+
+
+def test_list_days__a_delta_table_with_deletion_vectors(table):
+    first = table / "_delta_log" / f"{0:020d}.json"
+    actions = [json.loads(line) for line in first.read_text().splitlines()]
+    protocol = {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": ["deletionVectors"],
+        "writerFeatures": ["deletionVectors"],
+    }
+    lines = [json.dumps({"protocol": protocol} if "protocol" in action else action) for action in actions]
+    first.write_text("\n".join(lines) + "\n")
+    with pytest.raises(BadInput, match="uses deletionVectors, with which its rows are not those of its parquet files"):
+        list_days(table, "date")
+
+
+def test_read_snapshot__says_what_to_install(table, monkeypatch):
+    monkeypatch.setitem(sys.modules, "deltalake", None)
+    with pytest.raises(BadInput, match=r"is a table of Delta Lake; install .* `pip install 'ammrank-dask\[delta\]'`"):
+        read_snapshot(table)
+
+
+def test_ingest__a_delta_table_gives_the_state_of_its_rows(client, lake, table, tmp_path):
+    checksums = []
+    for name, events in (("plain", lake / "events"), ("delta", table)):
+        site = write_site(tmp_path / name, lake, lake={"events": str(events)})
+        ingested = ingest(Night(client, site, load_config(site.config_path), date_of(1)))
+        checksums.append(open_run(ingested.head.path, STATE.kind).checksums)
+        assert ingested.days[date_of(1)].manifest["facts"].get("table_version") == (None if name == "plain" else 4)
+    assert checksums[0] == checksums[1]
+
+
+def test_ammrank__init_takes_a_delta_table(lake, table, tmp_path, cluster_file):
+    for path in (lake / "events").rglob("*.parquet"):
+        path.unlink()
+    for folder in sorted((lake / "events").rglob("*"), reverse=True):
+        folder.rmdir()
+    (lake / "events").rmdir()
+    table.rename(lake / "events")
+    arguments = ["init", str(tmp_path / "new"), "--lake", str(lake), "--cluster", str(cluster_file), "--quiet"]
+    result = CliRunner().invoke(ammrank, arguments)
+    assert result.exit_code == 0, result.output
+    assert load_config(tmp_path / "new" / "ammrank.yaml").lake.date_key == "date"
+
+
+def test_ammrank__a_table_of_iceberg_exits_65(lake, tmp_path):
     site = write_site(tmp_path / "site", lake)
-    kwargs = "{processes: false, n_workers: 1, dashboard_address: '127.0.0.1:0'}"
-    (site.path / "cluster.yaml").write_text(f"version: 1\nclass: distributed.LocalCluster\nkwargs: {kwargs}\n")
-    put(lake / "events" / log)
-    ingest = ["ingest", str(site.path), "--date", "2026-01-06", "--quiet"]
-    for arguments in (ingest, ["init", str(tmp_path / "new"), "--lake", str(lake)]):
+    (site.path / "cluster.yaml").write_text(THREADS)
+    put(lake / "events" / ICEBERG_LOG)
+    ingest_command = ["ingest", str(site.path), "--date", "2026-01-06", "--quiet"]
+    for arguments in (ingest_command, ["init", str(tmp_path / "new"), "--lake", str(lake)]):
         result = CliRunner().invoke(ammrank, arguments)
         assert result.exit_code == 65, result.output
-        assert result.stderr == f"ammrank: {sentence(lake / 'events', kind, sign)}\n"
+        assert result.stderr == f"ammrank: {sentence(lake / 'events')}\n"
     assert not (tmp_path / "new").exists()
 
 
-@kinds
-def test_init__refuses_a_table_of_users(lake, tmp_path, log, kind, sign):
-    put(lake / "users" / log)
+def test_init__refuses_a_table_of_iceberg_with_users(lake, tmp_path):
+    put(lake / "users" / ICEBERG_LOG)
     result = CliRunner().invoke(ammrank, ["init", str(tmp_path / "new"), "--lake", str(lake)])
-    assert (result.exit_code, result.stderr) == (65, f"ammrank: {sentence(lake / 'users', kind, sign)}\n")
+    assert (result.exit_code, result.stderr) == (65, f"ammrank: {sentence(lake / 'users')}\n")
 
 
-@kinds
-def test_init__refuses_the_data_folder_of_a_table(lake, tmp_path, log, kind, sign):
+def test_init__refuses_the_data_folder_of_a_table_of_iceberg(lake, tmp_path):
     (lake / "events").rename(lake / "data")
-    put(lake / log)
+    put(lake / ICEBERG_LOG)
     result = CliRunner().invoke(ammrank, ["init", str(tmp_path / "new"), "--lake", str(lake)])
-    assert (result.exit_code, result.stderr) == (65, f"ammrank: {sentence(lake, kind, sign)}\n")
+    assert (result.exit_code, result.stderr) == (65, f"ammrank: {sentence(lake)}\n")
