@@ -80,6 +80,22 @@ def plane_parts(planes, z, limit, n_categories):
     return best, winner
 
 
+def score_rows(model, X):
+    """Return the scores of rows as they are stored, from the arrays of a model: prior, own term and best planes."""
+    basis = model.basis_
+    own, n_categories = basis.own, len(basis.prior)
+    clusterings = np.split(basis.memberships.centers.astype(float), basis.memberships.start[1:-1])
+    knots = [row[:n].astype(float) for row, n in zip(own.knots, own.n_knots, strict=True)]
+    planes = [(c, w.astype(float)) for c, w in zip(model.plane_category_, model.weights_.T, strict=True)]
+    scores = []
+    for x in X.toarray().astype(float):
+        z = np.concatenate([unit_row(x), memberships_of(x, clusterings), [model.bias]])
+        best, _ = plane_parts(planes, z, basis.limit, n_categories)
+        features = own_features(x, own.columns, list(own.group), knots, n_categories)
+        scores.append(basis.prior + np.sum(features * own.weights[:, : features.shape[2]], axis=(1, 2)) + best)
+    return np.array(scores)
+
+
 def pair_loss(scores, groups):
     """Return the mean of ln(1 + e^(s_k − s_i)) over the pairs i ≻ k."""
     pairs = pairs_of(groups, len(scores))

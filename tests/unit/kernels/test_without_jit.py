@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 UNIT = Path(__file__).parents[1]
 KERNEL_TESTS = [
     "ingest/test_interest.py",
@@ -14,9 +16,12 @@ KERNEL_TESTS = [
     "kernels/test_balanced_kernel.py",
     "kernels/test_plus_kernel.py",
     "kernels/test_exponential.py",
+    "kernels/test_chances_kernel.py",
+    "kernels/test_scoring_plus_kernel.py",
 ]
 
 
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="the tests around it are this test")
 def test_kernels__hold_without_the_compiler():
     command = [
         sys.executable,

@@ -33,26 +33,12 @@ def fitted():
     return model.fit(X, rankings), X, rankings
 
 
-def score_by_hand(model, X):
-    """Return the scores of the twins from the model's arrays."""
-    basis = model.basis_
-    parts = np.split(basis.memberships.centers.astype(float), basis.memberships.start[1:-1])
-    own = basis.own
-    knots = [row[:n].astype(float) for row, n in zip(own.knots, own.n_knots, strict=True)]
-    planes = [(c, w.astype(float)) for c, w in zip(model.plane_category_, model.weights_.T, strict=True)]
-    scores = []
-    for x in X.toarray().astype(float):
-        z = np.concatenate([reference_plus.unit_row(x), reference_plus.memberships_of(x, parts), [model.bias]])
-        best, _ = reference_plus.plane_parts(planes, z, basis.limit, L)
-        features = reference_plus.own_features(x, own.columns, list(own.group), knots, L)
-        scores.append(basis.prior + np.sum(features * own.weights[:, : features.shape[2]], axis=(1, 2)) + best)
-    return np.array(scores)
-
-
 def test_decision_function__is_prior_own_term_and_best_plane(fitted):
     model, X, _ = fitted
     rows = sp.vstack([X[:40], sp.csr_matrix((1, D), dtype=np.float32)], format="csr")
-    np.testing.assert_allclose(model.decision_function(rows), score_by_hand(model, rows), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        model.decision_function(rows), reference_plus.score_rows(model, rows), rtol=1e-4, atol=1e-4
+    )
 
 
 def test_fit__ranks_better_than_popularity(fitted):

@@ -1,0 +1,128 @@
+"""The kernels of chances by hand and against scikit-learn; also run as plain Python."""
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss
+
+from ammrank_dask.kernels.chances import Curves, chance_of, chance_pairs, chance_rows, logistic_sums
+
+INF = np.float32(np.inf)
+NOBODY = np.zeros((0, 2), bool)
+NO_GROUP = np.zeros(2, np.int64)
+
+
+def make_curves(**changes):
+    """Two categories and two classes of activity: the second bends at z = 0 and lies lower."""
+    curves = Curves(
+        center=2.0,
+        scale=4.0,
+        width=1.0,
+        intercept=np.array([0.5, -1.0]),
+        slope=np.array([2.0, 0.25]),
+        knot=np.array([0.0]),
+        bend=np.array([[0.0], [3.0]]),
+        level=np.array([0.0, -1.0]),
+    )
+    return curves._replace(**changes)
+
+
+def logistic(value):
+    return 1 / (1 + math.exp(-value))
+
+
+@pytest.mark.parametrize(
+    ("score", "category", "activity", "logit"),
+    [
+        (6.0, 0, 0, 2.5),  # z = 1: 0.5 + 2·1
+        (6.0, 0, 1, 3.0),  # 0.5 + 2·1 − 1, and half of the bend of 3
+        (-2.0, 1, 0, -1.25),  # z = −1
+        (-2.0, 1, 1, -3.75),  # −1 − 0.25 − 1 − 3/2
+        (-np.inf, 0, 0, 0.5),  # no planes: z = 0
+    ],
+)
+def test_chance_of__by_hand(score, category, activity, logit):
+    found = chance_of(make_curves(), np.float32(score), category, activity)
+    assert found == pytest.approx(logistic(logit), rel=1e-12)
+
+
+def test_chance_of__scores_beyond_all_bounds():
+    assert chance_of(make_curves(), np.float32(3e38), 0, 0) == 1.0
+    assert 0.0 < chance_of(make_curves(), np.float32(-3e38), 0, 0) < 1e-300
+
+
+def test_chance_pairs__are_the_chances_one_by_one():
+    scores = np.array([6.0, -2.0], np.float32)
+    out = np.zeros(2)
+    chance_pairs(make_curves(), scores, np.array([0, 1]), np.array([1, 1]), out)
+    assert out == pytest.approx([logistic(3.0), logistic(-3.75)], rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("bare", "allowed", "group", "expected"),
+    [
+        # What is not allowed is −1; the second category has no planes.
+        ([False, False], NOBODY, NO_GROUP, [[2.5, None], [None, None]]),
+        ([False, True], NOBODY, NO_GROUP, [[2.5, -1.0], [None, -1.0]]),
+        ([False, True], np.array([[True, True], [True, False]]), np.array([1, 0]), [[2.5, None], [None, -1.0]]),
+    ],
+    ids=["nobody holds it", "everybody may", "one group may"],
+)
+def test_chance_rows__what_a_user_may_not_hold(bare, allowed, group, expected):
+    scores = np.array([[6.0, -INF], [-INF, -INF]], np.float32)  # by category, then user
+    out = np.zeros((2, 2), np.float32)
+    chance_rows(make_curves(), scores, np.zeros(2, np.int64), np.array(bare), allowed, group, out)
+    by_hand = [[-1.0 if logit is None else logistic(logit) for logit in row] for row in expected]
+    np.testing.assert_allclose(out, by_hand, rtol=1e-6)
+
+
+def test_chance_rows__more_users_than_a_block():
+    scores = np.linspace(-5, 9, 2 * 150, dtype=np.float32).reshape(2, 150)
+    activity = np.arange(150) % 2
+    out = np.zeros((150, 2), np.float32)
+    chance_rows(make_curves(), scores, activity, np.zeros(2, bool), NOBODY, np.zeros(150, np.int64), out)
+    for user in (0, 63, 64, 127, 149):
+        for category in range(2):
+            expected = chance_of(make_curves(), scores[category, user], category, activity[user])
+            assert out[user, category] == np.float32(expected)
+
+
+def sum_losses(curves, scores, clicked, activity):
+    """Return the loss and its derivatives by intercept, slope, bend and level."""
+    outs = [np.zeros_like(array) for array in (curves.intercept, curves.slope, curves.bend, curves.level)]
+    return logistic_sums(curves, scores, clicked, activity, *outs), outs
+
+
+def draw_cells(rng, n=40):
+    scores = rng.normal(2, 4, (n, 2)).astype(np.float32)
+    scores[0, 1] = -INF
+    return scores, rng.random((n, 2)) < 0.3, rng.integers(0, 2, n)
+
+
+def test_logistic_sums__loss_is_that_of_scikit_learn():
+    scores, clicked, activity = draw_cells(np.random.default_rng(0))
+    curves = make_curves()
+    chances = [
+        chance_of(curves, scores[user, category], category, activity[user])
+        for user in range(len(scores))
+        for category in range(2)
+    ]
+    loss, _ = sum_losses(curves, scores, clicked, activity)
+    assert loss == pytest.approx(log_loss(clicked.ravel(), chances, normalize=False), rel=1e-9)
+
+
+@pytest.mark.parametrize("number", range(4), ids=["intercept", "slope", "bend", "level"])
+def test_logistic_sums__derivatives_are_differences_of_the_loss(number):
+    scores, clicked, activity = draw_cells(np.random.default_rng(1))
+    curves = make_curves(bend=np.array([[0.5], [3.0]]))
+    name = ("intercept", "slope", "bend", "level")[number]
+    _, derivatives = sum_losses(curves, scores, clicked, activity)
+    for place in np.ndindex(derivatives[number].shape):
+        step = np.zeros_like(derivatives[number])
+        step[place] = 1e-5
+        up, down = (
+            sum_losses(curves._replace(**{name: getattr(curves, name) + sign * step}), scores, clicked, activity)[0]
+            for sign in (1, -1)
+        )
+        assert derivatives[number][place] == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-6)

@@ -1,0 +1,59 @@
+"""The fused scoring kernel of AMM-rank-plus against the twins and full sorts; also run as plain Python."""
+
+import numpy as np
+import pytest
+import reference_plus
+import reference_ranking
+import scipy.sparse as sp
+
+from ammrank_dask.features.eligibility import Eligibility
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.plane_panels import top_categories
+
+L, D = 5, 12
+OWN = np.array([np.arange(L), np.arange(L, 2 * L)])
+
+
+def draw(rng, n):
+    """Return sparse rows and rankings that follow the rows' own columns."""
+    X = rng.random((n, D)) * (rng.random((n, D)) < 0.5)
+    taste = 2 * X[:, :L] + X[:, L : 2 * L] + 0.3 * rng.normal(size=(n, L))
+    return sp.csr_matrix(X, dtype=np.float32), np.argsort(-taste, axis=1)[:, :3].astype(np.int32)
+
+
+@pytest.fixture(scope="module", params=["own term and memberships", "planes alone"])
+def fitted(request):
+    X, rankings = draw(np.random.default_rng(0), 90)
+    parts = {"n_clusterings": 0}
+    if request.param.startswith("own"):
+        parts = {"own_columns": OWN, "own_groups": [0, 1], "n_clusterings": 2, "n_centers": 20}
+    model = AMMRankPlus(n_categories=L, clickers_per_plane=20, max_planes=3, epochs=2, **parts)
+    return model.fit(X, rankings)
+
+
+def rows_to_score():
+    """More rows than the kernel takes at once, and one without a cell."""
+    X, _ = draw(np.random.default_rng(1), 70)
+    return sp.vstack([X, sp.csr_matrix((1, D), dtype=np.float32)], format="csr")
+
+
+def test_score_plus_top_k__equals_the_twin_and_a_full_sort(fitted):
+    X = rows_to_score()
+    codes, scores, everything = top_categories(X, fitted.panels(), 3, keep_all=True)
+    np.testing.assert_allclose(everything.T, reference_plus.score_rows(fitted, X), rtol=1e-4, atol=1e-4)
+    expected_codes, expected_scores = reference_ranking.top_k(everything.T, fitted.tie_order_, 3)
+    np.testing.assert_array_equal(codes, expected_codes)
+    np.testing.assert_array_equal(scores, expected_scores)
+
+
+def test_score_plus_top_k__what_is_excluded_is_nobodys(fitted):
+    X = rows_to_score()
+    unknown = np.full(X.shape[0], -1, np.int8)
+    kept = Eligibility(exclude=frozenset({2})).filter(L, unknown, unknown)
+    codes, scores, everything = top_categories(X, fitted.panels(), L, kept, keep_all=True)
+    assert not (codes == 2).any()
+    assert (codes[:, -1] == -1).all()
+    assert (scores[:, -1] == -np.inf).all()
+    assert (everything[2] == -np.inf).all()
+    without = np.delete(np.arange(L), 2)
+    np.testing.assert_array_equal(everything[without], top_categories(X, fitted.panels(), L, keep_all=True)[2][without])
