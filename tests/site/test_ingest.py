@@ -12,7 +12,7 @@ import pytest
 import reference
 import zarr
 from click.testing import CliRunner
-from nights import FIRST, LAKE, N_DAYS, day
+from nights import FIRST, LAKE, N_DAYS, copy_world, day
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.ingest.interest_state import InterestState
@@ -40,6 +40,20 @@ CONFIG = {
 
 def config_of(**changes):
     return check_config({**CONFIG, **changes}, "test")
+
+
+@pytest.fixture(scope="module")
+def ingested_world(client, small_world, tmp_path_factory):
+    """The small world with all of its days ingested; nobody changes it."""
+    site = copy_world(small_world, tmp_path_factory.mktemp("ingested"))
+    ingest(Night(client, site, config_of(), LAST))
+    return site
+
+
+@pytest.fixture
+def ingested(ingested_world, tmp_path):
+    """A site that has ingested all days, beside a lake that a test may change; to ingest them again is quick."""
+    return copy_world(ingested_world, tmp_path)
 
 
 def state_bytes(site, known):
@@ -90,11 +104,11 @@ def parents(site):
     return dict(zip(table["category"], table["parent"], strict=True))
 
 
-def test_ingest__the_state_equals_a_loop_over_the_lake(client, empty_site):
+def test_ingest__the_state_equals_a_loop_over_the_lake(client, ingested):
     config = config_of()
-    known = ingest(Night(client, empty_site, config, LAST))
+    known = ingest(Night(client, ingested, config, LAST))
     expected = reference.interest(
-        [event for _, event in lake_events(empty_site)], reference.end_of(LAST), config.alpha, parents(empty_site), 2
+        [event for _, event in lake_events(ingested)], reference.end_of(LAST), config.alpha, parents(ingested), 2
     )
     groups, categories = config.event_groups, known.taxonomy.categories
     found = {}
@@ -110,16 +124,16 @@ def test_ingest__the_state_equals_a_loop_over_the_lake(client, empty_site):
     assert [found[c] for c in cells] == pytest.approx(np.array([expected[c] for c in cells]), rel=1e-9)
 
 
-def test_features__equal_a_loop_over_the_lake(client, empty_site):
+def test_features__equal_a_loop_over_the_lake(client, ingested):
     config = config_of()
-    known = ingest(Night(client, empty_site, config, LAST))
+    known = ingest(Night(client, ingested, config, LAST))
     lag = LAST - dt.timedelta(config.label.days)
-    before = [event for day, event in lake_events(empty_site) if day <= lag]
-    after = [event for day, event in lake_events(empty_site) if day > lag]
-    cells = reference.interest(before, reference.end_of(lag), config.alpha, parents(empty_site), 2)
-    clicks = reference.interest(after, reference.end_of(LAST), config.alpha, parents(empty_site), 2)
-    users = pq.read_table(empty_site.path.parent / "lake" / "users.parquet").to_pandas().set_index("user_id")
-    features = open_features(training_features(Night(client, empty_site, config, known.date), known).path)
+    before = [event for day, event in lake_events(ingested) if day <= lag]
+    after = [event for day, event in lake_events(ingested) if day > lag]
+    cells = reference.interest(before, reference.end_of(lag), config.alpha, parents(ingested), 2)
+    clicks = reference.interest(after, reference.end_of(LAST), config.alpha, parents(ingested), 2)
+    users = pq.read_table(ingested.path.parent / "lake" / "users.parquet").to_pandas().set_index("user_id")
+    features = open_features(training_features(Night(client, ingested, config, known.date), known).path)
     categories = features.categories
     starts = [13, 18, 21, 25, 30, 35, 45, 55, 65]
     seen = set()
@@ -172,24 +186,24 @@ def test_ingest__a_second_time_changes_nothing(client, empty_site):
     assert {p: p.stat().st_mtime_ns for p in empty_site.path.rglob("*") if p.is_file()} == before
 
 
-def test_ingest__a_corrected_day_after_the_lag_gives_the_bytes_of_a_fresh_site(client, empty_site):
+def test_ingest__a_corrected_day_after_the_lag_gives_the_bytes_of_a_fresh_site(client, ingested):
     config = config_of()
-    ingest(Night(client, empty_site, config, LAST))
-    drop_first_row(event_folder(empty_site, LAST - dt.timedelta(1)))
-    corrected = ingest(Night(client, empty_site, config, LAST))
-    fresh = other_site(empty_site, "fresh")
-    assert state_bytes(empty_site, corrected) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
+    ingest(Night(client, ingested, config, LAST))
+    drop_first_row(event_folder(ingested, LAST - dt.timedelta(1)))
+    corrected = ingest(Night(client, ingested, config, LAST))
+    fresh = other_site(ingested, "fresh")
+    assert state_bytes(ingested, corrected) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
 
 
-def test_ingest__an_older_corrected_day_needs_a_rebuild(client, empty_site):
+def test_ingest__an_older_corrected_day_needs_a_rebuild(client, ingested):
     config = config_of()
-    ingest(Night(client, empty_site, config, LAST))
-    drop_first_row(event_folder(empty_site, FIRST))
+    ingest(Night(client, ingested, config, LAST))
+    drop_first_row(event_folder(ingested, FIRST))
     with pytest.raises(BadInput, match=f"the events of {FIRST} changed .* --rebuild"):
-        ingest(Night(client, empty_site, config, LAST))
-    rebuilt = ingest(Night(client, empty_site, config, LAST), rebuild=True)
-    fresh = other_site(empty_site, "fresh")
-    assert state_bytes(empty_site, rebuilt) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
+        ingest(Night(client, ingested, config, LAST))
+    rebuilt = ingest(Night(client, ingested, config, LAST), rebuild=True)
+    fresh = other_site(ingested, "fresh")
+    assert state_bytes(ingested, rebuilt) == state_bytes(fresh, ingest(Night(client, fresh, config, LAST)))
 
 
 def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, empty_site):
@@ -204,34 +218,34 @@ def test_ingest__days_that_the_lake_drops_stay_in_the_state(client, empty_site):
 @pytest.mark.parametrize("missing_days", ["refuse", "bridge"])
 @pytest.mark.parametrize("is_damaged", [False, True], ids=["sound", "damaged"])
 @pytest.mark.parametrize("dropped", [0, 3], ids=["first", "middle"])
-def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, empty_site, missing_days, is_damaged, dropped):
+def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, ingested, missing_days, is_damaged, dropped):
     config = config_of(lake={**CONFIG["lake"], "missing_days": missing_days})
-    known = ingest(Night(client, empty_site, config, LAST))
-    empty_site.publish(LAST, known.roles)
-    shutil.rmtree(event_folder(empty_site, FIRST + dt.timedelta(dropped)))
+    known = ingest(Night(client, ingested, config, LAST))
+    ingested.publish(LAST, known.roles)
+    shutil.rmtree(event_folder(ingested, FIRST + dt.timedelta(dropped)))
     if is_damaged:
         drop_last_byte(part_path(known.head.path, 0) / "cell" / "c" / "0")
-    before = digest_tree(empty_site.path, ["state", "CURRENT"])
+    before = digest_tree(ingested.path, ["state", "CURRENT"])
     lost, begin = FIRST + dt.timedelta(dropped), FIRST + dt.timedelta(dropped == 0)
     with pytest.raises(
         BadInput,
         match=f"the lake no longer has 1 of the days that the state remembers, from {lost} to {lost}, and begins with"
         f" {begin}; --rebuild would lose them: put them back in the lake, or .* --rebuild --forget-history`",
     ):
-        ingest(Night(client, empty_site, config, LAST), rebuild=True)
-    assert digest_tree(empty_site.path, ["state", "CURRENT"]) == before
+        ingest(Night(client, ingested, config, LAST), rebuild=True)
+    assert digest_tree(ingested.path, ["state", "CURRENT"]) == before
 
 
-def test_ingest__forgotten_history_is_the_state_of_a_lake_that_never_had_it(client, empty_site):
-    empty_site.publish(LAST, ingest(Night(client, empty_site, config_of(), LAST)).roles)
-    shutil.rmtree(event_folder(empty_site, FIRST))
+def test_ingest__forgotten_history_is_the_state_of_a_lake_that_never_had_it(client, ingested):
+    ingested.publish(LAST, ingest(Night(client, ingested, config_of(), LAST)).roles)
+    shutil.rmtree(event_folder(ingested, FIRST))
     other_alpha = config_of(alpha=0.5)
-    known = ingest(Night(client, empty_site, other_alpha, LAST), rebuild=True, forget_history=True)
+    known = ingest(Night(client, ingested, other_alpha, LAST), rebuild=True, forget_history=True)
     assert known.history[0][0] == FIRST + dt.timedelta(1)
-    fresh = other_site(empty_site, "fresh")
-    assert state_bytes(empty_site, known) == state_bytes(fresh, ingest(Night(client, fresh, other_alpha, LAST)))
+    fresh = other_site(ingested, "fresh")
+    assert state_bytes(ingested, known) == state_bytes(fresh, ingest(Night(client, fresh, other_alpha, LAST)))
     # What was accepted once is not asked again: the night that follows folds the same days.
-    again = ingest(Night(client, empty_site, other_alpha, LAST), rebuild=True)
+    again = ingest(Night(client, ingested, other_alpha, LAST), rebuild=True)
     assert again.head.path == known.head.path
 
 
@@ -256,17 +270,17 @@ def test_ingest__a_missing_day_is_refused_or_bridged_and_taken_in_when_it_comes(
     assert state_bytes(empty_site, whole) == state_bytes(fresh, ingest(Night(client, fresh, bridge, LAST)))
 
 
-def test_features__of_any_kept_day_equal_those_of_that_night(client, empty_site):
+def test_features__of_any_kept_day_equal_those_of_that_night(client, ingested):
     config = config_of()
     past = LAST - dt.timedelta(2)
-    known = ingest(Night(client, empty_site, config, LAST))
-    empty_site.publish(LAST, known.roles)
-    old = ingest(Night(client, empty_site, config, past), with_lag=False)
-    run = score_features(Night(client, empty_site, config, old.date), old)
-    other = other_site(empty_site, "other")
+    known = ingest(Night(client, ingested, config, LAST))
+    ingested.publish(LAST, known.roles)
+    old = ingest(Night(client, ingested, config, past), with_lag=False)
+    run = score_features(Night(client, ingested, config, old.date), old)
+    other = other_site(ingested, "other")
     then = score_features(Night(client, other, config, past), ingest(Night(client, other, config, past)))
     assert digest_tree(run.path, ["."]) == digest_tree(then.path, ["."])
-    assert empty_site.current().date == LAST
+    assert ingested.current().date == LAST
 
 
 def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, empty_site, monkeypatch):
@@ -298,32 +312,32 @@ def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, empty_site, 
     assert all(path.stat().st_mtime_ns == times[path] for path in written if path.exists())
 
 
-def test_ingest__a_part_damaged_by_a_crash_is_written_again(client, empty_site):
+def test_ingest__a_part_damaged_by_a_crash_is_written_again(client, ingested):
     config = config_of()
-    known = ingest(Night(client, empty_site, config, LAST))
-    expected = state_bytes(empty_site, known)
+    known = ingest(Night(client, ingested, config, LAST))
+    expected = state_bytes(ingested, known)
     (known.head.path / "manifest.json").unlink()
     chunk = part_path(known.head.path, 1) / "intensity" / "c" / "0"
     chunk.write_bytes(chunk.read_bytes()[:-1])
-    assert state_bytes(empty_site, ingest(Night(client, empty_site, config, LAST))) == expected
+    assert state_bytes(ingested, ingest(Night(client, ingested, config, LAST))) == expected
 
 
-def test_publish__never_goes_back_nor_loses_a_role(client, empty_site):
+def test_publish__never_goes_back_nor_loses_a_role(client, ingested):
     config = config_of()
-    known = ingest(Night(client, empty_site, config, LAST))
-    run = score_features(Night(client, empty_site, config, known.date), known)
-    assert empty_site.publish(LAST, {**known.roles, "features": run.path})
-    earlier = ingest(Night(client, empty_site, config, LAST - dt.timedelta(1)), with_lag=False)
-    assert not empty_site.publish(earlier.date, {**earlier.roles, "features": run.path})
-    assert not empty_site.publish(LAST, known.roles)
-    assert json.loads((empty_site.path / "CURRENT").read_text())["date"] == str(LAST)
+    known = ingest(Night(client, ingested, config, LAST))
+    run = score_features(Night(client, ingested, config, known.date), known)
+    assert ingested.publish(LAST, {**known.roles, "features": run.path})
+    earlier = ingest(Night(client, ingested, config, LAST - dt.timedelta(1)), with_lag=False)
+    assert not ingested.publish(earlier.date, {**earlier.roles, "features": run.path})
+    assert not ingested.publish(LAST, known.roles)
+    assert json.loads((ingested.path / "CURRENT").read_text())["date"] == str(LAST)
 
 
-def test_features__every_user_has_a_row_and_variants_choose_columns(client, empty_site):
+def test_features__every_user_has_a_row_and_variants_choose_columns(client, ingested):
     config = config_of()
-    known = ingest(Night(client, empty_site, config, LAST))
-    features = open_features(score_features(Night(client, empty_site, config, known.date), known).path)
-    n_categories = len(read_taxonomy(empty_site.path.parent / "lake" / "taxonomy.csv", 2).categories)
+    known = ingest(Night(client, ingested, config, LAST))
+    features = open_features(score_features(Night(client, ingested, config, known.date), known).path)
+    n_categories = len(read_taxonomy(ingested.path.parent / "lake" / "taxonomy.csv", 2).categories)
     assert features.n_users == 300
     assert features.n_columns("adv") == 2 * 5 * n_categories + 11
     assert features.n_columns("no-adv") == 2 * 4 * n_categories + 11
@@ -338,12 +352,12 @@ def test_features__every_user_has_a_row_and_variants_choose_columns(client, empt
         features.partition(0, variant="web")
 
 
-def test_features__open_with_plain_zarr_and_scipy(client, empty_site):
+def test_features__open_with_plain_zarr_and_scipy(client, ingested):
     import scipy.sparse as sp
 
     config = config_of()
-    known = ingest(Night(client, empty_site, config, LAST))
-    features = open_features(score_features(Night(client, empty_site, config, known.date), known).path)
+    known = ingest(Night(client, ingested, config, LAST))
+    features = open_features(score_features(Night(client, ingested, config, known.date), known).path)
     group = zarr.open_group(features.path / "part-00001.zarr" / "X", mode="r")
     assert group.attrs["encoding-type"] == "csr_matrix"
     X = sp.csr_matrix((group["data"][:], group["indices"][:], group["indptr"][:]), shape=group.attrs["shape"])

@@ -12,6 +12,7 @@ import nights
 import pyarrow.parquet as pq
 import pytest
 import reference_report
+from click.testing import CliRunner
 from nights import copy_world, day
 
 from ammrank_dask.report.by_demographic import rank_by_group
@@ -20,6 +21,7 @@ from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import open_run, remove_run
+from ammrank_dask.workflows.report import command as report_command
 from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
@@ -272,15 +274,16 @@ def test_report_command__draws_again_and_says_what_warns(site):
     path.unlink()
     (site.path / "cluster.yaml").write_text(
         "version: 1\nclass: distributed.LocalCluster\n"
-        'kwargs: {n_workers: 1, threads_per_worker: 1, host: 127.0.0.1, dashboard_address: "127.0.0.1:0"}\n'
+        'kwargs: {processes: false, n_workers: 1, threads_per_worker: 1, dashboard_address: "127.0.0.1:0"}\n'
     )
-    command = [sys.executable, "-m", "ammrank_dask.workflows.report", str(site.path), "--json", "--quiet", "--date"]
-    done = subprocess.run([*command, str(day(8))], capture_output=True, text=True, check=False)
+    arguments = [str(site.path), "--json", "--quiet", "--date"]
+    command = [sys.executable, "-m", "ammrank_dask.workflows.report", *arguments, str(day(8))]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     shown = json.loads(done.stdout)
     warned = [check["what"] for check in summary_of(site, 8)["checks"] if check["status"] == "warn"]
     assert shown == {"date": str(day(8)), "warnings": "; ".join(warned) or "none", "report": str(path)}
     assert path.read_bytes() == before
-    failed = subprocess.run([*command, str(day(7))], capture_output=True, text=True, check=False)
-    assert failed.returncode == 65
+    failed = CliRunner().invoke(report_command, [*arguments, str(day(7))])
+    assert failed.exit_code == 65
     assert f"{day(7)} was not scored; run `ammrank score" in failed.stderr

@@ -259,24 +259,19 @@ def test_nights_options__a_range():
     assert done.output == "2026-01-30 2026-01-31 2026-02-01\n"
 
 
-def test_nightly__several_nights_by_the_command_end_as_one_by_one(client, site, tmp_path):
-    lake = site.path.parent / "lake"
-    (tmp_path / "lake").symlink_to(lake)
-    places = [Site(tmp_path / name) for name in ("by-command", "one-by-one")]
-    for place in places:
-        place.path.mkdir()
-        write_text(place.config_path, write_config(config_of()))
-    threads = "{processes: false, n_workers: 1, threads_per_worker: 2, dashboard_address: '127.0.0.1:0'}"
-    (tmp_path / "cluster.yaml").write_text(f"version: 1\nclass: distributed.LocalCluster\nkwargs: {threads}\n")
-    arguments = [str(places[0].path), "--from", str(day(4)), "--to", str(day(5)), "--json", "--quiet"]
-    done = CliRunner().invoke(night_command, [*arguments, "--cluster", str(tmp_path / "cluster.yaml")])
+def test_nightly__several_nights_by_the_command_end_as_one_by_one(client, cluster_file, published_world, tmp_path):
+    one_by_one = copy_world(published_world, tmp_path)  # it has had night 5
+    by_command = Site(tmp_path / "by-command")
+    by_command.path.mkdir()
+    write_text(by_command.config_path, write_config(config_of()))
+    arguments = [str(by_command.path), "--from", str(day(5)), "--to", str(day(6)), "--json", "--quiet"]
+    done = CliRunner().invoke(night_command, [*arguments, "--cluster", str(cluster_file)])
     assert done.exit_code == 0, done.output
     facts = json.loads(done.stdout)
-    assert (facts["nights"], facts["date"], facts["published"]) == (2, str(day(5)), True)
-    for number in (4, 5):
-        nightly(Night(client, places[1], load_config(places[1].config_path), day(number)))
-    assert places[0].digest() == places[1].digest()
-    assert [read_attempt(places[0].run_folder(day(number)))["status"] for number in (4, 5)] == ["done", "done"]
+    assert (facts["nights"], facts["date"], facts["published"]) == (2, str(day(6)), True)
+    nightly(Night(client, one_by_one, load_config(by_command.config_path), day(6)))
+    assert by_command.digest() == one_by_one.digest()
+    assert [read_attempt(by_command.run_folder(day(number)))["status"] for number in (5, 6)] == ["done", "done"]
 
 
 def test_nightly__the_night_that_failed_is_announced(site, tmp_path):
