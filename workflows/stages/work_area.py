@@ -20,7 +20,7 @@ from ammrank_dask.workflows.session.config import Config, Notify
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
 
 FOLDER, WORK = "backtests", ".work"
-_PATHS = {"lake": ("events", "users", "taxonomy", "past"), "score": ("suppress", "opt_out")}
+_PATHS = {"lake": ("events", "users", "taxonomy"), "score": ("suppress", "opt_out")}
 """Keys of the config that name files; relative ones start at the site."""
 _COPIED = (CATEGORIES_NAME, LIST_NAME, KEY_NAME, "days/scanned.json", "users/scanned.json")
 
@@ -59,8 +59,8 @@ def own_config(site: Site, config: Config) -> Config:
     changes: dict[str, Any] = {"notify": Notify()}
     for name, keys in _PATHS.items():
         section = getattr(config, name)
-        given = {key: getattr(section, key, None) for key in keys}
-        paths = {key: str(lake_path(site, value)) for key, value in given.items() if isinstance(value, str)}
+        given = {key: getattr(section, key) for key in keys}
+        paths = {key: str(lake_path(site, value)) for key, value in given.items() if value is not None}
         changes[name] = section.model_copy(update=paths)
     return config.model_copy(update=changes)
 
