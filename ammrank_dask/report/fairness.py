@@ -29,9 +29,9 @@ def n_users_to_sample(n_categories: int) -> int:
     Examples
     --------
     >>> n_users_to_sample(50), n_users_to_sample(340)
-    (5000, 1000)
+    (2000, 1000)
     """
-    return max(1000, 250_000 // n_categories)
+    return max(1000, 100_000 // n_categories)
 
 
 def price_fairness(

@@ -70,3 +70,11 @@ def test_fairness_chart__draws_every_rule_and_floor():
     assert 'data-chart="fairness" data-points="4"' in chart
     assert chart.count("<circle") == 4
     assert "floor 0.5: 0 starved, Gini 0.400" in chart
+    assert "starved categories (across), expected clicks (up)" in chart
+    content = [{**found, "starved_categories": 0} for found in (entry, old)]
+    none = {
+        "users": 9,
+        "policies": dict(zip(("user_top_k", "category_top_n"), content, strict=True)),
+        "floors": floors[1:],
+    }
+    assert "Gini, as none starves (across)" in fairness_chart(none)
