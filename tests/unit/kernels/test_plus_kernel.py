@@ -38,7 +38,8 @@ def train(Z, rankings, *, prior, limit, regularization=0.1, rate=3.0, bias=0.0, 
         np.zeros((width + 1, capacity), np.float32), category, n_planes, np.zeros(width + 1),
         np.zeros((n_kinds, 8)), np.zeros((n_kinds, 8)),
     )  # fmt: skip
-    block = PlusBlock(rows.data, rows.indices, rows.indptr, knot, own_scale, rankings, tied)
+    indptr = rows.indptr.astype(np.int64)  # as stored rows have it: compiled for one type only
+    block = PlusBlock(rows.data, rows.indices, indptr, knot, own_scale, rankings, tied)
     rule = PlusRule(regularization, rate, bias, prior, limit, cells.kind, cells.category, cells.group)
     position, step, loss = train_plus_rows(block, np.arange(rows.shape[0]), rule, 1, state)
     n_total = state.n_planes.sum()
