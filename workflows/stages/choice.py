@@ -18,7 +18,7 @@ from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.halving import CLICKERS_PER_PLANE, Tuning
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.site.verdicts import read_verdict, verdict_dates
+from ammrank_dask.storage.site.verdicts import read_verdict, rejected_models, verdict_dates
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, open_run
@@ -109,24 +109,29 @@ def choice_of(
 def find_choice(night: Night, champion: Run | None) -> tuple[Choice | None, str | None]:
     """Return the last choice that holds, and None with a reason when the gate has ended it.
 
-    It is that of the model in use, or of a later model that was tuned by hand.
+    It is that of the model in use, or of a model that was tuned by hand since.
     """
-    made = [Choice.of_model(champion), *(Choice.of_model(run) for run in hand_tuned(night.site, night.date))]
-    choices = [choice for choice in made if choice is not None and choice.by != BY_DEFAULT]
     judged = max((date for date in verdict_dates(night.site) if date < night.date), default=None)
     verdict = None if judged is None else read_verdict(night.site, judged)
     ended = "" if verdict is None or verdict.accepted else str(judged)
-    standing = [choice for choice in choices if choice.date > ended]
-    if not standing:
+    in_use = Choice.of_model(champion)
+    choices = [] if in_use is None or in_use.by == BY_DEFAULT or in_use.date <= ended else [in_use]
+    # One made for the date that was turned down came after it, unless it is the one that was turned down.
+    rejected = rejected_models(night.site)
+    by_hand = [Choice.of_model(run) for run in hand_tuned(night.site, night.date) if run.digest not in rejected]
+    choices += [choice for choice in by_hand if choice is not None and choice.date >= ended]
+    if not choices:
         return None, f"as the gate turned down the model of {ended}" if ended else None
-    return max(standing, key=lambda choice: (choice.date, choice.by == BY_HAND)), None
+    return max(choices, key=lambda choice: (choice.date, choice.by == BY_HAND)), None
 
 
 def hand_tuned(site: Site, date: dt.date) -> list[Run]:
-    """Return the models up to a date that `ammrank train --tune` made."""
+    """Return the models up to a date that `ammrank train --tune` made, not those that nights trained like them."""
     models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
     chosen = [(run, Choice.of_model(run)) for run in models if model_date(run) <= str(date)]
-    return [run for run, choice in chosen if choice is not None and choice.by == BY_HAND]
+    return [
+        run for run, choice in chosen if choice is not None and (choice.by, choice.date) == (BY_HAND, model_date(run))
+    ]
 
 
 def _tune_once(night: Night, features: Run) -> Tuning:

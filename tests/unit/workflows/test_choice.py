@@ -41,8 +41,8 @@ def night_of(site, number, **train):
     return Night(None, site, config_of(train={**PLUS, **train}), day(number))
 
 
-def judge(site, number, accepted):
-    write_verdict(site, day(number), Verdict("new", "old", accepted, {"accepted": accepted}), {})
+def judge(site, number, accepted, challenger="new"):
+    write_verdict(site, day(number), Verdict(challenger, "old", accepted, {"accepted": accepted}), {})
 
 
 def test_find_choice__that_of_the_model_in_use_until_the_gate_turns_one_down(tmp_path):
@@ -65,8 +65,12 @@ def test_find_choice__a_later_tuning_by_hand_counts_and_is_kept(tmp_path):
     hand = keep_model(site, 3, BY_HAND, kappa=0.1)
     assert find_choice(night_of(site, 2), champion)[0].parameters == {"kappa": 0.02}
     assert find_choice(night_of(site, 4), champion)[0].parameters == {"kappa": 0.1}
-    judge(site, 3, False)
-    assert find_choice(night_of(site, 4), champion)[0] is None
+    judge(site, 3, False)  # another model: the tuning came after it
+    assert find_choice(night_of(site, 4), champion)[0].parameters == {"kappa": 0.1}
+    judge(site, 3, False, hand.digest)
+    assert find_choice(night_of(site, 4), champion) == (None, f"as the gate turned down the model of {day(3)}")
+    judge(site, 5, False)
+    assert find_choice(night_of(site, 6), champion)[0] is None
     assert models_to_keep(site, config_of(), day(4)) == [hand.path]
     assert models_to_keep(site, config_of(retention={"models": 1}), day(4)) == []
 
