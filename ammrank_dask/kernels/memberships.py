@@ -147,12 +147,11 @@ def keep_nearest(affinity, lane, start, stop, n_nearest, out_center, out_affinit
     Of equal ones the lower are nearer. Outputs need room for all centres and two strides; `rank` is work space.
     """
     bound = _bound_nearest(affinity, lane, start, stop, n_nearest, out_affinity, rank)
-    one = np.uintp(1)
     n_near = np.uintp(0)
     # Which centres are near cannot be foreseen: all are written, and a far one is written over.
     for center in range(start, stop):
         out_center[n_near] = center
-        n_near += one if affinity[lane, center] >= bound else np.uintp(0)
+        n_near += np.uintp(affinity[lane, center] >= bound)
     for place in range(n_near):
         out_affinity[place] = affinity[lane, np.uintp(out_center[place])]
     _rank_values(out_affinity, n_near, rank)
@@ -160,7 +159,7 @@ def keep_nearest(affinity, lane, start, stop, n_nearest, out_center, out_affinit
     for place in range(n_near):
         out_center[n_kept] = out_center[place]
         out_affinity[n_kept] = out_affinity[place]
-        n_kept += one if rank[place] < wanted else np.uintp(0)
+        n_kept += np.uintp(rank[place] < wanted)
     if n_kept > n_nearest:
         _drop_last_equals(out_center, out_affinity, n_kept, n_nearest)
 
