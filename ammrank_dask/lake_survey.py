@@ -95,7 +95,7 @@ class DayFiles:
 
 @dataclass(frozen=True)
 class EventSurvey:
-    """What the events of a lake are: files, events by (group, category) and by day and group, times, users."""
+    """Counts of a lake: files, events by (group, category) and by day and group, times, users."""
 
     days: tuple[DayFiles, ...]
     events: Mapping[Pair, int]
@@ -107,7 +107,7 @@ class EventSurvey:
 
 @dataclass(frozen=True)
 class UsersSurvey:
-    """What a users table is: its rows, and its genders by spelling."""
+    """Counts of a users table: its rows, and its genders by spelling."""
 
     rows: int
     genders: Mapping[str | None, int]

@@ -41,11 +41,11 @@ def partition_of(ids: UserIds, n_partitions: int) -> np.ndarray:
 
 
 def bucket_of(ids: UserIds) -> np.ndarray:
-    """Return the bucket of every user (int64): fixed for ever, apart from partitions and splits."""
+    """Return the bucket of every user (int64). It never changes, and is independent of partitions and splits."""
     return (hash_ids(ids, BUCKET_SALT) % np.uint64(N_BUCKETS)).astype(np.int64)
 
 
 def split_of(ids: UserIds) -> np.ndarray:
-    """Return for every user 0 (train), 1 (validation) or 2 (gate): fixed for ever, apart from partitions (int8)."""
+    """Return for every user 0 (train), 1 (validation) or 2 (gate), int8. It never changes with partitions or nights."""
     unit = hash_ids(ids, SPLIT_SALT) / 2.0**64
     return np.where(unit < _VALIDATION_SHARE, 1, np.where(unit < _VALIDATION_SHARE + _GATE_SHARE, 2, 0)).astype(np.int8)

@@ -103,8 +103,8 @@ def _measure(
     return disagreement_error(scores, truth), float(top_k_metrics(scores, truth)["precision"][-1]), planes, seconds
 
 
-def _print_row(name: str, found: np.ndarray, base: float) -> None:
-    error, precision, planes, seconds = found
+def _print_row(name: str, row: np.ndarray, base: float) -> None:
+    error, precision, planes, seconds = row
     print(f"  {name:44} {error:7.4f} {error / base - 1:+8.2%} {precision:13.4f} {planes:7.0f} {seconds:8.1f}")
 
 

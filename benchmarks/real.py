@@ -100,9 +100,9 @@ def collect_figures(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     return figures
 
 
-def describe_nights(found: Mapping[str, Mapping[str, Any]]) -> str:
+def describe_nights(nights: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table as markdown: a row for each method, a column for each night and variant, best in bold."""
-    figures = {night: collect_figures(evaluation) for night, evaluation in found.items()}
+    figures = {night: collect_figures(evaluation) for night, evaluation in nights.items()}
     columns = [(night, variant) for night, figure in figures.items() for variant in figure if variant in VARIANTS]
     compared = {method for night, variant in columns for method in figures[night][variant]}
     methods = [method for method in COMPARED if method in compared] + sorted(compared - set(COMPARED))

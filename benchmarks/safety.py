@@ -109,12 +109,12 @@ def compare_on_world(
     return compare_methods(client, rows, methods, given={DEFAULT: {}}, count_exposure=False), rows
 
 
-def judge(found: Mapping[str, MethodResult]) -> list[dict[str, Any]]:
+def judge(results: Mapping[str, MethodResult]) -> list[dict[str, Any]]:
     """Return a row for each other method: both errors, their difference with its standard error, and the verdict."""
     rows = []
     for other in OTHERS:
-        if DEFAULT in found and other in found:
-            own, theirs = found[DEFAULT].measures, found[other].measures
+        if DEFAULT in results and other in results:
+            own, theirs = results[DEFAULT].measures, results[other].measures
             rows.append(
                 describe_pair(own.disagreement, theirs.disagreement, own.standard_error(theirs))
                 | {"other": other, "users": own.n_users}

@@ -52,7 +52,7 @@ def command(
 ) -> None:
     """Look at a lake and write the config of a site.
 
-    What can be guessed is filled in and said; what cannot is named.
+    It fills in and reports what it can guess, and names what it cannot.
     """
     from ammrank_dask.workflows.session.session import open_lazily
 

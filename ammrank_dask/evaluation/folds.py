@@ -62,7 +62,7 @@ class Rows:
         return replace(self, normalize=False) if load_method(name).reads_stored_rows else self
 
     def setting(self, n_rows: int, seed: int, tuned_rows: int | None = None) -> Setting:
-        """Return what a method is built for on so many training rows."""
+        """Return the sizes that a method is built for, with `n_rows` training rows."""
         return Setting(
             n_rows, self.n_categories, self.group_columns, seed, tuned_rows, self.own_columns, self.own_groups,
             is_table=self.standardize,
@@ -269,7 +269,7 @@ def save_pieces(
 
 
 def deal_users(ids: UserIds, n_folds: int, tuning_share: float) -> np.ndarray:
-    """Return the piece of every user: fixed by the id and the two numbers, apart from partitions and splits."""
+    """Return the piece of every user. It depends on the id and the two numbers, not on partitions or splits."""
     fold = (hash_ids(ids, FOLD_SALT) % np.uint64(n_folds)).astype(np.int64)
     unit = hash_ids(ids, TUNING_SALT) / 2.0**64
     checked = unit < tuning_share / 4

@@ -37,7 +37,7 @@ class SliceSums:
 
 @dataclass(frozen=True)
 class Measures:
-    """Sums over users of what is measured, over all of them and over resampled ones.
+    """Sums of the measures over all users and over resampled users.
 
     `replicates` holds REPLICATES sets of sums; `n_complete` counts users who rank every category.
     """

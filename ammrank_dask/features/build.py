@@ -290,7 +290,7 @@ def _read_people(source: FeaturePart) -> Demographics | None:
 
 
 def _users_to_score(source: FeaturePart, state: InterestState, people: Demographics | None) -> UserIds:
-    """Return the users of the state, and those of the users table if all are wanted, but for suppressed ones."""
+    """Return the users of the state, with `all_users` also those of the users table, without suppressed users."""
     users = state.user_ids
     if people is not None and source.all_users:
         users = union([users, people.user_ids])

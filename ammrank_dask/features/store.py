@@ -296,7 +296,7 @@ def _ranking_arrays(codes: np.ndarray, is_ranked: np.ndarray, n_categories: int)
 
 
 def _refuse_other_folder(folder: Path) -> None:
-    """Raise unless there is nothing at the place, or a features store that may be replaced."""
+    """Refuse a folder that is neither empty nor a features store."""
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
         try:
             open_run(folder, FEATURES.kind)

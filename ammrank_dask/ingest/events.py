@@ -65,7 +65,7 @@ class DayPlan:
 
     @property
     def id_kind(self) -> str:
-        """The type of the day's user ids; files without rows have no say."""
+        """The type of the day's user ids. Files without rows do not count."""
         kinds = sorted({file.id_kind for file in self.files if sum(file.rows)})
         if len(kinds) > 1:
             raise BadInput(
@@ -111,7 +111,7 @@ class DayFacts:
         return f"{self.n_bad:,} of {self.rows:,} {what} cannot be used{detail}"
 
     def to_json(self, n_values: int = VALUES_SHOWN) -> dict[str, Any]:
-        """Return the counts as the manifest keeps them, without zeros, with so many unknown values."""
+        """Return the counts as the manifest keeps them: without zeros, with at most `n_values` unknown values."""
         return {
             "events": self.rows,
             "late": self.late,
@@ -136,15 +136,15 @@ def scan_files(
     client: Client,
     files: Sequence[tuple[Path, str]],
     columns: Sequence[str],
-    known: Mapping[str, FileFacts],
+    scanned_before: Mapping[str, FileFacts],
     *,
     progress: Progress = silent,
 ) -> list[FileFacts]:
-    """Return (path, name) files with their digests; files in `known` with the same size and time are not read."""
+    """Return (path, name) files with their digests. Files of the same size and time as before are not read."""
     scanned: dict[str, FileFacts] = {}
     for path, _ in files:
         status = path.stat()
-        before = known.get(str(path))
+        before = scanned_before.get(str(path))
         if before is not None and (before.size, before.mtime_ns) == (status.st_size, status.st_mtime_ns):
             scanned[str(path)] = before
     wanted = [(str(path), name, tuple(columns)) for path, name in files if str(path) not in scanned]
@@ -162,7 +162,7 @@ def ingest_days(
     alpha: float,
     progress: Progress = silent,
 ) -> list[Run]:
-    """Write the partials of days; a day that is finished is not done again, nor is a partition of an unfinished one.
+    """Write the partials of days. Finished days, and finished partitions of a day, are not written again.
 
     Raises BadInput, with the day unfinished, when too many of its rows cannot be used.
     """
@@ -288,7 +288,7 @@ class PartitionEvents(NamedTuple):
     time: np.ndarray
 
     def digest(self, forgotten: ForgetList | None) -> np.ndarray:
-        """Return what tells these events from others, whatever their order: the sums of their hashes by bucket.
+        """Return a digest of the events that ignores their order: the sums of their hashes by bucket.
 
         Users who are to be forgotten do not count, so that it is the same when they are gone from the lake.
         """

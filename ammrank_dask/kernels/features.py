@@ -99,7 +99,7 @@ def normalize_rows(indptr, data):
 
 @kernel
 def rank_clicks(indptr, cell, intensity, last, n_categories, order, out_category, out_intensity):
-    """Sort the clicked cells of each user by intensity; equal: the more recent first, then the lower code.
+    """Sort the clicked cells of each user by intensity, then by recency, then by code.
 
     All cells are of the click group. `order` is work space, one entry per cell.
     """

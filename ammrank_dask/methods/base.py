@@ -42,7 +42,7 @@ class Method(RankingEstimator):
         """Return the scores of float32 CSR rows, (n, n_categories), larger is better."""
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
-        """Check the blocks, of which one is in memory at a time, count popularity, and learn."""
+        """Check the blocks, count popularity, and learn. One block is in memory at a time."""
         blocks = LabelledBlocks(blocks)
         if n_categories is None:
             n_categories = count_categories(blocks)

@@ -117,7 +117,7 @@ def load_method(name: str) -> Any:
 
 
 def grid_of(name: str, mean_pairs: float = 0.0, *, is_table: bool = False) -> list[dict[str, Any]]:
-    """Return the parameters among which held-out users, or rows of a table, choose, for users of so many pairs.
+    """Return the grid of a method for users of `mean_pairs` pairs; held-out users, or rows of a table, choose from it.
 
     Where a loss sums the pairs of a user, as that of planes does, λ follows their number.
     """

@@ -254,7 +254,7 @@ class AMMRankPlus(KeptModel):
         )  # fmt: skip
 
     def digest(self) -> str:
-        """Return a hash of everything learned and of what it is of."""
+        """Return a hash of everything learned, the parameters and the names."""
         self.check_fitted()
         arrays, about = self.learned()
         names = [self.method, self.json_parameters(), about, self.categories_, self.columns_, self.variant_]

@@ -79,7 +79,7 @@ class Tuning:
         popularity: float | None = None,
         users: int | None = None,
     ) -> Self:
-        """Return the table of which `to_json` gave the rows."""
+        """Return the table whose rows `to_json` gave."""
         return cls(
             dict(best),
             [
@@ -124,7 +124,7 @@ def count_pairs_by_row(rankings: np.ndarray, n_categories: int) -> np.ndarray:
 
 
 def scale_to_pairs(regularizations: Sequence[float], mean_pairs: float) -> list[float]:
-    """Return the values of λ to try where a user has so many pairs: larger in their proportion, in steps of 1, 3, 10.
+    """Return the values of λ to try for users of `mean_pairs` pairs: λ grows with them, in steps of 1, 3, 10.
 
     λ weighs against a loss that sums the pairs of a user.
 

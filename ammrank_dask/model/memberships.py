@@ -115,7 +115,7 @@ def fit_memberships(
 
 
 def count_centers(n_rows: int) -> int:
-    """Return the centres of a clustering for so many training rows: more rows can tell more of them apart.
+    """Return how many centres a clustering of `n_rows` training rows has: more rows can separate more centres.
 
     Examples
     --------
@@ -203,7 +203,7 @@ def membership_arrays(memberships: Memberships) -> tuple[dict[str, np.ndarray], 
 
 
 def memberships_from(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> Memberships:
-    """Return the memberships of which `membership_arrays` gave the parts."""
+    """Return the memberships that `membership_arrays` took apart."""
     return Memberships(
         arrays["centers"],
         arrays["center_start"],

@@ -37,7 +37,7 @@ def disagreement_error(scores: np.ndarray, rankings: np.ndarray, tied: np.ndarra
 
 
 def disagreement_errors(scores: np.ndarray, rankings: np.ndarray, tied: np.ndarray | None = None) -> np.ndarray:
-    """Return the shares of each row (n,), of which `disagreement_error` is the mean; NaN for rows without a pair."""
+    """Return the disagreement error of each row (n,); NaN for rows without a pair."""
     scores, rankings = _check(scores, rankings)
     wrong, n_pairs = np.empty(len(scores)), np.empty(len(scores))
     by_category = np.zeros(scores.shape[1])

@@ -58,7 +58,7 @@ class PlaneModel(KeptModel):
     tuning_: Tuning = field(init=False)
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
-        """Learn from blocks of rows, of which one is in memory at a time.
+        """Learn from blocks of rows; one block is in memory at a time.
 
         Every epoch visits the blocks in an order drawn from (seed, epoch) and the rows of a block in an order
         drawn from (seed, epoch, block).
@@ -228,7 +228,7 @@ class PlaneModel(KeptModel):
         self.set_planes(*(arrays[name] for name in names), n_steps=attributes["n_steps"])
 
     def digest(self) -> str:
-        """Return a hash of the planes and of what they are of."""
+        """Return a hash of the planes, the parameters and the names."""
         self.check_fitted()
         contents = [self.weights_, self.plane_category_, self.popularity_]
         names = [self.method, self.get_params(), self.categories_, self.columns_, self.variant_]

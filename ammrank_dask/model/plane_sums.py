@@ -111,7 +111,7 @@ class WeightMean:
 
     @classmethod
     def from_arrays(cls, total: np.ndarray, plane_id: np.ndarray, n_models: int) -> Self:
-        """Return the mean of which `to_arrays` gave the arrays."""
+        """Return the mean that `to_arrays` took apart."""
         mean = cls()
         mean._total, mean._plane_id, mean._n_models = total, plane_id, n_models
         return mean

@@ -27,7 +27,7 @@ _ROWS_A_CENTER = 25
 
 @dataclass(frozen=True)
 class RankingCounts:
-    """What the prior is made of: training rows, rows that rank each category, the sum of what its places are worth.
+    """Counts behind the prior: training rows, rows that rank each category, and the sum of the worth of its ranks.
 
     The first of L categories is worth 1, the last 0, tied ones their mean. `n_complete` rows rank all categories.
     """
@@ -123,7 +123,7 @@ def basis_arrays(basis: PlusBasis) -> tuple[dict[str, np.ndarray], dict[str, Any
 
 
 def basis_from(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> PlusBasis:
-    """Return the basis of which `basis_arrays` gave the parts."""
+    """Return the basis that `basis_arrays` took apart."""
     own = OwnTerm(*(arrays[f"own_{name}"] for name in ("columns", "group", "knots", "n_knots", "weights")))
     return PlusBasis(
         arrays["centers"].shape[1],

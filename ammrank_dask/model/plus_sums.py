@@ -91,7 +91,7 @@ class PlusMean:
 
     @classmethod
     def from_arrays(cls, total: np.ndarray, plane_id: np.ndarray, own: np.ndarray, n_models: int) -> PlusMean:
-        """Return the mean of which `to_arrays` gave the arrays."""
+        """Return the mean that `to_arrays` took apart."""
         mean = cls()
         mean.planes, mean._own = WeightMean.from_arrays(total, plane_id, n_models), own
         return mean

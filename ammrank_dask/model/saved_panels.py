@@ -20,7 +20,7 @@ def panel_arrays(panels: Panels | PlusPanels) -> tuple[dict[str, np.ndarray], di
 
 
 def panels_from(arrays: dict[str, np.ndarray], values: dict[str, Any]) -> Panels | PlusPanels:
-    """Return the panels of which `panel_arrays` gave the parts."""
+    """Return the panels that `panel_arrays` took apart."""
     kind = PlusPanels if values["is_plus"] else Panels
     panels: Panels | PlusPanels = _restore(kind, "", {**arrays, **values})
     return panels

@@ -47,11 +47,11 @@ class Timeline(Panel):
         self.figure.ygrid.grid_line_color = None
         self.figure.yaxis.major_label_text_font_size = "12px"
 
-    def update(self, facts: dict[str, Any]) -> None:
+    def update(self, snapshot: dict[str, Any]) -> None:
         """Show the stages."""
-        stages = facts["stages"]
+        stages = snapshot["stages"]
         begins = [stage["started"] for stage in stages if stage["started"] is not None]
-        start = facts["night"]["started"] or min(begins, default=facts["now"])
+        start = snapshot["night"]["started"] or min(begins, default=snapshot["now"])
         y = [float(len(stages) - 1 - i) for i in range(len(stages))]
         left, right, cursor = [], [], 0.0
         for stage in stages:
@@ -100,10 +100,10 @@ class Workers(Panel):
         self.figure.axis.axis_line_color = None
         self.figure.axis.major_tick_line_color = None
 
-    def update(self, facts: dict[str, Any]) -> None:
+    def update(self, snapshot: dict[str, Any]) -> None:
         """Show the slowest workers of the stage that runs."""
-        cells = {(cell["worker"], cell["stage"]): cell for cell in facts["workers"]}
-        stages = [stage["name"] for stage in facts["stages"] if any(name == stage["name"] for _, name in cells)]
+        cells = {(cell["worker"], cell["stage"]): cell for cell in snapshot["workers"]}
+        stages = [stage["name"] for stage in snapshot["stages"] if any(name == stage["name"] for _, name in cells)]
         last = stages[-1] if stages else None
         workers = sorted({worker for worker, _ in cells})
         by_speed = sorted(workers, key=lambda worker: cells.get((worker, last), {}).get("rate", math.inf))
@@ -151,9 +151,9 @@ class Curve(Panel):
         self.figure.xaxis.axis_label = "epoch"
         self.figure.yaxis.formatter = NumeralTickFormatter(format="0.[0000]a")
 
-    def update(self, facts: dict[str, Any]) -> None:
+    def update(self, snapshot: dict[str, Any]) -> None:
         """Show the rounds so far."""
-        found = [fact for fact in facts["training"] if fact.get(self.fact) is not None]
+        found = [fact for fact in snapshot["training"] if fact.get(self.fact) is not None]
         x = [fact["epoch"] - 1 + fact["round"] / max(1, fact.get("rounds", 1)) for fact in found]
         y = [float(fact[self.fact]) for fact in found]
         night = f" (night {label_of(found[-1]['night'])})" if found and found[-1]["night"] else ""
@@ -181,9 +181,9 @@ class PlanesPanel(Panel):
         self.figure.xaxis.axis_label = "categories, most planes first"
         self.figure.xgrid.grid_line_color = None
 
-    def update(self, facts: dict[str, Any]) -> None:
+    def update(self, snapshot: dict[str, Any]) -> None:
         """Show the planes after the last round."""
-        planes = facts["planes"]
+        planes = snapshot["planes"]
         if planes is None:
             self.set(self.figure.title, text="Planes per category: waits for the first round")
             return
@@ -224,9 +224,9 @@ class Exposure(Panel):
         self.figure.legend.label_text_font_size = "11px"
         self.figure.legend.visible = False
 
-    def update(self, facts: dict[str, Any]) -> None:
+    def update(self, snapshot: dict[str, Any]) -> None:
         """Show the counts so far."""
-        found = facts["exposure"]
+        found = snapshot["exposure"]
         if found is None:
             self.set(self.figure.title, text="Exposure per category: waits for the first scored users")
             return

@@ -70,10 +70,10 @@ def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> None:
     document.add_periodic_callback(update, REFRESH_MILLISECONDS)
 
 
-def head_html(facts: dict[str, Any]) -> str:
+def head_html(snapshot: dict[str, Any]) -> str:
     """Return the line that is read first."""
-    night = facts["night"]
-    stage = next((found for found in facts["stages"] if found["name"] == night["stage"]), None)
+    night = snapshot["night"]
+    stage = next((found for found in snapshot["stages"] if found["name"] == night["stage"]), None)
     words = {"none": "no night yet", "begin": "running", "end": "published", "failed": "failed"}
     state = words.get(night["state"], "")
     if night["state"] == "none" and stage is not None:
@@ -90,11 +90,11 @@ def head_html(facts: dict[str, Any]) -> str:
         cells.append(_cell("left, as in earlier nights", seconds_text(night["left"])))
     elif stage is not None and stage["left"] is not None:
         cells.append(_cell("left in this stage", seconds_text(stage["left"])))
-    exposure = facts["exposure"]
+    exposure = snapshot["exposure"]
     if exposure is not None:
         n_starved = exposure["starved_categories"]
         cells.append(_cell("starved categories", f"{n_starved:,}", bad=n_starved > 0))
-    prices = facts.get("prices")
+    prices = snapshot.get("prices")
     if prices is not None:
         cells.append(_cell("duality gap", "–" if prices["gap"] is None else f"{prices['gap']:.3%}"))
         cells += [
@@ -102,32 +102,32 @@ def head_html(facts: dict[str, Any]) -> str:
             for what in ("dearest", "cheapest")
             if prices[what] is not None
         ]
-    cells.append(_cell("failed tasks", f"{facts['tasks_failed']:,}", bad=facts["tasks_failed"] > 0))
-    if facts["workers_lost"]:
-        cells.append(_cell("lost workers", f"{facts['workers_lost']:,}", bad=True))
+    cells.append(_cell("failed tasks", f"{snapshot['tasks_failed']:,}", bad=snapshot["tasks_failed"] > 0))
+    if snapshot["workers_lost"]:
+        cells.append(_cell("lost workers", f"{snapshot['workers_lost']:,}", bad=True))
     kind = {"failed": " bad", "end": " done"}.get(night["state"], "")
-    bar = f'<div class="bar"><i style="width: {_share(facts):.1%}"></i></div>'
+    bar = f'<div class="bar"><i style="width: {_share(snapshot):.1%}"></i></div>'
     return f'<div class="facts{kind}">{"".join(cells)}</div>{bar}'
 
 
-def _share(facts: dict[str, Any]) -> float:
+def _share(snapshot: dict[str, Any]) -> float:
     """Return how much of the night is done: by time where earlier nights tell it, else by stages and tasks."""
-    night = facts["night"]
+    night = snapshot["night"]
     if night["state"] == "end":
         return 1.0
     if night["left"] is not None and night["seconds"] is not None:
         return float(night["seconds"] / max(1e-9, night["seconds"] + night["left"]))
-    stages = facts["stages"]
+    stages = snapshot["stages"]
     done = sum(stage["state"] in ("end", "skipped") for stage in stages)
     running = [stage["step"] for stage in stages if stage["state"] == "running" and stage["step"]]
     return (done + sum(step["done"] / max(1, step["total"]) for step in running)) / max(1, len(stages))
 
 
-def troubles_html(facts: dict[str, Any]) -> str:
+def troubles_html(snapshot: dict[str, Any]) -> str:
     """Return failing and slow partitions."""
     rows = [
         (label_of(row["stage"], 28), row["part"], label_of(row["worker"]), label_of(row["error"], 28), "")
-        for row in facts["failures"][:MAX_TROUBLES]
+        for row in snapshot["failures"][:MAX_TROUBLES]
     ]
     rows += [
         (
@@ -137,13 +137,13 @@ def troubles_html(facts: dict[str, Any]) -> str:
             "slow, in hand" if row["state"] == "running" else "slowest",
             f"{seconds_text(row['seconds'])}, mean {seconds_text(row['mean_seconds'])}",
         )
-        for row in facts["slow"][: MAX_TROUBLES - len(rows)]
+        for row in snapshot["slow"][: MAX_TROUBLES - len(rows)]
     ]
     found = table(("step", "partition", "worker", "what", "time"), rows, empty="No slow and no failed partition.")
     return f"<h2>Failing and slow partitions</h2>{found}"
 
 
-def history_html(facts: dict[str, Any]) -> str:
+def history_html(snapshot: dict[str, Any]) -> str:
     """Return the last nights, the newest first."""
     rows = [
         (
@@ -155,7 +155,7 @@ def history_html(facts: dict[str, Any]) -> str:
             _percent(night.get("coverage")),
             _decimal(night.get("gini")),
         )
-        for night in facts["history"][::-1][:MAX_NIGHTS_SHOWN]
+        for night in snapshot["history"][::-1][:MAX_NIGHTS_SHOWN]
     ]
     head = ("night", "took", "users", "ε_dis", "starved categories", "coverage", "Gini")
     return f"<h2>Last nights</h2>{table(head, rows, empty='This is the first night the scheduler knows of.')}"

@@ -53,7 +53,7 @@ class Panel(ABC):
             axis.major_label_overrides = labels
 
     @abstractmethod
-    def update(self, facts: dict[str, Any]) -> None:
+    def update(self, snapshot: dict[str, Any]) -> None:
         """Show a snapshot."""
 
 

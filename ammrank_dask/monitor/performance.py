@@ -18,7 +18,7 @@ PERFORMANCE_PAGE = "dask-performance.html"
 
 @contextlib.contextmanager
 def record_performance(client: Client, folder: Path) -> Iterator[None]:
-    """Write the performance report of what runs inside into a folder, if that is there at the end.
+    """Write the performance report of the block into a folder, if the folder exists at the end.
 
     The page is whole in itself and loads nothing from the network. It holds times and hosts, so it is no part of what
     is the same in every run; that it cannot be written is no reason for a night to fail.

@@ -80,16 +80,16 @@ def count_part_by_group(
 
 
 def count_by_group(
-    held: QualificationRows, age_bucket: np.ndarray, gender: np.ndarray, n_categories: int, k: int
+    rows: QualificationRows, age_bucket: np.ndarray, gender: np.ndarray, n_categories: int, k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return points, holders and users by group of users with known age bucket and gender (-1 is unknown)."""
     n_groups = len(GENDERS) * len(AGE_BUCKETS)
     is_known = (age_bucket >= 0) & (gender >= 0)
     group = np.where(is_known, gender.astype(np.int64) * len(AGE_BUCKETS) + age_bucket, -1)
-    counted = (group[held.user] >= 0) & (held.rank <= k) & (held.category < n_categories)
-    cell = group[held.user][counted] * n_categories + held.category[counted]
+    counted = (group[rows.user] >= 0) & (rows.rank <= k) & (rows.category < n_categories)
+    cell = group[rows.user][counted] * n_categories + rows.category[counted]
     size = n_groups * n_categories
-    weights = k + 1 - held.rank[counted]
+    weights = k + 1 - rows.rank[counted]
     points = np.bincount(cell, weights, minlength=size).astype(np.int64).reshape(n_groups, n_categories)
     holders = np.bincount(cell, minlength=size).reshape(n_groups, n_categories)
     return points, holders, np.bincount(group[is_known], minlength=n_groups)

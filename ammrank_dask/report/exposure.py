@@ -111,7 +111,7 @@ def gini(counts: np.ndarray) -> float:
 
 
 def lorenz(counts: np.ndarray) -> np.ndarray:
-    """Return the share of everything that the 0, 1, … n smallest counts have together; even when there is nothing.
+    """Return the Lorenz curve: the share of the sum that the 0, 1, … n smallest counts have; straight without any.
 
     Examples
     --------

@@ -160,7 +160,7 @@ def read_clicks(days: Sequence[PartRef], cells: tuple[int, int]) -> tuple[UserId
 
 
 def match_clicks(
-    held: QualificationRows, users: UserIds, user: np.ndarray, category: np.ndarray, popular: np.ndarray, k: int
+    rows: QualificationRows, users: UserIds, user: np.ndarray, category: np.ndarray, popular: np.ndarray, k: int
 ) -> RealisedCounts:
     """Count how many of the k best categories of each user were clicked.
 
@@ -174,13 +174,13 @@ def match_clicks(
         Codes of the most clicked categories before.
     """
     n_clicked = np.bincount(user, minlength=len(users))
-    place = users.positions_of(held.user_ids)
+    place = users.positions_of(rows.user_ids)
     is_served = np.zeros(len(users), bool)
     is_served[place[place >= 0]] = True
-    n_codes = 1 + max(category.max(initial=0), held.category.max(initial=0))
-    holder = place[held.user]
-    is_chosen = (holder >= 0) & (held.rank <= k)
-    pairs = holder[is_chosen] * n_codes + held.category[is_chosen]
+    n_codes = 1 + max(category.max(initial=0), rows.category.max(initial=0))
+    holder = place[rows.user]
+    is_chosen = (holder >= 0) & (rows.rank <= k)
+    pairs = holder[is_chosen] * n_codes + rows.category[is_chosen]
     hits = np.intersect1d(pairs, user * n_codes + category, assume_unique=True) // n_codes
     popular_hits = user[np.isin(category, popular)]
     return RealisedCounts(

@@ -21,7 +21,7 @@ class Thresholds:
     chance_error: float = 0.2
 
 
-def starved(held: np.ndarray, clicks: np.ndarray, ratio: float, may_hold: np.ndarray | None = None) -> np.ndarray:
+def starved(n_users: np.ndarray, clicks: np.ndarray, ratio: float, may_hold: np.ndarray | None = None) -> np.ndarray:
     """Tell of each category whether its exposure share is below `ratio` of its click share, or nobody holds it.
 
     A category that nobody may hold (`may_hold`, as counts or bool, is 0) is not starved.
@@ -31,7 +31,7 @@ def starved(held: np.ndarray, clicks: np.ndarray, ratio: float, may_hold: np.nda
     >>> starved(np.array([0, 0, 5]), np.array([5, 5, 5]), 0.25, np.array([9, 0, 9])).tolist()
     [True, False, False]
     """
-    is_starved = (held == 0) | (share_of(held) < ratio * share_of(np.asarray(clicks)))
+    is_starved = (n_users == 0) | (share_of(n_users) < ratio * share_of(np.asarray(clicks)))
     return is_starved if may_hold is None else is_starved & (np.asarray(may_hold) > 0)
 
 

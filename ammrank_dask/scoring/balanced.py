@@ -185,7 +185,7 @@ def is_possible(counted: PricedCounts, bounds: ExposureBounds, prices: np.ndarra
 def repair(
     passes: _Passes, counted: PricedCounts, bounds: ExposureBounds, prices: np.ndarray, wider: int | None
 ) -> Repaired | None:
-    """Gather the users who are nearest to a swap, `wider` times as many as are usually enough, and swap."""
+    """Gather the users nearest to a swap, `wider` times the usual number, and make the cheapest swaps."""
     outside = np.maximum(counted.n_users - bounds.cap, 0) + np.maximum(bounds.floor - counted.n_users, 0)
     wanted = _LISTED_USERS + 4 * outside + int(outside.sum()) // len(outside)
     last_leave, last_enter = (

@@ -133,7 +133,7 @@ def count_digit_group(
 
 
 def _descend(counts: np.ndarray, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the digit at which the count from the highest reaches what is wanted, what is left, and its count."""
+    """Return the digit at which the count from the highest reaches `wanted`, the users left to take, and its count."""
     from_highest = np.cumsum(counts[:, ::-1], axis=1)
     place = (from_highest < wanted[:, None]).sum(axis=1).clip(max=counts.shape[1] - 1)
     rows = np.arange(len(counts))
@@ -155,7 +155,7 @@ class _Window:
 def _find_last_ids(
     client: Client, scratch: ScoreScratch, key: np.ndarray, wanted: dict[int, int], progress: Progress
 ) -> dict[int, UserIds]:
-    """Return for each category the id up to which it takes so many of the users at its key."""
+    """Return for each category the last id that it takes of the users at its key."""
     last: dict[int, UserIds] = {}
     windows = [_Window(category, step=0) for category in wanted]
     at_once = max(_IDS_AT_ONCE, _IDS_PER_PARTITION * scratch.n_partitions)

@@ -43,7 +43,7 @@ def sample_users(
     *,
     progress: Progress = silent,
 ) -> SampledUsers:
-    """Score about so many users, from as few partitions as have them: partitions are drawn by hash themselves."""
+    """Score about `n_wanted` users from as few partitions as have them: each partition is a sample drawn by hash."""
     rows = [part.rows for part in features.run.parts]
     n_parts = 1 + int(np.searchsorted(np.cumsum(rows)[:-1], n_wanted))
     share = min(1.0, n_wanted / max(1, sum(rows[:n_parts])))

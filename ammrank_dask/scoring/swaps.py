@@ -124,7 +124,7 @@ def join_movable(parts: Sequence[Movable]) -> Movable:
 
 @dataclass(frozen=True)
 class Repaired:
-    """What swaps made of an assignment: users by category, what it gained in chances, and the prices that fit it.
+    """An assignment after swaps: users by category, chances gained, and the prices that fit it.
 
     Swap i is in `partition[i]`: user `row[i]` holds `code[i]` if `takes[i]`, and no longer does if not.
     """

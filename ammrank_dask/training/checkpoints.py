@@ -20,7 +20,7 @@ class TrainingFolder:
     patience: int | None = None
 
     def claim(self, digest: str) -> None:
-        """Make the folder, or check that what is in it is of this training."""
+        """Make the folder, or check that it belongs to this training."""
         job = self.path / "job.json"
         if not job.is_file():
             shutil.rmtree(self.path, ignore_errors=True)

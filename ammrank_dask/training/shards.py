@@ -53,7 +53,7 @@ def deal_blocks(n_blocks: int, n_shards: int, n_rounds: int, *, seed: int, epoch
 
 
 def choose_sample(clickers: np.ndarray, rows: np.ndarray, *, wanted: int, min_rows: int, seed: int) -> np.ndarray:
-    """Return blocks that together have `wanted` clickers of every category that has so many, and `min_rows` rows.
+    """Return blocks with at least `min_rows` rows and `wanted` clickers of every category, or all it has.
 
     Parameters
     ----------

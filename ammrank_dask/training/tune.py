@@ -188,7 +188,7 @@ class _Trials:
         return tuning
 
     def measure(self, settings: Sequence[dict[str, Any]], n_rows: int) -> list[float]:
-        """Return the mean error of each setting after training on so many rows."""
+        """Return the mean error of each setting after training on `n_rows` rows."""
         tasks = [
             (self.sample.folders, n_rows, self.block_rows, self.kind, {**setting, **self.rest}) for setting in settings
         ]

@@ -59,7 +59,7 @@ def planes_of_model(
 
 
 def match_names(what: str, old: Sequence[str] | None, n_old: int, new: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the places of what both have, in the new order: (places in new, places in old)."""
+    """Return the positions of the names that both have, in the new order: (positions in new, positions in old)."""
     if old is None:
         if n_old != len(new):
             raise BadInput(
@@ -77,7 +77,7 @@ def match_names(what: str, old: Sequence[str] | None, n_old: int, new: Sequence[
 
 
 def choose_planes(weights: np.ndarray, category: np.ndarray, limit: np.ndarray) -> np.ndarray:
-    """Return the planes that have a category (none is -1), by category; of more than its limit the longest."""
+    """Return the planes that have a category (-1 is none), by category; over its limit it keeps the longest."""
     squares = np.einsum("ij,ij->j", weights, weights, dtype=np.float64)
     ordered = np.lexsort((-squares, category))
     start = np.searchsorted(category[ordered], category[ordered])

@@ -224,7 +224,7 @@ def integer_ids(column: pa.Array | pa.ChunkedArray, name: str, where: str) -> pa
 
 
 def is_nobody(ids: pa.Array, nobody: frozenset[str], name: str, where: str) -> np.ndarray:
-    """Return which ids stand for no user: those listed in `nobody`, and of strings the blank ones."""
+    """Return which ids stand for no user: those in `nobody`, and blank strings."""
     if pa.types.is_integer(ids.type):
         strangers = [int(value) for value in nobody if re.fullmatch(r"-?[0-9]+", value)]
         return np.isin(ids.to_numpy(), strangers) if strangers else np.zeros(len(ids), bool)

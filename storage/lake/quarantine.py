@@ -82,7 +82,7 @@ def write_quarantine(path: Path, rows: QuarantineRows) -> None:
         write_atomic(path, lambda temporary: pq.write_table(table, temporary), durable=False)
 
 
-def collect_quarantine(parts: Sequence[Path], place: Path, forgotten: Path | None = None) -> None:
+def collect_quarantine(parts: Sequence[Path], path: Path, forgotten: Path | None = None) -> None:
     """Put the rows of all blocks into one file; without any there is no file.
 
     `forgotten` is the folder with the list of users whose rows are not kept.
@@ -90,7 +90,7 @@ def collect_quarantine(parts: Sequence[Path], place: Path, forgotten: Path | Non
     on_list = load_forgotten(forgotten)
     found = [part for part in parts if part.is_file()]
     if not found:
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         return
 
     def write(temporary: Path) -> None:
@@ -102,7 +102,7 @@ def collect_quarantine(parts: Sequence[Path], place: Path, forgotten: Path | Non
                     table = table.filter(pa.array(~known))
                 writer.write_table(table)
 
-    write_atomic(place, write)
+    write_atomic(path, write)
 
 
 def _as_text(column: pa.ChunkedArray) -> pa.Array:

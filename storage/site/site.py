@@ -152,7 +152,7 @@ class Site:
         return date in self.published_nights()
 
     def unmark_removed_nights(self) -> None:
-        """Remember no longer that nights were published whose qualifications are gone."""
+        """Delete the published marker of nights whose qualifications were removed."""
         for path in self._marks.glob("date=*"):
             if not (self.path / "qualifications" / path.name).is_dir():
                 path.unlink()

@@ -181,7 +181,7 @@ def is_string(type_: pa.DataType) -> bool:
 
 
 def concat(parts: Sequence[UserIds]) -> UserIds:
-    """Return the ids of all parts one after the other; of which kind no ids are does not matter."""
+    """Concatenate ids. Empty parts are skipped, so their id type may differ."""
     filled = [part for part in parts if len(part)] or [parts[0]]
     first = filled[0]
     for part in filled[1:]:

@@ -60,7 +60,7 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
 
 
 def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and attributes of a model, every byte checked; of a run also against its manifest."""
+    """Read the arrays and attributes of a model. Every byte is checked, in a run also against its manifest."""
     path = Path(path)
     if not is_model(path):
         raise BadInput(f"there must be a model at {path}, found none; train one with `ammrank train`")

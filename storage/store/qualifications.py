@@ -225,7 +225,7 @@ def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.nd
 
 
 def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds | None = None) -> pd.DataFrame:
-    """Return by_user files as one table by user and rank; of the given users, or of all."""
+    """Return by_user files as one table, by user and rank; only of `users` if given."""
     chosen = None if users is None else pc.field(USER_ID).isin(users.to_arrow())
     tables = [pq.read_table(path, filters=chosen) for path in paths]
     frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()

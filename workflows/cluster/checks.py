@@ -48,7 +48,7 @@ class PrivateFiles(WorkerPlugin):
 
 @contextlib.contextmanager
 def private_workers(client: Client) -> Iterator[None]:
-    """Keep the files of all workers, also of those that join later, from the eyes of others."""
+    """Let all workers, also those that join later, write files that other accounts cannot read."""
     client.register_plugin(PrivateFiles())
     try:
         yield

@@ -14,8 +14,8 @@ class LeaveInterrupts(WorkerPlugin):
     """Make the processes of workers ignore Ctrl-C; the command that started them ends them in good order.
 
     Without it every worker process ends with a traceback of its own on the terminal, and with a warning about the task
-    it was at. Another warning says nothing either: that the profile which the performance report asks for is nested
-    too deep for its size to be measured.
+    it was at. It also silences `distributed.sizeof`: the profile in the performance report is nested too deeply to be
+    measured.
     """
 
     name = "ammrank-interrupts"

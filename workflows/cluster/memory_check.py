@@ -95,7 +95,7 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
 
 
 def _count_events(days: list[list[Path]]) -> list[int]:
-    """Return the events of each day: counted in some of the files, and of the others told by their size."""
+    """Return the events of each day: counted in some files, estimated by size for the others."""
     listed = [path for files in days for path in files]
     rows = size = 0
     for path in listed[:: max(1, len(listed) // FILES_OPENED)]:

@@ -250,7 +250,7 @@ def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
 
 
 def _close_to_others(class_: Any, config: ClusterConfig, path: Path) -> dict[str, Any]:
-    """Return the arguments of the cluster; one on this machine is for this command only unless told otherwise."""
+    """Return the arguments of the cluster. A local cluster serves this command only, unless the file says otherwise."""
     kwargs = dict(config.kwargs)
     given = kwargs.get("worker_class")
     worker = _import_name(given) if isinstance(given, str) else Nanny

@@ -64,7 +64,7 @@ class Lines:
         self.stages: dict[str, StagePace] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Take in that so many tasks of a stage are done."""
+        """Show how many tasks of a stage are done."""
         if done == 0 or stage not in self.stages:
             self.stages[stage] = StagePace(total)
         pace = self.stages[stage]
@@ -107,7 +107,7 @@ class Bars:
         self.paces: dict[str, StagePace] = {}
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """Take in that so many tasks of a stage are done."""
+        """Show how many tasks of a stage are done."""
         word = stage.split("-")[0]
         if word not in self.ids:
             self.ids[word] = self.bars.add_task(stage, total=total, rate="")

@@ -69,7 +69,7 @@ class NightRecord:
         self._write()
 
     def finish(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
-        """Say what the night came to, what it wrote, and the digest of what it read."""
+        """Record the results of the night, the runs it wrote, and the digest of its inputs."""
         self.attempt |= {
             "facts": dict(outcome),
             "inputs": inputs,

@@ -94,7 +94,7 @@ def is_chosen(config: Config, name: str) -> bool:
 def choice_of(
     tuning: Tuning, date: dt.date, by: str, reason: str | None = None, *, only: Iterable[str] | None = None
 ) -> Choice:
-    """Return the choice that a tuning came to; of the parameters it has those named in `only`, or all."""
+    """Return the choice of a tuning, with the parameters named in `only`, or all."""
     last = max(trial.rung for trial in tuning.trials)
     error = next(trial.error for trial in tuning.trials if trial.rung == last and trial.kept)
     best = {name: tuning.best[name] for name in (tuning.best if only is None else only)}
@@ -163,7 +163,7 @@ def _tune_once(night: Night, features: Run) -> Tuning:
 
 
 def describe_tuning(tuning: Tuning) -> dict[str, Any]:
-    """Return a tuning as JSON, of which `Tuning.from_json` makes it again."""
+    """Return a tuning as JSON that `Tuning.from_json` reads."""
     return {
         "best": tuning.best,
         "trials": tuning.to_json(),

@@ -116,7 +116,7 @@ def scratch_rows(out: Path) -> Iterator[Path]:
 
 
 def _describe_evaluation(
-    found: dict[str, dict[str, MethodResult]],
+    by_variant: dict[str, dict[str, MethodResult]],
     prepared: dict[str, Rows],
     categories: Sequence[str],
     source: dict[str, Any],
@@ -132,12 +132,12 @@ def _describe_evaluation(
         "reference": REFERENCE,
         "categories": list(categories),
         "clicks": dict(zip(categories, clicks.tolist(), strict=True)),
-        "variants": {variant: describe_variant(results) for variant, results in found.items()},
+        "variants": {variant: describe_variant(results) for variant, results in by_variant.items()},
         "details": {
             variant: describe_details(results, prepared[variant], categories, clicks, variant)
-            for variant, results in found.items()
+            for variant, results in by_variant.items()
         },
-        "paper": {variant: PAPER[variant] for variant in found if variant in PAPER},
+        "paper": {variant: PAPER[variant] for variant in by_variant if variant in PAPER},
     }
 
 

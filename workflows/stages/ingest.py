@@ -69,7 +69,7 @@ class Ingested:
 
     @property
     def special_days(self) -> dict[str, list[str]]:
-        """The days that are not simply the lake's, by what they are."""
+        """The days that differ from the lake, by kind: bridged, kept as folded, corrected."""
         return {
             "bridged days": [str(day) for day, digest in self.history if digest is None],
             "changed days kept as folded": [str(day) for day in self.changed.kept],
@@ -181,7 +181,7 @@ def _scan(
 def _compare_days(
     night: Night, mapping: EventMapping, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run]
 ) -> ChangedDays:
-    """Read the days whose files are not those that were folded, and decide what becomes of them."""
+    """Read the days whose files changed since they were folded, and decide whether to keep or correct them."""
     inputs, folded = digest_days(lake.days, settings), folded_days(states)
     rows = read_day_rows(night.site.path)
     plans = [

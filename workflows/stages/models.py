@@ -54,7 +54,7 @@ def find_model(site: Site, date: dt.date) -> Run | None:
 
 
 def model_identity(config: Config, taxonomy: Taxonomy) -> dict[str, str]:
-    """Return by what a model knows its features: their columns, and what the values in them mean."""
+    """Return what identifies the features of a model: their columns, and the meaning of their values."""
     settings = feature_settings(config, taxonomy)
     return {
         "columns": settings.columns.digest,

@@ -25,7 +25,7 @@ def find_previous(site: Site, date: dt.date) -> Qualifications | None:
 
 
 def runs_in_use(site: Site, folder: str, role: str) -> list[Path]:
-    """Return the runs of a folder that kept qualifications were written from; all of them when that cannot be told.
+    """Return the runs of a folder that kept qualifications were written from; all runs if a manifest is damaged.
 
     Parameters
     ----------

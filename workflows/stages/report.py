@@ -228,7 +228,7 @@ def _compare_with_before(
 
 
 def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
-    """Return what became of what a past night published; no measures when there is nothing, or no clicks since."""
+    """Measure how a past night came true. `measures` is None if the night is gone or nobody clicked since."""
     date = night.date - dt.timedelta(nights)
     looked: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
     categories = ingested.taxonomy.categories

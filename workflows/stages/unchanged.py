@@ -41,9 +41,9 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
 
 
 def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] | None:
-    """Return what the last run of a night came to, if the night is published whole and nothing changed since.
+    """Return the results of the last run of a night, if it is published whole and nothing changed since.
 
-    A night of which nothing is known, or that is not whole, is None: it has to be run.
+    None means that the night has to be run: it is not whole, or nothing is recorded of it.
     """
     attempt = read_attempt(site.run_folder(date))
     if attempt is None or attempt.get("status") != "done" or "inputs" not in attempt:
