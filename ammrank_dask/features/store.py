@@ -312,7 +312,7 @@ def finish_features(
     n_partitions: int,
     config: Mapping[str, Any],
     inputs: Any,
-    facts: Mapping[str, Any] | None = None,
+    counts: Mapping[str, Any] | None = None,
 ) -> Run:
     """Write the columns and the manifest of a features run whose partitions are written."""
     write_text(folder / COLUMNS_FILE, json.dumps(columns.to_json(), ensure_ascii=False))
@@ -323,7 +323,7 @@ def finish_features(
         n_partitions,
         config=config,
         inputs=inputs,
-        facts=facts,
+        counts=counts,
         files={COLUMNS_FILE: checksum_file(folder / COLUMNS_FILE)},
     )
 

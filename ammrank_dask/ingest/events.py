@@ -198,7 +198,7 @@ def _table_of(day: DayPlan, mapping: EventMapping, settings: IngestSettings, alp
         folder,
         quarantine=f"date={day.date}.parquet",
         config={"date": str(day.date)},
-        facts={} if day.table_version is None else {"table_version": day.table_version},
+        counts={} if day.table_version is None else {"table_version": day.table_version},
     )
 
 

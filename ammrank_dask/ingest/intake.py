@@ -115,7 +115,7 @@ class LakeTable:
     quarantine: str
     """Name of the file with the bad rows."""
     config: Mapping[str, Any]
-    facts: Mapping[str, Any]
+    counts: Mapping[str, Any]
     """What the manifest says of the table beside the settings and the counts."""
 
 
@@ -160,7 +160,7 @@ def ingest_tables(
             n_partitions,
             config={**settings.settings, **table.config, "id_kind": table.reader.id_kind},
             inputs=[file.identity for file in table.files],
-            facts={**table.facts, **counts.to_json(VALUES_SHOWN)},
+            counts={**table.counts, **counts.to_json(VALUES_SHOWN)},
         )
         shutil.rmtree(table.folder, ignore_errors=True)
         finished.append((run, counts))

@@ -59,7 +59,7 @@ def ingest_users(
     rows = TableRows(files)
     reader = UserReader(kinds[0], mapping, rows, folder)
     table = LakeTable(
-        reader, files, run, digest, folder, quarantine="users.parquet", config={}, facts={"rows": rows.total}
+        reader, files, run, digest, folder, quarantine="users.parquet", config={}, counts={"rows": rows.total}
     )
     return ingest_tables(client, [table], settings, progress=progress)[0][0]
 

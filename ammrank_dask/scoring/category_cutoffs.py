@@ -60,7 +60,7 @@ class ScoreScratch:
         partition: int,
         scores: np.ndarray,
         user_ids: UserIds,
-        facts: dict[str, object],
+        counts: dict[str, object],
         *,
         activity: np.ndarray | None = None,
     ) -> None:
@@ -68,7 +68,7 @@ class ScoreScratch:
         arrays = {"scores": scores, **user_ids.to_arrays()}
         if activity is not None:
             arrays["activity"] = activity
-        save_arrays(self.folder(partition), arrays, {**facts, "ids": user_ids.kind})
+        save_arrays(self.folder(partition), arrays, {**counts, "ids": user_ids.kind})
 
     def activity(self, partition: int) -> np.ndarray:
         """Return how active the users are."""

@@ -198,9 +198,9 @@ def finish_qualifications(
     *,
     inputs: Mapping[str, Any],
     config: Mapping[str, Any] | None = None,
-    facts: Mapping[str, Any] | None = None,
+    window: Mapping[str, Any] | None = None,
 ) -> None:
-    """Make a run whole whose partitions are all written."""
+    """Make a run whole whose partitions are all written; `window` has clicks and events of the label window."""
     files = written_files(run, features.n_partitions)
     # What only the work needed goes with one rename before the run is whole: a crash leaves all of it or none.
     os.rename(run / WORK, temporary_beside(run / WORK))
@@ -218,7 +218,7 @@ def finish_qualifications(
             **(config or {}),
         },
         inputs=inputs,
-        facts={**counts.to_json(), **(facts or {})},
+        counts={**counts.to_json(), **(window or {})},
         files=files,
     )
 

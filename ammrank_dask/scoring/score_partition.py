@@ -73,7 +73,7 @@ class ScoreJob:
         return panels_from(*load_arrays(self.run / WORK / MODEL))
 
     def write(
-        self, partition: int, rows: QualificationRows, categories: Sequence[str], facts: Mapping[str, Any]
+        self, partition: int, rows: QualificationRows, categories: Sequence[str], counts: Mapping[str, Any]
     ) -> None:
         """Write what the users of a partition hold, and what changed."""
         start = np.empty(len(categories) + 1, np.int64)
@@ -81,7 +81,7 @@ class ScoreJob:
         sort_by_category(rows.category, rows.score.view(np.uint32), start, order)
         changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions)
         write_partition_files(
-            self.run, partition, rows, categories, order=order, start=start, changes=changes, facts=facts
+            self.run, partition, rows, categories, order=order, start=start, changes=changes, counts=counts
         )
 
 
@@ -91,7 +91,7 @@ def read_rows(features: Features, partition: int, panels: Panels | PlusPanels, v
 
 
 def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
-    """Score one partition, write it if its policy can already tell, and return its facts."""
+    """Score one partition, write it if its policy can already tell, and return its counts."""
     features = open_features(job.features)
     with measure("read"):
         panels = job.load_panels()
@@ -102,7 +102,7 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     with measure("kernel"):
         scored = score_part(job, part, panels, limits, opted_out)
     users = ScoredUsers(part.user_ids, scored.codes, scored.scores, panels.tie_order)
-    facts: dict[str, Any] = {
+    counts: dict[str, Any] = {
         "users": len(scored.codes),
         "cold_users": int((part.n_event_features == 0).sum()),
         "slots": int((scored.codes >= 0).sum()),
@@ -115,17 +115,17 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
         if not policy.needs_all_scores:
             rows = add_chances(policy.assign(users, None), job.chances, part.n_event_features)
             assigned[policy.name] = rows
-            facts["policies"][policy.name] = policy.count(rows, n_categories, k).to_json()
+            counts["policies"][policy.name] = policy.count(rows, n_categories, k).to_json()
     with measure("write"):
         if any(policy.needs_chances for policy in job.needing_all_scores):
             assert scored.chances is not None
-            facts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
+            counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
             job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
         if job.needing_all_scores:
-            job.scratch.save(partition, scored.everything, part.user_ids, facts, activity=part.n_event_features)
+            job.scratch.save(partition, scored.everything, part.user_ids, counts, activity=part.n_event_features)
         if job.settings.policy in assigned:
-            job.write(partition, assigned[job.settings.policy], features.categories, facts)
-    return facts
+            job.write(partition, assigned[job.settings.policy], features.categories, counts)
+    return counts
 
 
 @dataclass(frozen=True)

@@ -55,7 +55,7 @@ def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[s
         0,
         config={"date": str(date), **config},
         inputs={"champion": verdict.champion, "challenger": verdict.challenger},
-        facts=verdict.facts,
+        counts=verdict.facts,
     )
     swap_folder(building, final)
     if building.is_dir():

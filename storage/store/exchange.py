@@ -43,9 +43,9 @@ class ExchangeBlock:
         """The file that makes the block whole."""
         return self.folder / f"block-{self.number:05d}.json"
 
-    def finish(self, n_batches: int, facts: Mapping[str, Any]) -> None:
+    def finish(self, n_batches: int, counts: Mapping[str, Any]) -> None:
         """Make the block whole."""
-        write_json(self.facts_path, {"batches": n_batches, "facts": facts}, durable=False)
+        write_json(self.facts_path, {"batches": n_batches, "facts": counts}, durable=False)
 
     def read_facts(self) -> dict[str, Any]:
         """Return the facts of a whole block."""

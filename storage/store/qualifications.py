@@ -105,9 +105,9 @@ def write_partition_files(
     order: np.ndarray,
     start: np.ndarray,
     changes: Changes,
-    facts: Mapping[str, Any],
+    counts: Mapping[str, Any],
 ) -> None:
-    """Write one partition of a run: all its files, and then the list of them with `facts`.
+    """Write one partition of a run: all its files, and then the list of them with `counts`.
 
     Parameters
     ----------
@@ -153,7 +153,7 @@ def write_partition_files(
             CHANGE: pa.DictionaryArray.from_arrays(pa.array((~changes.added).view(np.int8)), pa.array(_CHANGES)),
         },
     )
-    write_text(_list_path(run, partition), json.dumps({"files": files, "facts": dict(facts)}), durable=False)
+    write_text(_list_path(run, partition), json.dumps({"files": files, "facts": dict(counts)}), durable=False)
 
 
 def written_facts(run: Path, partition: int) -> dict[str, Any] | None:

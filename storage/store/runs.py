@@ -113,7 +113,7 @@ def finish_run(
     *,
     config: Mapping[str, Any],
     inputs: Sequence[Any] | Mapping[str, Any],
-    facts: Mapping[str, Any] | None = None,
+    counts: Mapping[str, Any] | None = None,
     files: Mapping[str, list[int]] | None = None,
 ) -> Run:
     """Sweep what a killed worker left, make all parts durable, and write the manifest, which makes the run whole.
@@ -124,8 +124,8 @@ def finish_run(
         The settings that the content depends on.
     inputs
         What was read, with digests.
-    facts
-        Anything a report may quote: counts of events, reasons of quarantine.
+    counts
+        Anything a report may quote: counts of events, reasons of quarantine; `facts` in the manifest.
     files
         Files of the run beside its parts, with size and checksum.
     """
@@ -138,7 +138,7 @@ def finish_run(
         "digest": digest,
         "config": dict(config),
         "inputs": inputs,
-        "facts": dict(facts or {}),
+        "facts": dict(counts or {}),
         "files": dict(files or {}),
         "versions": {name: version_of(name) for name in DECIDE_BYTES},
         "parts": [part.to_json() for part in parts],

@@ -19,8 +19,8 @@ from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporar
 FACTS = "facts.json"
 
 
-def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[str, Any]) -> None:
-    """Write arrays and facts under a temporary name and rename the folder."""
+def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
+    """Write arrays, and what JSON keeps `about` them, under a temporary name and rename the folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(folder)
     temporary.mkdir()
@@ -28,7 +28,7 @@ def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], facts: Mapping[s
         if folder.is_dir() and not is_saved(folder):
             shutil.rmtree(folder)
         places = {name: _write_array(temporary / f"{name}.npy", array) for name, array in arrays.items()}
-        write_json(temporary / FACTS, {"facts": dict(facts), "arrays": places}, durable=False)
+        write_json(temporary / FACTS, {"facts": dict(about), "arrays": places}, durable=False)
         rename_folder(temporary, folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)

@@ -25,6 +25,7 @@ STAGES = ["ingest", "features", "model", "training", "scoring", "report", "evalu
 COMMON = {"kernels", "methods", "monitor", "tasks", "memory", "user_hash"}
 MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
+PLACEHOLDERS = {"found", "known", "place", "facts", "told", "shown", "held"}
 KERNEL_IMPORTS = ("math", "typing", "numpy", "numba")
 # rglob does not follow the links to the other two rooms.
 SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
@@ -180,6 +181,18 @@ def test_functions__have_at_most_60_lines():
                 described = 0 if text is None else text.end_lineno - text.lineno + 1
                 sizes[f"{path.relative_to(ROOT)}:{node.name}"] = node.end_lineno - node.lineno + 1 - described
     assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
+
+
+def test_parameters__have_names_that_say_what_they_are():
+    named = [
+        f"{path.relative_to(ROOT)}:{node.name}({argument.arg})"
+        for path in SOURCES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef)
+        for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+        if argument.arg in PLACEHOLDERS
+    ]
+    assert named == []
 
 
 def test_manifests__are_read_by_name_outside_the_store():

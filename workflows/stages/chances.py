@@ -112,7 +112,7 @@ def _learn(night: Night, ingested: Ingested, model: Run) -> Run:
             "categories": list(features.categories),
         },
         inputs={"features": planned.digest, "model": model.digest},
-        facts=learnt.to_json(),
+        counts=learnt.to_json(),
     )
 
 

@@ -41,8 +41,8 @@ def keep_simple_model(night: Night, challenger: Run, model: RankModel, name: str
     model.save(path)
     trained = ModelManifest.of(challenger)
     config = {**trained.settings, "simple": name}
-    facts = {"users": trained.n_users, "planes": 0, "training": None, "tuning": None}
-    return finish_run(path, MODEL_KIND, digest, 1, config=config, inputs=trained.inputs, facts=facts)
+    counts = {"users": trained.n_users, "planes": 0, "training": None, "tuning": None}
+    return finish_run(path, MODEL_KIND, digest, 1, config=config, inputs=trained.inputs, counts=counts)
 
 
 def find_model(site: Site, date: dt.date) -> Run | None:

@@ -106,7 +106,14 @@ def score_users(
             progress=night.progress,
         )
         finish_qualifications(
-            building, digest, opened, settings, counts, inputs=inputs, config={"date": str(ingested.date)}, facts=window
+            building,
+            digest,
+            opened,
+            settings,
+            counts,
+            inputs=inputs,
+            config={"date": str(ingested.date)},
+            window=window,
         )
     swap_folder(building, final)
     if building.is_dir():

@@ -88,7 +88,7 @@ def train_model(
             **parameters,
         },
         inputs={"features": features.digest, "start": None if start is None or first is None else start.digest},
-        facts={
+        counts={
             "users": features.n_rows,
             "planes": int(model.n_planes_.sum()),
             "training": model.training_,

@@ -21,7 +21,7 @@ def make_run(path, kind, **content):
 
 def test_day_manifest__clicks_and_events(tmp_path):
     facts = {"events": 9, "counts": {"kept": 7, "late": 2}, "clicks": [[0, 3], [4, 1]]}
-    day = DayManifest.of(make_run(tmp_path / "day", "day", config={"id_kind": "int64"}, inputs=[], facts=facts))
+    day = DayManifest.of(make_run(tmp_path / "day", "day", config={"id_kind": "int64"}, inputs=[], counts=facts))
     assert (day.id_kind, day.n_events, day.clicks) == ("int64", 9, [(0, 3), (4, 1)])
     assert day.events_by_outcome == {"kept": 7, "late": 2}
 
@@ -36,7 +36,7 @@ def test_state_manifest__days_with_their_digests(tmp_path):
 
 def test_model_manifest__what_version_0_1_0_did_not_write_is_none(tmp_path):
     facts = {"users": 5, "planes": 3, "training": None}
-    model = ModelManifest.of(make_run(tmp_path / "model", "model", config={"date": "2026-03-02"}, facts=facts))
+    model = ModelManifest.of(make_run(tmp_path / "model", "model", config={"date": "2026-03-02"}, counts=facts))
     assert (model.date, model.n_users, model.n_planes) == ("2026-03-02", 5, 3)
     assert {model.method, model.simple, model.choice, model.tuning, model.training, model.values_digest} == {None}
 
@@ -55,6 +55,6 @@ def test_qualifications_manifest__inputs_and_settings(tmp_path):
 
 def test_verdict_manifest__says_who_won(tmp_path):
     inputs = {"champion": None, "challenger": "new"}
-    run = make_run(tmp_path / "v", "verdict", inputs=inputs, facts={"accepted": False})
+    run = make_run(tmp_path / "v", "verdict", inputs=inputs, counts={"accepted": False})
     verdict = VerdictManifest.of(run)
     assert (verdict.champion, verdict.challenger, verdict.accepted) == (None, "new", False)

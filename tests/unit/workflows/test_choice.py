@@ -33,7 +33,7 @@ def keep_model(site, number, by, **parameters):
     path.mkdir(parents=True)
     choice = Choice(parameters, str(day(number)), by, "by hand").to_json()
     return finish_run(
-        path, MODEL_KIND, f"{by}{number}", 0, config={"date": str(day(number))}, inputs={}, facts={"choice": choice}
+        path, MODEL_KIND, f"{by}{number}", 0, config={"date": str(day(number))}, inputs={}, counts={"choice": choice}
     )
 
 

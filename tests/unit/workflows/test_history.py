@@ -29,7 +29,7 @@ def test_last_nights__joins_run_report_and_model(tmp_path):
     model = site.run("models", first, "abc")
     start_run(model, 0)
     facts = {"training": {"validation_error": 0.25}}
-    finish_run(model, "model", "abc", 0, config={"date": str(first)}, inputs={}, facts=facts)
+    finish_run(model, "model", "abc", 0, config={"date": str(first)}, inputs={}, counts=facts)
     common = {"status": "done"}
     assert last_nights(site, third) == [
         {"date": "2026-03-05", **common, "seconds": 3.0, "stages": {"ingest": 3.0}, "validation_error": 0.25},
@@ -59,7 +59,7 @@ def test_last_nights__a_damaged_model_is_left_out(tmp_path):
         model = site.run("models", date, f"abc{number}")
         start_run(model, 0)
         facts = {"training": {"validation_error": 0.25}}
-        finish_run(model, "model", "abc", 0, config={"date": str(date)}, inputs={}, facts=facts)
+        finish_run(model, "model", "abc", 0, config={"date": str(date)}, inputs={}, counts=facts)
         if content is not None:
             (model / "manifest.json").write_text(content)
     (night,) = last_nights(site, dt.date(2026, 3, 6))
