@@ -149,7 +149,7 @@ def describe_backtest(backtest: dict[str, Any]) -> list[str]:
     return lines
 
 
-def _cell(found: dict[str, Any] | None) -> str:
-    if found is None or found["disagreement"] is None:
+def _cell(means: dict[str, Any] | None) -> str:
+    if means is None or means["disagreement"] is None:
         return "–"
-    return f"{found['disagreement']:.4f} / {found['hits']:.3f}"
+    return f"{means['disagreement']:.4f} / {means['hits']:.3f}"
