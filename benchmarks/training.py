@@ -22,7 +22,7 @@ from ammrank_dask.features.store import Features, open_features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.plane_sums import PlaneSums, train_block
+from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, train_block
 from ammrank_dask.model.plus_basis import count_rankings, make_basis
 from ammrank_dask.model.plus_rows import prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, train_plus_block
@@ -44,16 +44,16 @@ def compare_epoch(
     """Print what an epoch costs beside one sgemm of the same rows, made dense, with the same planes; one core."""
     del work
     X, rankings = make_rows(users, values=values, columns=columns, categories=categories)
-    options = {"regularization": 1e-3, "bias": 1.0, "max_planes": 5}
+    settings = StepSettings(regularization=1e-3, bias=1.0, max_planes=5)
     planes = PlaneSums.empty(columns, categories)
     order = np.arange(users)
-    train_block(planes, X, rankings, order, **options)
+    train_block(planes, X, rankings, order, settings)
     n_planes = int(planes.n_planes.sum())
     dense, weights = X.toarray(), planes.weights(1e-3)[:columns].copy()
     train_plus, rows_plus = prepare_plus(X, rankings, categories)
     work_of: dict[str, Callable[[], object]] = {
         "sgemm": lambda: dense @ weights,
-        "amm-rank": lambda: train_block(planes, X, rankings, order, **options),
+        "amm-rank": lambda: train_block(planes, X, rankings, order, settings),
         "amm-rank-plus": lambda: train_plus(order),
     }
     wall, cpu = dict.fromkeys(work_of, float("inf")), dict.fromkeys(work_of, float("inf"))
@@ -165,8 +165,8 @@ def _train_alone() -> float:
     """Return the seconds of an epoch over rows of its own, no Dask and no disk in it."""
     X, rankings = make_rows(20_000)
     planes = PlaneSums.empty(X.shape[1], 50)
-    options: dict[str, float] = {"regularization": 1e-3, "bias": 1.0, "max_planes": 5}
-    return best_of(4, lambda: train_block(planes, X, rankings, np.arange(20_000), **options))  # type: ignore[arg-type]
+    settings = StepSettings(regularization=1e-3, bias=1.0, max_planes=5)
+    return best_of(4, lambda: train_block(planes, X, rankings, np.arange(20_000), settings))
 
 
 def measure_memory(work: Path, *, users: int = 1_000_000, memory: str = "400MiB", values: int = 400) -> None:

@@ -1,11 +1,11 @@
 """Learn to rank categories with AMM-rank: a convex piecewise-linear score per category."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from ammrank_dask.model.plane_model import PlaneModel
-from ammrank_dask.model.plane_sums import check_rank_weight
+from ammrank_dask.model.plane_sums import StepSettings, check_rank_weight
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -71,9 +71,9 @@ class AMMRank(PlaneModel):
 
     rank_weight: str | Sequence[float] = "uniform"
 
-    def block_options(self) -> dict[str, Any]:
-        """Return the keywords of `train_block` that follow from the parameters."""
-        return {**super().block_options(), "rank_weight": self.rank_weight}
+    def step_settings(self) -> StepSettings:
+        """Return how a step is made with these parameters."""
+        return replace(super().step_settings(), rank_weight=self.rank_weight)
 
     def check_parameters(self) -> None:
         """Refuse parameters that no training can have."""

@@ -24,7 +24,7 @@ from ammrank_dask.model.halving import (
 from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_panels import arrange_planes
-from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
+from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
 from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.store.atomic import digest_of
@@ -84,10 +84,8 @@ class PlaneModel(KeptModel):
                 rng = np.random.default_rng([self.seed, epoch, int(block)])
                 order = rng.permutation(X.shape[0])
                 draws = rng.random((len(order), n_categories), np.float32) if self.clone_probability > 0 else None
-                train_block(
-                    planes, X, rankings, order, tied=tied[0] if tied else None, clone_draws=draws,
-                    **self.block_options(),
-                )  # fmt: skip
+                ties = tied[0] if tied else None
+                train_block(planes, X, rankings, order, self.step_settings(), tied=ties, clone_draws=draws)
                 n_rows += X.shape[0]
             if planes is None or not popularity.any():
                 raise ValueError(NO_CATEGORY)
@@ -156,19 +154,18 @@ class PlaneModel(KeptModel):
         self.tuning_ = halve(settings, len(train), measure, widens=widens, popularity=error)
         return self.set_params(**self.tuning_.best)
 
-    def block_options(self) -> dict[str, Any]:
-        """Return the keywords of `train_block` that follow from the parameters."""
-        return {
-            "regularization": self.regularization,
-            "bias": self.bias,
-            "max_planes": self.max_planes,
-            "rank_weight": "uniform",
-            "top_only": self.top_only,
-            "prune_every": self.prune_every,
-            "prune_c": self.prune_c,
-            "clone_probability": self.clone_probability,
-            "clone_decay": self.clone_decay,
-        }
+    def step_settings(self) -> StepSettings:
+        """Return how a step is made with these parameters."""
+        return StepSettings(
+            regularization=self.regularization,
+            bias=self.bias,
+            max_planes=self.max_planes,
+            top_only=self.top_only,
+            prune_every=self.prune_every,
+            prune_c=self.prune_c,
+            clone_probability=self.clone_probability,
+            clone_decay=self.clone_decay,
+        )
 
     def set_planes(
         self, weights: np.ndarray, plane_category: np.ndarray, popularity: np.ndarray, *, n_steps: int

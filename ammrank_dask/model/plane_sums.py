@@ -121,23 +121,44 @@ class WeightMean:
         return self._total / np.float32(self._n_models)
 
 
+@dataclass(frozen=True)
+class StepSettings:
+    """How a step is made.
+
+    `regularization`, `bias`, `max_planes`, `rank_weight` are those of `AMMRank`; with `max_planes=0` no plane is born.
+    With `top_only` only the top category is learned, against its strongest rival: multi-class AMM. After every
+    `prune_every` steps `PlaneSums.prune(prune_c)` is called, never when None. `clone_probability` and `clone_decay` are
+    those of `kernels.ammrank.train_rows`.
+    """
+
+    regularization: float
+    bias: float
+    max_planes: int
+    rank_weight: str | Sequence[float] = "uniform"
+    top_only: bool = False
+    prune_every: int | None = None
+    prune_c: float = 0.0
+    clone_probability: float = 0.0
+    clone_decay: float = 1.0
+
+    @property
+    def rule(self) -> Rule:
+        """The settings as the kernel reads them."""
+        return Rule(
+            float(self.regularization), float(self.bias), int(self.max_planes), self.top_only,
+            float(self.clone_probability), float(self.clone_decay),
+        )  # fmt: skip
+
+
 def train_block(
     planes: PlaneSums,
     X: sp.csr_matrix | sp.csr_array,
     rankings: np.ndarray,
     order: np.ndarray,
+    settings: StepSettings,
     *,
-    regularization: float,
-    bias: float,
-    max_planes: int,
-    rank_weight: str | Sequence[float] = "uniform",
     tied: np.ndarray | None = None,
-    top_only: bool = False,
-    prune_every: int | None = None,
-    prune_c: float = 0.0,
     clone_draws: np.ndarray | None = None,
-    clone_probability: float = 0.0,
-    clone_decay: float = 1.0,
 ) -> float:
     """Make one step per row of `order` and return the sum of their losses; `planes` is changed in place.
 
@@ -149,24 +170,16 @@ def train_block(
         Rows, category codes per row (best first, padded with -1), and ties as of `rankings_from_ranks`.
     order
         The rows to visit.
-    regularization, bias, max_planes, rank_weight
-        As in `AMMRank`. With `max_planes=0` no plane is born.
-    top_only
-        Learn only the top category, against its strongest rival: multi-class AMM.
-    prune_every, prune_c
-        After every `prune_every` steps `PlaneSums.prune(prune_c)`; never when None.
-    clone_draws, clone_probability, clone_decay
-        As in `kernels.ammrank.train_rows`; no cloning when the draws are None.
+    clone_draws
+        As in `kernels.ammrank.train_rows`; no cloning when None.
     """
     rankings = np.ascontiguousarray(rankings, np.int32)
     tied = np.zeros((len(rankings), 0), bool) if tied is None else np.ascontiguousarray(tied)
     block = Block(X.data, X.indices, X.indptr, rankings, tied)
-    rule = Rule(
-        float(regularization), float(bias), int(max_planes), top_only, float(clone_probability), float(clone_decay)
-    )
+    rule, prune_every, max_planes = settings.rule, settings.prune_every, settings.max_planes
     draws = np.zeros((0, 0), np.float32) if clone_draws is None else clone_draws
     n_categories = len(planes.n_planes)
-    weights = weights_of_ranks(rank_weight, rankings.shape[1])
+    weights = weights_of_ranks(settings.rank_weight, rankings.shape[1])
     births = rankings.shape[1] if clone_draws is None else n_categories
     planes.reserve(_room_for(planes, 2 * n_categories, max_planes) + births)
     total = 0.0
@@ -181,7 +194,7 @@ def train_block(
         planes.plane_id = np.concatenate([planes.plane_id, born])
         planes.next_id += len(born)
         if planes.step == stop_step:
-            planes.prune(prune_c)
+            planes.prune(settings.prune_c)
         elif len(order):
             planes.reserve(_room_for(planes, n_total, max_planes) + births)
     return float(total)

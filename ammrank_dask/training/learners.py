@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
@@ -68,10 +68,10 @@ class PlaneLearner(_Learner[AMMRank]):
 
     def train(self, state: PlaneSums, X: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool) -> float:
         """Make a step per row, in the order given, and return the sum of the losses."""
-        options = self.model.block_options()
+        settings = self.model.step_settings()
         if not births:
-            options |= {"max_planes": 0, "prune_every": None, "clone_probability": 0.0}
-        return train_block(state, X, rankings, order, **options)
+            settings = replace(settings, max_planes=0, prune_every=None, clone_probability=0.0)
+        return train_block(state, X, rankings, order, settings)
 
     def after_first_pass(self, state: PlaneSums) -> PlaneSums:
         """Return what the rounds begin with after a pass over a sample: its planes as they are."""

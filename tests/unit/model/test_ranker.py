@@ -14,7 +14,7 @@ from sklearn.exceptions import NotFittedError
 
 from ammrank_dask import AMM, AMMRank
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
+from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.models import read_model, save_model
 from ammrank_dask.storage.store.parts import write_part
@@ -93,10 +93,8 @@ def test_fit_blocks__visits_blocks_and_rows_in_seeded_order():
         for row in np.random.default_rng([3, 0, block]).permutation(10)
     ]
     planes = PlaneSums.empty(2, 5)
-    train_block(
-        planes, sp.csr_matrix(X, dtype=np.float32), rankings, np.array(order), rank_weight="uniform",
-        regularization=1e-3, bias=1.0, max_planes=50,
-    )  # fmt: skip
+    settings = StepSettings(regularization=1e-3, bias=1.0, max_planes=50)
+    train_block(planes, sp.csr_matrix(X, dtype=np.float32), rankings, np.array(order), settings)
     by_category = np.argsort(planes.plane_category[: planes.n_planes.sum()], kind="stable")
     np.testing.assert_array_equal(model.weights_, planes.weights(1e-3)[:, by_category])
 
@@ -105,11 +103,11 @@ def test_train_block__room_for_planes_does_not_change_the_result():
     # Rows that share no feature: every one gives birth to a plane.
     X = sp.csr_matrix(np.eye(60, dtype=np.float32))
     rankings = np.arange(60)[:, None] % 5
-    options = {"rank_weight": "uniform", "regularization": 1e-2, "bias": 0.0, "max_planes": 40}
+    settings = StepSettings(regularization=1e-2, bias=0.0, max_planes=40)
     grown, roomy = PlaneSums.empty(60, 5), PlaneSums.empty(60, 5)
     roomy.reserve(1000)
     for planes in (grown, roomy):
-        train_block(planes, X, rankings, np.arange(60), **options)
+        train_block(planes, X, rankings, np.arange(60), settings)
     assert grown.sums.shape[1] < roomy.sums.shape[1]
     np.testing.assert_array_equal(grown.n_planes, [12] * 5)
     np.testing.assert_array_equal(grown.n_planes, roomy.n_planes)
@@ -132,7 +130,7 @@ def test_train_block__prunes_at_steps_whatever_the_blocks(block_rows):
     for start in range(0, 60, block_rows):
         rows = slice(start, start + block_rows)
         part = sp.csr_matrix(X[rows], dtype=np.float32)
-        train_block(planes, part, rankings[rows], np.arange(part.shape[0]), **options)
+        train_block(planes, part, rankings[rows], np.arange(part.shape[0]), StepSettings(**options))
     n_total = planes.n_planes.sum()
     assert planes.step == step
     assert len(planes.plane_id) == n_total == len(expected) < planes.next_id
