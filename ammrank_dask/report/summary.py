@@ -109,7 +109,8 @@ def summarise(
     """
     clicks = np.asarray(clicks)
     chosen = policies[policy]
-    rows = category_rows(policies, chosen, clicks, categories, k, thresholds, may_hold)
+    table = exposure_table(chosen.exposure, categories, clicks)
+    rows = category_rows(table, policies, chosen, clicks, k, thresholds, may_hold)
     limits = n_of or {}
     summary: dict[str, Any] = {
         "date": date,
@@ -147,16 +148,15 @@ def summarise(
 
 
 def category_rows(
+    table: pd.DataFrame,
     policies: Mapping[str, PolicyCounts],
     chosen: PolicyCounts,
     clicks: np.ndarray,
-    categories: Sequence[str],
     k: int,
     thresholds: Thresholds,
     may_hold: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
-    """Return what is known of each category, in the order of their codes."""
-    table = exposure_table(chosen.exposure, categories, clicks)
+    """Return the rows of an exposure table with clicks, ranks and what each policy handed out."""
     columns = [CATEGORY, "exposure", "exposure_share", "click_share", "ratio"]
     rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in table[columns].to_numpy().tolist()]
     held = {name: counts.exposure.sum(axis=1) for name, counts in policies.items()}

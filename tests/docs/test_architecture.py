@@ -3,6 +3,7 @@
 import ast
 import importlib
 import importlib.metadata
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -181,6 +182,22 @@ def test_functions__have_at_most_60_lines():
                 described = 0 if text is None else text.end_lineno - text.lineno + 1
                 sizes[f"{path.relative_to(ROOT)}:{node.name}"] = node.end_lineno - node.lineno + 1 - described
     assert {name: size for name, size in sizes.items() if size > MAX_FUNCTION_LINES} == {}
+
+
+def test_event_path__every_stop_of_the_page_is_a_function_there():
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    stops = re.findall(r"^ *(\d+)  (\w+) +(\S+\.py):(\S+)$", page, flags=re.MULTILINE)
+    assert [int(number) for number, *_ in stops] == list(range(1, len(stops) + 1))
+    changes = sum(one[1] != other[1] for one, other in itertools.pairwise(stops))
+    assert f"{len(stops)} stops (bar 80), {changes} changes of room (bar 35)" in page
+    for _, room, file, function in stops:
+        assert file.startswith(room)
+        names = set()
+        for node in ast.parse((ROOT / file).read_text()).body:
+            names.add(getattr(node, "name", None))
+            inside = node.body if isinstance(node, ast.ClassDef) else []
+            names |= {f"{node.name}.{method.name}" for method in inside if isinstance(method, ast.FunctionDef)}
+        assert function in names, f"{file} has no {function}; run python -m benchmarks event-path"
 
 
 def test_parameters__have_names_that_say_what_they_are():

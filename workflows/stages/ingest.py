@@ -188,8 +188,10 @@ def _compare_days(
         DayPlan(day, tuple(lake.days[day]), night.site.day_run(day, inputs[day]), inputs[day], lake.table_version)
         for day in days_to_compare(inputs, folded, rows)
     ]
-    intake = _ingest_settings(night, settings.state)
-    runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
+    runs: list[Run] = []
+    if plans:
+        intake = _ingest_settings(night, settings.state)
+        runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     read = {plan.date: DayManifest.of(run).buckets for plan, run in zip(plans, runs, strict=True)}
     keep_until = settings.lag_date(night.date) if night.config.lake.past == "keep" else None
     return judge_days(inputs, folded, rows, read, keep_until=keep_until)
