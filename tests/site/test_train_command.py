@@ -10,6 +10,7 @@ from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.train import train_model
 from ammrank_dask.workflows.train import command
 
@@ -53,3 +54,26 @@ def test_train_model__begins_with_the_model_given_unless_told_otherwise(client, 
     assert warm.manifest["inputs"]["start"] == first.digest
     assert cold.manifest["inputs"]["start"] is None
     assert warm.digest != cold.digest
+
+
+def test_train__nights_take_what_was_tuned_by_hand(client, cluster_file, empty_site):
+    config = config_of(train={"epochs": 1, "shards": 2})
+    empty_site.config_path.write_text(write_config(config), encoding="utf-8")
+    arguments = [str(empty_site.path), "--date", str(day(4)), "--cluster", str(cluster_file), "--quiet"]
+    tuned = CliRunner().invoke(command, [*arguments, "--tune", "--json"])
+    assert tuned.exit_code == 0, tuned.output
+    facts = json.loads(tuned.stdout.splitlines()[-1])
+    assert facts["next"] == "later nights train with these, until the gate turns a model down"
+    assert 0 < facts["popularity error"] < 0.5
+    night = nightly(Night(client, empty_site, config, day(5)))
+    chosen = {name: facts[f"train.{name}"] for name in ("clickers_per_plane", "kappa")}
+    assert night["parameters"] == (
+        f"clickers_per_plane {chosen['clickers_per_plane']}, kappa {chosen['kappa']:g}: as chosen on {day(4)}"
+    )
+    manifest = open_run(empty_site.path / empty_site.current().runs["model"], "model").manifest
+    assert {name: manifest["config"][name] for name in chosen} == chosen
+    # What the config sets is not taken from a tuning, and the command says what to set.
+    fixed = config_of(train={"epochs": 1, "shards": 2, "kappa": 0.3})
+    empty_site.config_path.write_text(write_config(fixed), encoding="utf-8")
+    told = CliRunner().invoke(command, [*arguments, "--tune"])
+    assert f"set train.kappa in {empty_site.config_path}: later nights train with what is set" in told.output
