@@ -16,6 +16,8 @@ BYTES_PER_EVENT = 110
 BYTES_PER_SLOT = 60
 """A category that a user qualifies for, by user and by category, while both tables are written."""
 BYTES_PER_SCORE = 4
+BYTES_PER_CHANCE = 6
+"""A chance as float32 and two marks: whether it is too low, and whether the category is barred."""
 BYTES_PER_WEIGHT = 4
 BYTES_PER_OWN_COLUMN = 16
 """Kind and category of a column of amm-rank-plus."""
@@ -54,7 +56,13 @@ class ModelSize:
 
 
 def estimate_memory(
-    size: PartitionSize, model: ModelSize, *, k: int, keeps_all_scores: bool = False, threads: int = 1
+    size: PartitionSize,
+    model: ModelSize,
+    *,
+    k: int,
+    keeps_all_scores: bool = False,
+    keeps_chances: bool = False,
+    threads: int = 1,
 ) -> int:
     """Return the bytes of a worker process that works on as many partitions as it has threads.
 
@@ -68,6 +76,8 @@ def estimate_memory(
         Categories a user qualifies for.
     keeps_all_scores
         Whether a policy asks for the scores of all users in all categories.
+    keeps_chances
+        Whether their chances are kept beside them, with what is barred.
     threads
         Tasks that a worker does at a time.
     """
@@ -76,4 +86,6 @@ def estimate_memory(
     score = BYTES_PER_SLOT * k * size.users + model.n_bytes
     if keeps_all_scores:
         score += BYTES_PER_SCORE * model.categories * size.users
+    if keeps_chances:
+        score += BYTES_PER_CHANCE * model.categories * size.users
     return PROCESS_BYTES + threads * max(fold, collect, score)

@@ -50,6 +50,14 @@ def test_nightly__balanced_starves_nobody_and_says_what_it_costs(world):
     assert (world.report_folder(day(5)) / "exposure.csv").read_text().splitlines()[0].endswith("price,floor,cap,psi")
 
 
+def test_nightly__balanced_is_the_same_bytes_elsewhere(world, two_processes, tmp_path):
+    (tmp_path / "lake").symlink_to(world.path.parent / "lake")
+    (tmp_path / "site").mkdir()
+    other = Site(tmp_path / "site")
+    nightly(Night(two_processes, other, config_of(gate=FEW, score=BALANCED), day(5)))
+    assert other.digest() == world.digest()
+
+
 def test_nightly__prices_of_the_night_before_start_the_next(client, world, tmp_path):
     site = copy_world(world, tmp_path)
     nightly(Night(client, site, config_of(gate=FEW, score=BALANCED), day(6)))

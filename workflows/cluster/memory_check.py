@@ -36,10 +36,14 @@ def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categ
     size = largest_partition(site, config, date, n_categories)
     model = largest_model(config, n_categories, n_users=size.users * config.partitions)
     wanted = ScoreSettings(policy=config.score.policy, also=tuple(config.report.policies)).wanted
-    keeps_all = any(policy.needs_all_scores for policy in wanted)
+    score = config.score
+    keeps_chances = score.min_chance is not None or any(policy.needs_chances for policy in wanted)
+    keeps_all = keeps_chances or score.opt_out is not None or any(policy.needs_all_scores for policy in wanted)
     for limit, threads in sorted(set(limited)):
         usable = USABLE_SHARE * limit
-        needed = estimate_memory(size, model, k=config.score.k, keeps_all_scores=keeps_all, threads=threads)
+        needed = estimate_memory(
+            size, model, k=score.k, keeps_all_scores=keeps_all, keeps_chances=keeps_chances, threads=threads
+        )
         if needed <= usable:
             continue
         advice = f"set partitions above {config.partitions} in ammrank.yaml, or give the workers more memory"

@@ -216,6 +216,9 @@ def test_estimate_memory__scores_of_all_categories_and_the_model():
     size, model = PartitionSize(1_000_000, 0, 0), ModelSize(categories=300, planes=1_500, weights=3_001)
     chosen, planes, everything = 600_000_000, 4 * 1_500 * 3_001, 4 * 300 * 1_000_000
     assert estimate_memory(size, model, k=10) == PROCESS_BYTES + chosen + planes
+    with_chances = estimate_memory(size, model, k=10, keeps_all_scores=True, keeps_chances=True)
+    without = estimate_memory(size, model, k=10, keeps_all_scores=True)
+    assert with_chances - without == 6 * size.users * model.categories
     found = estimate_memory(size, model, k=10, keeps_all_scores=True, threads=2)
     assert found == PROCESS_BYTES + 2 * (chosen + planes + everything)
 
