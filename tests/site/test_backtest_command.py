@@ -62,6 +62,12 @@ def test_backtest__nights_of_the_past_leave_the_site_as_it_is(site, cluster_file
     assert found["nights"][1]["users"] == len(users)
     assert found["nights"][1]["methods"]["policy"]["hits"] == pytest.approx(hits / len(users))
 
+    # A run that died after the night was published, before it was measured, ends alike.
+    assert "popularity" in found["nights"][0]["gate"] or "nothing was decided" in found["nights"][0]["gate"]
+    for outcome in (work / "outcomes").iterdir():
+        outcome.unlink()
+    assert run(site, cluster_file, 4, 5) == found
+
     # Again, and with one night less: nothing is computed, no cluster is started.
     def refuse(*_):
         raise AssertionError("a cluster was opened")

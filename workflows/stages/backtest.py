@@ -115,12 +115,14 @@ def _run_night(night: Night) -> dict[str, Any]:
     )
     facts = nightly(night)
     found: dict[str, Any] = {"date": str(night.date), "until": str(until), "users": 0, "methods": None, "reason": None}
-    found |= {"exposure": None, "model": None, "gate": facts.get("gate")}
+    found |= {"exposure": None, "model": None, "gate": None}
     if "qualifications" not in facts:
         return {**found, "reason": facts.get("training", "nothing was published")}
     summary = read_json(work.report_folder(night.date) / SUMMARY)
     exposure = summary["policies"][summary["policy"]]
     found |= {"exposure": {name: exposure[name] for name in EXPOSURE}, "model": summary["model"]}
+    # Not from the facts: a night that was published before a crash is not judged again.
+    found["gate"] = None if summary["gate"] is None else summary["gate"]["reason"]
     after = replace(night, date=until)
     outcome = open_features(training_features(after, ingest(after)).path)
     qualifications = open_run(work.qualifications_folder(night.date), KIND)
