@@ -10,7 +10,6 @@ from ammrank_dask.kernels.scoring import LANES, score_planes
 
 ROWS = LANES
 """Rows whose products with all centres are held at a time."""
-_GROUPS = 32
 # Loops over a multiple of this have no rest that is computed one by one.
 _STRIDE = 32
 
@@ -184,35 +183,25 @@ def weigh_centers(affinity, n_nearest, scale, unit_sum):
 def _bound_nearest(affinity, lane, start, stop, n_nearest, highest, rank):
     """Return a value that at least `n_nearest` centres reach, few of them more than needed where there are many.
 
-    It is the `n_nearest`-th of the maxima over groups of centres. Groups take turns, so that their maxima are computed
-    side by side; `highest` and `rank` are work space.
+    It is the `n_nearest`-th of the maxima over twice as many groups of centres. Groups take turns, so that their maxima
+    are computed side by side; `highest` and `rank` are work space.
     """
-    groups = np.uintp(_GROUPS)
-    if stop - start < groups + groups or n_nearest > groups:
+    # Not a constant: the compiler would write out loops over a known number of groups one by one.
+    groups = n_nearest + n_nearest
+    if stop - start < groups + groups:
         return np.float32(-np.inf)
-    for group in range(_GROUPS):
-        highest[group] = affinity[lane, start + np.uintp(group)]
-        rank[group] = 0
+    for group in range(groups):
+        highest[group] = affinity[lane, start + group]
     center = start + groups
     while center + groups <= stop:
-        for group in range(_GROUPS):
-            value = affinity[lane, center + np.uintp(group)]
+        for group in range(groups):
+            value = affinity[lane, center + group]
             highest[group] = value if value > highest[group] else highest[group]
         center += groups
-    # The numbers of groups are constants, so that all ranks stay in registers.
-    for rival in range(_GROUPS):
-        for group in range(_GROUPS):
-            rank[group] += np.int32(1) if highest[rival] > highest[group] else np.int32(0)
-    wanted = np.int32(n_nearest)
-    for group in range(_GROUPS):
-        highest[group] = highest[group] if rank[group] < wanted else np.float32(np.inf)
-    for group in range(_GROUPS // 2):
-        highest[group] = min(highest[group], highest[group + _GROUPS // 2])
-    for group in range(_GROUPS // 4):
-        highest[group] = min(highest[group], highest[group + _GROUPS // 4])
-    bound = highest[0]
-    for group in range(1, _GROUPS // 4):
-        bound = min(bound, highest[group])
+    _rank_values(highest, groups, rank)
+    bound, wanted = np.float32(np.inf), np.int32(n_nearest)
+    for group in range(groups):
+        bound = min(bound, highest[group] if rank[group] < wanted else np.float32(np.inf))
     return bound
 
 
@@ -224,10 +213,17 @@ def _rank_values(values, n_values, out_rank):
         values[place] = -np.inf
     for place in range(padded):
         out_rank[place] = 0
-    for rival in range(n_values):
-        value = values[rival]
+    rival = np.uintp(0)
+    # Four rivals in one pass: beginning a loop costs more than a few comparisons in it.
+    while rival < n_values:
+        a, b = values[rival], values[rival + np.uintp(1)]
+        c, d = values[rival + np.uintp(2)], values[rival + np.uintp(3)]
         for place in range(padded):
-            out_rank[place] += np.int32(1) if value > values[place] else np.int32(0)
+            value = values[place]
+            above = np.int32(np.int32(a > value) + np.int32(b > value))
+            above = np.int32(above + np.int32(np.int32(c > value) + np.int32(d > value)))
+            out_rank[place] = np.int32(out_rank[place] + above)
+        rival += np.uintp(4)
 
 
 @kernel
