@@ -601,7 +601,7 @@ def site_result(tmp_path_factory, cluster_file, grid):
     runner = CliRunner()
     commands = [
         ["simulate", "lake", "--users", 600, "--days", 40, "--seed", 3, "--cluster", cluster_file, "--quiet"],
-        ["init", "site", "--lake", "lake"],
+        ["init", "site", "--lake", "lake", "--cluster", cluster_file, "--quiet"],
         [
             "evaluate",
             "site",
