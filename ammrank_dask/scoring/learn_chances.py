@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.saved_panels import panel_arrays, panels_from
 from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.store.scratch_arrays import load_arrays, save_arrays
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, hash_ids, split_of
 
@@ -53,6 +56,7 @@ def learn_chances(
     split: str = "validation",
     variant: str | None = None,
     min_users: int = 1,
+    scratch: Path | None = None,
     progress: Progress = silent,
 ) -> Chances:
     """Return what the model's scores are worth to the users of a split.
@@ -67,36 +71,46 @@ def learn_chances(
         `validation`, or another of the splits by hash that never change.
     min_users
         Refuse to learn from fewer.
+    scratch
+        A folder that all workers see, through which a large model reaches them; None to send it with every task.
     """
-    return fit_chances(*_gather(client, model, features, split, variant, min_users, progress))
+    tasks = _tasks_of(features, model, split, variant, _sample_share(features), scratch)
+    return fit_chances(*_gather(client, tasks, split, min_users, progress))
 
 
 def learn_and_measure(
-    client: Client, model: RankModel, features: Features, *, min_users: int = 1, progress: Progress = silent
+    client: Client,
+    model: RankModel,
+    features: Features,
+    *,
+    min_users: int = 1,
+    scratch: Path | None = None,
+    progress: Progress = silent,
 ) -> LearntChances:
-    """Learn chances from the validation users and hold them against what the gate users clicked."""
-    rows = _gather(client, model, features, "validation", None, min_users, progress)
+    """Learn chances from the validation users and hold them against what the gate users clicked.
+
+    Parameters are those of `learn_chances`.
+    """
+    tasks = _tasks_of(features, model, "validation", None, _sample_share(features), scratch)
+    rows = _gather(client, tasks, "validation", min_users, progress)
     chances = fit_chances(*rows)
-    sums = check_reliability(client, chances, model, features, progress=progress)
+    sums = check_reliability(client, chances, model, features, scratch=scratch, progress=progress)
     if not sums.n_cells:
         raise TooFewUsers(f"there are {len(rows[0]):,} validation users and no gate users to measure chances on")
     return LearntChances(chances, len(rows[0]), sums)
 
 
-def _gather(
-    client: Client,
-    model: RankModel,
-    features: Features,
-    split: str,
-    variant: str | None,
-    min_users: int,
-    progress: Progress,
-) -> SplitRows:
-    """Return scores, clicks and activity of the users of a split, of a sample of them when there are very many."""
+def _sample_share(features: Features) -> float:
+    """Return the share of a split that is enough to learn from."""
     splits = features.manifest.splits
     split_share = _SPLIT_SHARE if splits is None else 1 / len(splits)
-    share = min(1.0, _MAX_CELLS / max(1.0, split_share * features.n_users * len(features.categories)))
-    tasks = _tasks_of(features, model, split, variant, share)
+    return min(1.0, _MAX_CELLS / max(1.0, split_share * features.n_users * len(features.categories)))
+
+
+def _gather(
+    client: Client, tasks: list[tuple[object, ...]], split: str, min_users: int, progress: Progress
+) -> SplitRows:
+    """Return scores, clicks and activity of the users of a split, of a sample of them when there are very many."""
     parts: list[SplitRows] = run_tasks(client, STAGE, read_split, tasks, progress=progress)
     scores, clicked, activity = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if len(scores) < min_users:
@@ -112,16 +126,17 @@ def check_reliability(
     *,
     split: str = "gate",
     variant: str | None = None,
+    scratch: Path | None = None,
     progress: Progress = silent,
 ) -> ChanceSums:
-    """Return how the chances came true for the users of a split."""
-    tasks = [(chances, *task) for task in _tasks_of(features, model, split, variant, 1.0)]
+    """Return how the chances came true for the users of a split; other parameters are those of `learn_chances`."""
+    tasks = [(chances, *task) for task in _tasks_of(features, model, split, variant, 1.0, scratch)]
     sums: list[ChanceSums] = run_tasks(client, STAGE, measure_split, tasks, progress=progress)
     return sum(sums[1:], start=sums[0])
 
 
 def _tasks_of(
-    features: Features, model: RankModel, split: str, variant: str | None, share: float
+    features: Features, model: RankModel, split: str, variant: str | None, share: float, scratch: Path | None
 ) -> list[tuple[object, ...]]:
     if not features.has_rankings:
         raise BadInput(f"chances are learnt from clicks, and the features at {features.path} have no rankings")
@@ -129,14 +144,22 @@ def _tasks_of(
         raise BadInput(f"splits are {', '.join(SPLITS)}, got {split}")
     chosen = model.variant_ if variant is None else variant
     panels = model.panels()
-    return [(features.path, partition, panels, chosen, split, share) for partition in range(features.n_partitions)]
+    source: Panels | PlusPanels | Path = panels
+    if scratch is not None:
+        source = scratch / f"chances-{model.digest()}"
+        save_arrays(source, *panel_arrays(panels))
+    return [(features.path, partition, source, chosen, split, share) for partition in range(features.n_partitions)]
 
 
 def read_split(
-    path: str, partition: int, panels: Panels | PlusPanels, variant: str | None, split: str, share: float
+    path: str, partition: int, source: Panels | PlusPanels | Path, variant: str | None, split: str, share: float
 ) -> SplitRows:
-    """Return scores, clicks and activity of the users of a split, or of a share of them by hash."""
+    """Return scores, clicks and activity of the users of a split, or of a share of them by hash.
+
+    `source` is the model as the kernel reads it, or the folder where that was saved.
+    """
     features = open_features(path)
+    panels = panels_from(*load_arrays(source)) if isinstance(source, Path) else source
     part = read_rows(features, partition, panels, variant)
     assert part.rankings is not None
     chosen = split_of(part.user_ids) == SPLITS.index(split)
@@ -168,13 +191,13 @@ def measure_split(
     chances: Chances,
     path: str,
     partition: int,
-    panels: Panels | PlusPanels,
+    source: Panels | PlusPanels | Path,
     variant: str | None,
     split: str,
     share: float,
 ) -> ChanceSums:
     """Measure the chances of the users of a split in one partition."""
-    scores, clicked, activity = read_split(path, partition, panels, variant, split, share)
+    scores, clicked, activity = read_split(path, partition, source, variant, split, share)
     n, n_categories = scores.shape
     codes = np.tile(np.arange(n_categories), n)
     table = chances.apply(scores.ravel(), codes, np.repeat(activity, n_categories)).reshape(n, n_categories)

@@ -97,8 +97,9 @@ def _learn(night: Night, ingested: Ingested, model: Run) -> Run:
     features = open_features(built.path)
     min_users = max(1, night.config.gate.min_users)
     learnt = learn_and_measure(
-        night.client, load_site_model(model), features, min_users=min_users, progress=night.progress
-    )
+        night.client, load_site_model(model), features, min_users=min_users, scratch=night.site.scratch,
+        progress=night.progress,
+    )  # fmt: skip
     start_run(path, 1)
     save_chances(path, learnt.chances)
     return finish_run(
