@@ -204,6 +204,7 @@ def test_init__renamed_lake(init: Init, tmp_path: Path) -> None:
         "taxonomy": None,
         "date_key": "dt",
         "missing_days": "refuse",
+        "past": "refuse",
         "duplicates": "refuse",
     }
     assert config.columns.model_dump() == {

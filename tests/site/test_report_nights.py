@@ -215,8 +215,10 @@ def test_write_night_report__has_no_user_clock_or_place(three_nights):
         assert socket.gethostname() not in text
 
 
-def test_draw_report__links_lead_to_files(three_nights):
-    folder = three_nights.report_folder(day(8))
+@pytest.mark.usefixtures("drawn_performance")
+def test_draw_report__links_lead_to_files(client, site):
+    nightly(Night(client, site, check_config(CONFIG, "test"), day(8)))
+    folder = site.report_folder(day(8))
     links = re.findall(r'href="([^"]+)"', (folder / "report.html").read_text())
     assert len(links) == 7
     assert [link for link in links if not (folder / urllib.parse.unquote(link)).exists()] == []
