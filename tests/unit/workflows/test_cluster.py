@@ -335,17 +335,18 @@ def test_check_memory__scores_of_all_categories_and_the_model(place):
     chosen_only = content | {"report": {"policies": ["user_top_k"]}}
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="400MiB"
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="440MiB"
         ) as small,
         Client(small) as client,
     ):
-        # 100,000 users a partition: 6 MiB of slots, 8 of a model of 1,000 planes, 76 of all scores, beside 320.
+        # 100,000 users a partition: 6 MiB of slots, 17 of 1,000 planes of 2,011 columns and 2,400 centres, 18 of the
+        # centres, 76 of all scores, beside 320.
         check_memory(client, place, check_config(chosen_only, "test"), FIRST, 200)
         with pytest.raises(
-            BadInput, match=r"about 410 MiB .* 200 categories \(1 at a time\).*; set partitions above 2 in"
+            BadInput, match=r"about 437 MiB .* 200 categories \(1 at a time\).*; set partitions above 2 in"
         ):
             check_memory(client, place, check_config(content, "test"), FIRST, 200)
-        with pytest.raises(BadInput, match=r"about 517 MiB .*; more partitions would not help: give the workers more"):
+        with pytest.raises(BadInput, match=r"about 654 MiB .*; more partitions would not help: give the workers more"):
             check_memory(client, place, check_config(chosen_only, "test"), FIRST, 1_000)
 
 
