@@ -27,7 +27,14 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
-from ammrank_dask.storage.store.qualifications import KIND, WORK, make_folders, remove_empty_folders, written_files
+from ammrank_dask.storage.store.qualifications import (
+    KIND,
+    WORK,
+    make_folders,
+    remove_empty_folders,
+    short_folders,
+    written_files,
+)
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
 from ammrank_dask.storage.store.scratch_arrays import save_arrays
 from ammrank_dask.tasks import Progress, silent
@@ -202,6 +209,7 @@ def finish_qualifications(
 ) -> None:
     """Make a run whole whose partitions are all written; `window` has clicks and events of the label window."""
     files = written_files(run, features.n_partitions)
+    shortened = short_folders(features.categories)
     # What only the work needed goes with one rename before the run is whole: a crash leaves all of it or none.
     os.rename(run / WORK, temporary_beside(run / WORK))
     sweep_tree(run)
@@ -215,6 +223,7 @@ def finish_qualifications(
             **settings.to_json(),
             "categories": list(features.categories),
             "partitions": features.n_partitions,
+            **({"short_folders": shortened} if shortened else {}),
             **(config or {}),
         },
         inputs=inputs,

@@ -6,8 +6,10 @@ is written last and makes it whole. The lists are removed when the manifest of t
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,6 +37,8 @@ ADDED, REMOVED = "added", "removed"
 WORK = ".work"
 """Folder of what only a run that is going on needs: lists of parts, scratch, the model."""
 
+_LONGEST_FOLDER, _CUT_FOLDER = 255, 120
+"""Characters of the longest folder name that all file systems take, and of what is kept of a longer one."""
 _DICTIONARY = (CATEGORY, RANK, CHANGE)
 _CHANGES = [ADDED, REMOVED]
 
@@ -86,14 +90,30 @@ def table_path(folder: Path, partition: int) -> Path:
 
 
 def category_folder(category: str) -> str:
-    """Return the folder of a category, whatever is in its name.
+    """Return the folder of a category, whatever is in its name and however long it is.
+
+    A name that is too long for a folder is cut and gets a hash, after an `@`, which no quoted name has.
 
     Examples
     --------
     >>> category_folder("Retail/Shoes & more")
     'category=Retail%2FShoes%20%26%20more'
+    >>> category_folder("a" * 300)[-40:]
+    'aaaaaaaaaaaaaaaaaaaaaaa@9835fa6bf4e20a9b'
     """
-    return f"{CATEGORY}={quote(category, safe='')}"
+    folder = f"{CATEGORY}={quote(category, safe='')}"
+    if len(folder) <= _LONGEST_FOLDER:
+        return folder
+    digest = hashlib.sha256(category.encode()).hexdigest()[:16]
+    # A byte that was quoted (%XX) stays whole.
+    kept = re.sub(r"%.?$", "", folder[:_CUT_FOLDER])
+    return f"{kept}@{digest}"
+
+
+def short_folders(categories: Iterable[str]) -> dict[str, str]:
+    """Return the categories whose folder does not spell their name, by folder: what a manifest has to list."""
+    folders = {category_folder(category): category for category in categories}
+    return {folder: category for folder, category in folders.items() if "@" in folder}
 
 
 def write_partition_files(

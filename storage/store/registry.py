@@ -251,7 +251,10 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
         ),
     ),
     "by_category": (
-        "qualifications/date=…/by_category/category=…/part-*.parquet, by score from the highest and then user id",
+        "qualifications/date=…/by_category/category=…/part-*.parquet, by score from the highest and then user id. The"
+        " folder has the category as `urllib.parse.quote(category, safe='')` writes it; one that is longer than a file"
+        " name may be has a short folder with an `@`, and `config.short_folders` of the manifest says of which"
+        " category",
         (
             ColumnSpec(USER_ID, "int64 or string", "who qualifies for the category"),
             ColumnSpec(SCORE, "float32", "as in by_user"),

@@ -147,10 +147,10 @@ def make_model(rng, *, whole=False):
     return model
 
 
-def make_features(path, rng, *, n_users=200, n_partitions=3, whole=False, texts=False):
+def make_features(path, rng, *, n_users=200, n_partitions=3, whole=False, texts=False, categories=CATEGORIES):
     X = rng.integers(0, 2, (n_users, 3)) if whole else rng.random((n_users, 3))
     ids = np.array([f"u{i * 7 % n_users:04d}" for i in range(n_users)]) if texts else np.arange(n_users) * 13 - 700
-    return write_features(path, X, ids, ["pv:a", "pv:b", "pv:c"], categories=CATEGORIES, n_partitions=n_partitions)
+    return write_features(path, X, ids, ["pv:a", "pv:b", "pv:c"], categories=categories, n_partitions=n_partitions)
 
 
 def all_scores(model, features):
@@ -220,6 +220,29 @@ def test_score__by_category_is_by_user_in_another_order(client, tmp_path, policy
             assert keys == sorted(keys)
             by_category |= {(row["user_id"], names[folder.name], row["rank"], row["score"]) for row in rows}
     assert by_category == by_user
+
+
+def test_score__a_category_longer_than_a_file_name_has_a_short_folder_in_the_manifest(client, tmp_path):
+    # 33 characters of three bytes are 297 when quoted; two names that differ only at their end stay apart, and a name
+    # that is as long as a folder may be keeps its own.
+    long = "日" * 33
+    fits = "x" * (255 - len("category="))
+    names = sorted([long, long + "本", "x" + fits, fits, "news", "autos"])
+    rng = np.random.default_rng(4)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng, categories=names)
+    quals = score(client, model, features, tmp_path / "quals", k=4)
+    short = quals.run.manifest["config"]["short_folders"]
+    assert sorted(short.values()) == sorted([long, long + "本", "x" + fits])
+    assert all(len(folder) < 150 for folder in short)
+    by_user = quals.to_pandas()
+    folders = list((quals.path / "by_category").iterdir())
+    names_of = {f"category={quote(name, safe='')}": name for name in ("autos", "news", fits)} | short
+    users = {
+        names_of[folder.name]: set(pq.read_table(folder, partitioning=None)["user_id"].to_pylist())
+        for folder in folders
+    }
+    assert users == {name: set(rows["user_id"]) for name, rows in by_user.groupby("category", observed=True)}
+    verify_run(quals.path)
 
 
 def test_score__delta_leads_from_one_night_to_the_next(client, tmp_path):
