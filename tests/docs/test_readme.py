@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -104,4 +105,11 @@ def test_docs__make_targets_are_there_and_the_readme_begins_with_two():
 def test_docs__config_table_is_that_of_the_config():
     assert (ROOT / "docs" / "config.md").read_text(encoding="utf-8") == config_table(), (
         "write it again with `python -m ammrank_dask.workflows.session.config_table > docs/config.md`"
+    )
+
+
+def test_docs__python_reference_is_that_of_the_docstrings():
+    written = runpy.run_path(str(ROOT / "docs" / "api_reference.py"))["reference"]()
+    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == written, (
+        "write it again with `python docs/api_reference.py > docs/api.md`"
     )
