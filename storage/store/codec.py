@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-from numcodecs import blosc
 
 CHUNK_BYTES = 4 << 20
 """Size of a chunk before compression: large enough that a chunk costs decoding, not opening."""
@@ -31,7 +30,7 @@ def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, byt
     array = np.ascontiguousarray(array)
     if not compressed:
         return _encode_plain(array)
-    _keep_to_one_thread()
+    blosc = _blosc()
     size = array.dtype.itemsize
     rows = max(1, min(len(array), CHUNK_BYTES // (size * _row_items(array.shape))))
     files = {METADATA: _document(_array_metadata(array, rows))}
@@ -56,7 +55,7 @@ def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
     rows = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
     if metadata != _array_metadata(np.empty((0, *shape[1:]), dtype), rows, shape):
         raise ValueError(f"{name} is not laid out as this version writes it")
-    _keep_to_one_thread()
+    blosc = _blosc()
     array = np.empty(shape, dtype)
     tail = "/0" * (len(shape) - 1)
     spare = None
@@ -72,9 +71,15 @@ def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
     return array
 
 
-def _keep_to_one_thread() -> None:
-    """Switch the threads of blosc off: they fight with the workers' own processes, and forked children deadlock."""
+def _blosc() -> Any:
+    """Return blosc, imported when first needed: plain arrays are read without it, by those who serve a model too.
+
+    Its threads are off: they fight with the workers' own processes, and forked children deadlock.
+    """
+    from numcodecs import blosc
+
     blosc.use_threads = False
+    return blosc
 
 
 def _encode_plain(array: np.ndarray) -> dict[str, bytes]:

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import google_crc32c
 import numpy as np
-import zarr
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
@@ -89,6 +88,9 @@ def _check_format(path: Path, stored: Any) -> None:
 
 def _load_earlier(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read a model of version 0.1.0: a zarr group, alone or as `model.zarr` in a run that lists its files."""
+    # Here, because only these models need it, and whoever serves a model waits for its import.
+    import zarr
+
     folder = path
     if (path / _EARLIER_NAME).is_dir():
         folder = path / _EARLIER_NAME

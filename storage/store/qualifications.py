@@ -206,8 +206,12 @@ class QualificationPart:
 
     def read(self, categories: Sequence[str]) -> QualificationRows:
         """Read the file, checked; codes number the `categories`, names that are not there come after the last."""
+        return rows_from_table(self.read_table(), categories)
+
+    def read_table(self) -> pa.Table:
+        """Read the file as it is, checked: rows by user and rank."""
         data = CheckedReader(self.run, {self.name: list(self.listed)})(self.name)
-        return rows_from_table(pq.read_table(pa.BufferReader(data)), categories)
+        return pq.read_table(pa.BufferReader(data))
 
 
 def qualification_parts(run: Run) -> list[QualificationPart]:
@@ -219,22 +223,26 @@ def qualification_parts(run: Run) -> list[QualificationPart]:
 
 def rows_from_table(table: pa.Table, categories: Sequence[str]) -> QualificationRows:
     """Return the rows of a by_user file, whose rows are by user and rank; a missing score is NaN."""
-    user_ids = table[USER_ID].combine_chunks()
-    n = len(user_ids)
-    is_first = np.ones(n, bool)
-    if n > 1:
-        is_first[1:] = pc.not_equal(user_ids[1:], user_ids[:-1]).to_numpy(zero_copy_only=False)
-    starts = np.flatnonzero(is_first)
+    starts = first_rows(table[USER_ID])
     names = table[CATEGORY].unify_dictionaries().combine_chunks()
     code_of = {name: code for code, name in enumerate(categories)}
     codes = [code_of.get(name, len(categories) + i) for i, name in enumerate(names.dictionary.to_pylist())]
     return QualificationRows(
-        ids_from_values(user_ids.take(pa.array(starts))),
-        np.append(starts, n),
+        ids_from_values(table[USER_ID].combine_chunks().take(pa.array(starts))),
+        np.append(starts, len(table)),
         np.array(codes, np.int64)[names.indices.to_numpy()],
         table[SCORE].to_numpy().astype(np.float64),
         table[CHANCE].to_numpy().astype(np.float64) if CHANCE in table.column_names else None,
     )
+
+
+def first_rows(row_ids: pa.ChunkedArray) -> np.ndarray:
+    """Return the first row of every user, rows being by user."""
+    user_ids = row_ids.combine_chunks()
+    is_first = np.ones(len(user_ids), bool)
+    if len(user_ids) > 1:
+        is_first[1:] = pc.not_equal(user_ids[1:], user_ids[:-1]).to_numpy(zero_copy_only=False)
+    return np.flatnonzero(is_first)
 
 
 def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:

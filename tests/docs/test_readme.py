@@ -20,9 +20,16 @@ PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 def blocks(page, language):
     """The fenced blocks of a language; those in a list are indented."""
+    return [block for found, block in all_blocks(page) if found == language]
+
+
+def all_blocks(page):
+    """The fenced blocks with their languages, in the order of the page."""
     text = page.read_text(encoding="utf-8")
-    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
-    return ["\n".join(line[len(indent) :] for line in block.splitlines()) for indent, block in found]
+    found = re.findall(r"^( *)```(\w+)\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    return [
+        (language, "\n".join(line[len(indent) :] for line in block.splitlines())) for indent, language, block in found
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -68,14 +75,15 @@ RUNNABLE = [page for page in PAGES[1:] if blocks(page, "python") or blocks(page,
 @pytest.mark.docs
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.name)
 def test_docs__blocks_run_on_the_site_of_the_readme(folder, page):
-    for number, code in enumerate(blocks(page, "python")):
-        # A block may begin with the name of its file.
-        name = re.match(r"# (\w+\.py)\n", code)
-        file = name[1] if name else f"{page.stem}_{number}.py"
-        (folder / file).write_text(code, encoding="utf-8")
-        run_script(f"{sys.executable} {file}", folder)
-    for script in blocks(page, "sh"):
-        run_script(script, folder)
+    for number, (language, code) in enumerate(all_blocks(page)):
+        if language == "python":
+            # A block may begin with the name of its file.
+            name = re.match(r"# (\w+\.py)\n", code)
+            file = name[1] if name else f"{page.stem}_{number}.py"
+            (folder / file).write_text(code, encoding="utf-8")
+            run_script(f"{sys.executable} {file}", folder)
+        elif language == "sh":
+            run_script(code, folder)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

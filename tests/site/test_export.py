@@ -1,0 +1,131 @@
+"""`ammrank export`, and the page that says how others read a night."""
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from nights import day
+
+from ammrank_dask.storage.store.parts import checksum_file
+from ammrank_dask.storage.store.qualifications import QualificationPart
+from ammrank_dask.storage.store.user_lines import write_user_lines
+from ammrank_dask.workflows.cli import ammrank
+
+PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
+
+
+def export(*args):
+    return CliRunner().invoke(ammrank, ["export", *map(str, args)])
+
+
+def by_user(site):
+    return pd.read_parquet(site.qualifications_folder(day(5)) / "by_user")
+
+
+def test_export__jsonl_has_every_list_in_the_order_of_ranks(published_world):
+    result = export(published_world.path, "--date", day(5))
+    assert result.exit_code == 0
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    kept = by_user(published_world)
+    assert len(lines) == kept.user_id.nunique() == 300
+    for line, (user, rows) in zip(lines, kept.groupby("user_id", sort=False), strict=True):
+        assert line["user_id"] == user
+        assert line["categories"] == rows.sort_values("rank").category.tolist()
+        np.testing.assert_array_equal(np.float32(line["scores"]), rows.sort_values("rank").score)
+
+
+def test_export__csv_has_the_same_lists_as_jsonl(published_world):
+    rows = list(csv.DictReader(io.StringIO(export(published_world.path, "--format", "csv").stdout)))
+    lines = [json.loads(line) for line in export(published_world.path).stdout.splitlines()]
+    assert [{name: json.loads(cell) for name, cell in row.items()} for row in rows] == lines
+
+
+def test_export__to_a_file_says_where_and_again_gives_the_same_bytes(published_world, tmp_path):
+    out = tmp_path / "lists.csv"
+    result = export(published_world.path, "--format", "csv", "--out", out, "--json")
+    assert json.loads(result.stdout) == {"date": str(day(5)), "users": 300, "file": str(out)}
+    first = out.read_bytes()
+    assert export(published_world.path, "--format", "csv", "--out", out).exit_code == 0
+    assert out.read_bytes() == first
+    assert [path.name for path in tmp_path.iterdir()] == ["lists.csv"]
+
+
+def test_export__refuses_what_is_not_there(published_world, empty_site, tmp_path):
+    cases = [
+        ([published_world.path, "--date", day(4)], 65, f"the night of {day(4)} is not published at"),
+        ([empty_site.path], 65, "nothing is published at"),
+        ([published_world.path, "--out", tmp_path / "no" / "file"], 65, "--out must be in a folder that exists"),
+        ([published_world.path, "--json"], 2, "--json needs --out"),
+        ([published_world.path, "--format", "avro"], 2, "'avro' is not one of 'jsonl', 'csv'"),
+    ]
+    for args, code, sentence in cases:
+        result = export(*args)
+        assert (result.exit_code, sentence in result.stderr) == (code, True), result.stderr
+
+
+def test_export__of_a_damaged_file_stops_and_leaves_none(site, tmp_path):
+    part = site.qualifications_folder(day(5)) / "by_user" / "part-00001.parquet"
+    part.write_bytes(part.read_bytes()[:-1])
+    out = tmp_path / "lists.jsonl"
+    result = export(site.path, "--out", out)
+    assert result.exit_code == 65
+    assert "is not what was written" in result.stderr
+    assert not out.exists()
+
+
+@pytest.fixture
+def odd_part(tmp_path):
+    """A file with ids, names and values that need quoting."""
+    table = pa.table(
+        {
+            "user_id": pa.array(['a"b', 'a"b', "ü,\n"], pa.large_string()),
+            "rank": pa.array([1, 2, 1], pa.int16()),
+            "category": pa.array(['x "y"', "z,w/ß", "z,w/ß"]).dictionary_encode(),
+            "score": pa.array([0.1, -np.inf, 1e-9], pa.float32()),
+            "cold": pa.array([True, True, False]),
+        }
+    )
+    pq.write_table(table, tmp_path / "part.parquet")
+    size, checksum = checksum_file(tmp_path / "part.parquet")
+    return QualificationPart(tmp_path, "part.parquet", (size, checksum))
+
+
+def test_write_user_lines__quotes_and_writes_a_flag_once(odd_part):
+    lines = [json.loads(line) for line in b"".join(write_user_lines([odd_part], "jsonl")).splitlines()]
+    assert lines == [
+        {"user_id": 'a"b', "categories": ['x "y"', "z,w/ß"], "scores": [0.1, None], "cold": True},
+        {"user_id": "ü,\n", "categories": ["z,w/ß"], "scores": [1e-9], "cold": False},
+    ]
+    text = b"".join(write_user_lines([odd_part], "csv")).decode()
+    assert text.startswith("user_id,categories,scores,cold\n")
+    rows = list(csv.DictReader(io.StringIO(text)))
+    assert [row["user_id"] for row in rows] == ['a"b', "ü,\n"]
+    assert [json.loads(row["categories"]) for row in rows] == [line["categories"] for line in lines]
+    assert [row["cold"] for row in rows] == ["true", "false"]
+
+
+def test_page_of_consumers__lines_run(site, monkeypatch, capsys):
+    """Everything the page shows but Spark's lines, on a site of the tests."""
+    page = PAGE.read_text(encoding="utf-8").replace("2026-02-18", str(day(5)))
+    blocks = re.findall(r"^```(python|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    assert [language for language, _ in blocks] == ["python", "python", "sh", "python", "python"]
+    monkeypatch.chdir(site.path.parent)
+    monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
+    for language, block in blocks:
+        if language == "sh":
+            subprocess.run(block, shell=True, check=True)
+        else:
+            exec(block, {})
+    best = json.loads(Path("lists.jsonl").read_text().splitlines()[0])
+    assert best["categories"][0] in capsys.readouterr().out
