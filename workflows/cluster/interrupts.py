@@ -14,8 +14,8 @@ class LeaveInterrupts(WorkerPlugin):
     """Make the processes of workers ignore Ctrl-C; the command that started them ends them in good order.
 
     Without it every worker process ends with a traceback of its own on the terminal, and with a warning about the task
-    it was at. It also silences `distributed.sizeof`: the profile in the performance report is nested too deeply to be
-    measured.
+    it was at. A worker that outlives its scheduler is not told either: whoever started both says so in one sentence. It
+    also silences `distributed.sizeof`: the profile in the performance report is nested too deeply to be measured.
     """
 
     name = "ammrank-interrupts"
@@ -27,6 +27,7 @@ class LeaveInterrupts(WorkerPlugin):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             for name in ("distributed.worker.state_machine", "distributed.sizeof"):
                 logging.getLogger(name).setLevel(logging.ERROR)
+            logging.getLogger("distributed.worker").addFilter(_is_no_lost_scheduler)
 
 
 def hush_cancelled_waits() -> None:
@@ -37,6 +38,10 @@ def hush_cancelled_waits() -> None:
     logger = logging.getLogger("tornado.application")
     if _is_no_cancelled_wait not in logger.filters:
         logger.addFilter(_is_no_cancelled_wait)
+
+
+def _is_no_lost_scheduler(record: logging.LogRecord) -> bool:
+    return "Failed to communicate with scheduler" not in record.getMessage()
 
 
 def _is_no_cancelled_wait(record: logging.LogRecord) -> bool:
