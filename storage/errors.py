@@ -1,7 +1,8 @@
 """Name what can go wrong with data, so that every command can answer with one sentence and an exit code."""
 
 import difflib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
 REBUILD_COMMAND = "`ammrank nightly SITE --date DATE --rebuild`"
 """The command that makes a damaged run again; who knows the site and the date puts them in with `name_night`."""
@@ -21,6 +22,14 @@ class TooFewUsers(BadInput):
 
 class DamagedStore(BadInput):
     """A stored array or manifest is not what was written."""
+
+
+class HeldBack(AmmrankError):
+    """A check keeps a night from being published; `outcome` is what the night came to."""
+
+    def __init__(self, message: str, outcome: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.outcome = outcome
 
 
 class SiteBusy(AmmrankError):

@@ -21,6 +21,7 @@ COMMANDS = {
     "ingest": "Bring the interest state up to a date.",
     "init": "Look at a lake and write the config of a site.",
     "nightly": "Run one night: ingest, features, training when due, scoring, report, publish.",
+    "publish": "Publish a night that a check of publish.hold held back.",
     "report": "Write the exposure report of a night that was scored.",
     "score": "Write for every user the categories they qualify for at the end of a date.",
     "simulate": "Write a lake of simulated events with a known world.",
@@ -31,7 +32,7 @@ COMMANDS = {
 
 SECTIONS = {
     "To start": ("demo", "init"),
-    "Every night": ("nightly", "status", "export"),
+    "Every night": ("nightly", "publish", "status", "export"),
     "One stage of a night": ("ingest", "features", "train", "score", "report"),
     "To look closer": ("explain", "evaluate", "backtest", "verify"),
     "Besides": ("forget", "simulate"),

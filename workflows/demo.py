@@ -31,6 +31,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, write_simulation
     from ammrank_dask.workflows.session.session import Session, open_lazily
     from ammrank_dask.workflows.stages.nightly import run_night
+    from ammrank_dask.workflows.stages.publishing import describe_outcome
 
     place = Site(site.resolve())
     lake, truth = place.path / "lake", place.path / "lake-truth"
@@ -49,7 +50,8 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
         facts = {}
         for night in range(nights):
             facts = run_night(session, last - dt.timedelta(nights - 1 - night))
-    show({"site": str(place.path), **facts}, as_json)
+    outcome = facts if as_json else describe_outcome(facts)
+    show({"site": str(place.path), **outcome}, as_json)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ammrank_dask.storage.errors import HeldBack
 from ammrank_dask.workflows.session.notify import announce
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
@@ -17,6 +18,7 @@ from ammrank_dask.workflows.session.options import (
 )
 from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.nightly import run_night
+from ammrank_dask.workflows.stages.publishing import describe_outcome
 
 
 @click.command("nightly", cls=AmmrankCommand)
@@ -32,8 +34,12 @@ def command(site: Path, dates: list[dt.date], rebuild: bool, cluster: str | None
     ):
         for date in dates:
             facts["date"] = str(date)
-            facts |= {**run_night(job, date, rebuild=rebuild), "nights": len(dates)}
-    show(facts, as_json)
+            try:
+                facts |= {**run_night(job, date, rebuild=rebuild), "nights": len(dates)}
+            except HeldBack as held:
+                show(dict(held.outcome) if as_json else describe_outcome(held.outcome), as_json)
+                raise
+    show(facts if as_json else describe_outcome(facts), as_json)
 
 
 if __name__ == "__main__":

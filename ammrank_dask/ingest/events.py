@@ -28,7 +28,7 @@ from ammrank_dask.ingest.interest_state import aggregate_events, cell_dtype, end
 from ammrank_dask.ingest.routing import number_users
 from ammrank_dask.kernels.interest import digest_events
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.events import COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
+from ammrank_dask.storage.lake.events import CAPPED, COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, scan_file
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.site.forgotten import ForgetList
@@ -46,6 +46,9 @@ ROWS_AT_ONCE = 1 << 25
 
 EVENT_SALT = 0x646179726F777331
 
+N_HEAVIEST = 10
+"""Users whose events are counted apart: how much of a day a few ids are."""
+
 
 @dataclass(frozen=True)
 class DayPlan:
@@ -57,6 +60,8 @@ class DayPlan:
     digest: str
     table_version: int | None = None
     """The version of the table that the files were listed from; None for plain folders."""
+    max_events: int | None = None
+    """The most events of a user and group that count; None for all."""
 
     @property
     def n_rows(self) -> int:
@@ -78,8 +83,10 @@ class DayPlan:
 class DayFacts:
     """What reading found in a day or a block of it: counts only, no user ids.
 
-    `clicks` counts the used clicks by category code, for the shares that reports compare with. `buckets` are
-    a digest of the used events, whatever their order and their files: of each bucket of users the sum of their hashes.
+    `clicks` counts the used clicks by category code, and `clickers` the users who made them, for the shares that
+    reports compare with. `groups` are the used events by group code, `users` those who made them, and `heaviest` the
+    events of the users with the most, from the largest. `buckets` are a digest of the events before any cap, whatever
+    their order and their files: of each bucket of users the sum of their hashes.
     """
 
     rows: int = 0
@@ -88,6 +95,10 @@ class DayFacts:
     clicks: Counter[int] = field(default_factory=Counter)
     values: dict[str, Counter[str]] = field(default_factory=dict)
     buckets: np.ndarray = field(default_factory=lambda: np.zeros(N_BUCKETS, np.uint64))
+    clickers: Counter[int] = field(default_factory=Counter)
+    groups: Counter[int] = field(default_factory=Counter)
+    users: int = 0
+    heaviest: list[int] = field(default_factory=list)
 
     def add(self, other: DayFacts) -> None:
         """Add the counts of another block."""
@@ -98,6 +109,10 @@ class DayFacts:
         for reason, values in other.values.items():
             self.values.setdefault(reason, Counter()).update(values)
         self.buckets += other.buckets
+        self.clickers.update(other.clickers)
+        self.groups.update(other.groups)
+        self.users += other.users
+        self.heaviest = sorted([*self.heaviest, *other.heaviest], reverse=True)[:N_HEAVIEST]
 
     @property
     def n_bad(self) -> int:
@@ -119,17 +134,28 @@ class DayFacts:
             "unknown_values": {
                 reason: most_frequent(values, n_values) for reason, values in sorted(self.values.items())
             },
-            "clicks": [list(entry) for entry in sorted(self.clicks.items())],
+            "clicks": _listed(self.clicks),
             "buckets": "".join(f"{bucket:016x}" for bucket in self.buckets.tolist()),
+            "clickers": _listed(self.clickers),
+            "groups": _listed(self.groups),
+            "users": self.users,
+            "heaviest": self.heaviest,
         }
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> DayFacts:
         """Return the counts that `to_json` wrote."""
         values = {reason: Counter(counts) for reason, counts in content["unknown_values"].items()}
-        clicks = Counter({code: count for code, count in content["clicks"]})
+        clicks, clickers, groups = (Counter(dict(content[name])) for name in ("clicks", "clickers", "groups"))
         buckets = np.frombuffer(bytes.fromhex(content["buckets"]), ">u8").astype(np.uint64)
-        return cls(content["events"], content["late"], Counter(content["counts"]), clicks, values, buckets)
+        return cls(
+            content["events"], content["late"], Counter(content["counts"]), clicks, values, buckets, clickers, groups,
+            content["users"], content["heaviest"],
+        )  # fmt: skip
+
+
+def _listed(counts: Mapping[int, int]) -> list[list[int]]:
+    return [list(entry) for entry in sorted(counts.items())]
 
 
 def scan_files(
@@ -191,7 +217,7 @@ def _table_of(day: DayPlan, mapping: EventMapping, settings: IngestSettings, alp
     how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS, N_BUCKETS])
     folder = settings.scratch / f"ingest-{day.date}-{day.digest}-{how}"
     return LakeTable(
-        DayReader(day.date, day.id_kind, mapping, alpha, folder),
+        DayReader(day.date, day.id_kind, mapping, alpha, folder, day.max_events),
         day.files,
         day.run,
         day.digest,
@@ -216,6 +242,7 @@ class DayReader(TableReader):
     mapping: EventMapping
     alpha: float
     folder: Path
+    max_events: int | None = None
 
     def start(self, content: Mapping[str, Any] | None = None) -> DayFacts:
         """Return counts of nothing, or those whose JSON is given."""
@@ -243,10 +270,21 @@ class DayReader(TableReader):
     ) -> tuple[int, Mapping[str, np.ndarray]]:
         """Return the users and the arrays of the partial; leave a digest of its events in the scratch folder."""
         events = join_slices(slices, self.id_kind, self.mapping.n_cells)
-        counts = DayFacts(buckets=events.digest(forgotten))
+        left_out = np.zeros(len(events.user_ids), bool) if forgotten is None else forgotten.is_on(events.user_ids)
+        buckets = events.digest(left_out)
+        used = events if self.max_events is None else cap_events(events, self.max_events, self.n_categories)
+        counts = count_used(used.without(left_out), self.n_categories, self.mapping.click_group)
+        counts.buckets = buckets
+        n_capped = len(events.user) - len(used.user)
+        counts.counts.update({CAPPED: n_capped, "kept": -n_capped})
         write_json(self._counts_path(partition), counts.to_json(), durable=False)
-        state = aggregate_events(*events, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells)
+        state = aggregate_events(*used, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells)
         return len(state.user_ids), state.to_arrays()
+
+    @property
+    def n_categories(self) -> int:
+        """Number of ranked categories."""
+        return len(self.mapping.taxonomy.categories)
 
     def describe(self, counts: DayFacts) -> str:
         """Say how many events cannot be used, and why."""
@@ -267,11 +305,6 @@ def _count_rows(counts: DayFacts, batch: EventBatch, table: pa.Table, mapping: E
     counts.counts["kept"] += int(by_status[KEPT])
     for code, name in {**COUNTED, **QUARANTINED}.items():
         counts.counts[name] += int(by_status[code])
-    n_categories = len(mapping.taxonomy.categories)
-    first = mapping.click_group * n_categories
-    is_click = (batch.status == KEPT) & (batch.cell >= first) & (batch.cell < first + n_categories)
-    clicks = np.bincount(batch.cell[is_click] - first)
-    counts.clicks.update({int(code): int(clicks[code]) for code in np.flatnonzero(clicks)})
     for code, column in QuarantineRows.value_columns(mapping.columns).items():
         if by_status[code]:
             values = table.column(column).filter(pa.array(batch.status == code)).value_counts().to_pylist()
@@ -287,16 +320,75 @@ class PartitionEvents(NamedTuple):
     cell: np.ndarray
     time: np.ndarray
 
-    def digest(self, forgotten: ForgetList | None) -> np.ndarray:
+    def digest(self, left_out: np.ndarray) -> np.ndarray:
         """Return a digest of the events that ignores their order: the sums of their hashes by bucket.
 
-        Users who are to be forgotten do not count, so that it is the same when they are gone from the lake.
+        Users who are to be forgotten (`left_out`) do not count: it is the same when they are gone from the lake.
         """
         ids, sums = self.user_ids, np.zeros(N_BUCKETS, np.uint64)
-        left_out = np.zeros(len(ids), bool) if forgotten is None else forgotten.is_on(ids)
         with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
             digest_events(self.user, self.cell, self.time, hash_ids(ids, EVENT_SALT), bucket_of(ids), left_out, sums)
         return sums
+
+    def without(self, left_out: np.ndarray) -> PartitionEvents:
+        """Return the events of the other users; all users keep their positions."""
+        return self.select(~left_out[self.user]) if left_out.any() else self
+
+    def select(self, keep: np.ndarray) -> PartitionEvents:
+        """Return the events of the mask; all users keep their positions."""
+        return PartitionEvents(self.user_ids, self.user[keep], self.cell[keep], self.time[keep])
+
+
+def cap_events(events: PartitionEvents, most: int, n_categories: int) -> PartitionEvents:
+    """Return the events without those of a user and group that are too many: the first ones, by time and cell, stay.
+
+    Which rows stay does not depend on the order of the rows, for two of the same time and cell are the same.
+    """
+    group = events.cell.astype(np.int64) // n_categories
+    of_user_and_group = events.user.astype(np.int64) * (int(group.max(initial=0)) + 1) + group
+    is_over = (np.bincount(of_user_and_group) > most)[of_user_and_group]
+    if not is_over.any():
+        return events
+    rows = np.flatnonzero(is_over)
+    rows = rows[np.lexsort((events.cell[rows], events.time[rows], of_user_and_group[rows]))]
+    of_row = of_user_and_group[rows]
+    first = np.flatnonzero(np.append(True, of_row[1:] != of_row[:-1]))
+    number = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
+    keep = np.ones(len(events.user), bool)
+    keep[rows[number >= most]] = False
+    return events.select(keep)
+
+
+def count_used(events: PartitionEvents, n_categories: int, click_group: int) -> DayFacts:
+    """Count the events of a partition by group, the clicks and those who clicked by category, users and the heaviest.
+
+    Examples
+    --------
+    >>> from ammrank_dask.storage.store.ids import ids_from_values
+    >>> cells = np.array([0, 5, 5], np.uint16)  # of 3 categories: pv of the first, two clicks on the last
+    >>> events = PartitionEvents(ids_from_values([7]), np.zeros(3, np.int64), cells, np.arange(3))
+    >>> found = count_used(events, n_categories=3, click_group=1)
+    >>> found.groups, found.clicks, found.clickers, found.users, found.heaviest
+    (Counter({1: 2, 0: 1}), Counter({2: 2}), Counter({2: 1}), 1, [3])
+    """
+    cell = events.cell.astype(np.int64)
+    is_click = cell // n_categories == click_group
+    category = cell[is_click] - click_group * n_categories
+    pairs = np.unique(events.user[is_click].astype(np.int64) * n_categories + category)
+    by_user = np.bincount(events.user.astype(np.int64))
+    heaviest = np.sort(by_user)[: -N_HEAVIEST - 1 : -1]
+    return DayFacts(
+        clicks=_counter(category),
+        clickers=_counter(pairs % n_categories),
+        groups=_counter(cell // n_categories),
+        users=int(np.count_nonzero(by_user)),
+        heaviest=[int(count) for count in heaviest if count],
+    )
+
+
+def _counter(codes: np.ndarray) -> Counter[int]:
+    counts = np.bincount(codes)
+    return Counter({int(code): int(counts[code]) for code in np.flatnonzero(counts)})
 
 
 def join_slices(slices: Sequence[Mapping[str, np.ndarray]], id_kind: str, n_cells: int) -> PartitionEvents:

@@ -17,6 +17,7 @@ train     `epoch` and `round` (from 1), `planes`, `users_per_second`; where know
           `categories`
 exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
           label window by category, or none, `starved_below` where it is not the usual share
+checks    `checks`: of each check of the night's report `name`, `what`, `value`, `limit` and `status`
 ========  =====================================================================================================
 
 No event holds a user id, and none comes once per task.
@@ -84,6 +85,12 @@ def watch_stage(client: Client, name: str) -> Iterator[None]:
         publish(client, "stage", name=name, state="failed")
         raise
     publish(client, "stage", name=name, state="end")
+
+
+def show_checks(client: Client, checks: Iterable[dict[str, Any]]) -> None:
+    """Publish how the checks of a night came out."""
+    names = ("name", "what", "value", "limit", "status")
+    publish(client, "checks", checks=[{name: check[name] for name in names} for check in checks])
 
 
 class LiveExposure:

@@ -94,6 +94,10 @@ def head_html(snapshot: dict[str, Any]) -> str:
     if exposure is not None:
         n_starved = exposure["starved_categories"]
         cells.append(_cell("starved categories", f"{n_starved:,}", bad=n_starved > 0))
+    checks = snapshot["checks"]
+    if checks:
+        n_warned = len(_warned(snapshot))
+        cells.append(_cell("checks that warn", f"{n_warned} of {len(checks)}", bad=n_warned > 0))
     prices = snapshot.get("prices")
     if prices is not None:
         cells.append(_cell("duality gap", "–" if prices["gap"] is None else f"{prices['gap']:.3%}"))
@@ -124,10 +128,14 @@ def _share(snapshot: dict[str, Any]) -> float:
 
 
 def troubles_html(snapshot: dict[str, Any]) -> str:
-    """Return failing and slow partitions."""
+    """Return checks that warn, failing and slow partitions."""
     rows = [
+        ("check", "–", "–", label_of(check["name"], 28), f"{check['value']:.3g}, limit {check['limit']:.3g}")
+        for check in _warned(snapshot)[:MAX_TROUBLES]
+    ]
+    rows += [
         (label_of(row["stage"], 28), row["part"], label_of(row["worker"]), label_of(row["error"], 28), "")
-        for row in snapshot["failures"][:MAX_TROUBLES]
+        for row in snapshot["failures"][: max(0, MAX_TROUBLES - len(rows))]
     ]
     rows += [
         (
@@ -137,10 +145,16 @@ def troubles_html(snapshot: dict[str, Any]) -> str:
             "slow, in hand" if row["state"] == "running" else "slowest",
             f"{seconds_text(row['seconds'])}, mean {seconds_text(row['mean_seconds'])}",
         )
-        for row in snapshot["slow"][: MAX_TROUBLES - len(rows)]
+        for row in snapshot["slow"][: max(0, MAX_TROUBLES - len(rows))]
     ]
-    found = table(("step", "partition", "worker", "what", "time"), rows, empty="No slow and no failed partition.")
-    return f"<h2>Failing and slow partitions</h2>{found}"
+    found = table(
+        ("step", "partition", "worker", "what", "time"), rows, empty="No warning, no slow and no failed partition."
+    )
+    return f"<h2>Warnings, failing and slow partitions</h2>{found}"
+
+
+def _warned(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
+    return [check for check in snapshot["checks"] if check["status"] != "ok"]
 
 
 def history_html(snapshot: dict[str, Any]) -> str:

@@ -26,8 +26,8 @@ def take_snapshot(state: NightState, now: float) -> dict[str, Any]:
     Returns
     -------
     dict
-        `night`, `stages`, `training`, `planes`, `workers`, `slow`, `failures`, `exposure`, `prices`, `history` and
-        counters; numbers that are not known are None.
+        `night`, `stages`, `training`, `planes`, `workers`, `slow`, `failures`, `exposure`, `prices`, `checks`,
+        `history` and counters; numbers that are not known are None.
     """
     usual = _usual_seconds(state)
     stages = [_stage(stage, usual.get(stage.name), state, now) for stage in state.stages.values()]
@@ -55,6 +55,7 @@ def take_snapshot(state: NightState, now: float) -> dict[str, Any]:
         "failures": list(state.failures)[::-1],
         "exposure": None if state.exposure is None else exposure_facts(state.exposure),
         "prices": None if state.prices is None else price_facts(state.prices),
+        "checks": list(state.checks),
         "history": list(state.nights),
         "tasks_done": state.tasks_done,
         "tasks_failed": state.tasks_failed,

@@ -17,7 +17,7 @@ from ammrank_dask.monitor.progress_counts import Batch, Stage, WorkerPace
 
 FORMAT = 1
 MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_ROUNDS, MAX_NIGHTS = 64, 64, 1_000, 2_000, 30
-MAX_SLOW, MAX_FAILURES = 5, 20
+MAX_SLOW, MAX_FAILURES, MAX_CHECKS = 5, 20, 64
 SLOW_FACTOR, SLOW_SECONDS = 3.0, 5.0
 """A task in hand is slow when it takes three times the mean of its batch, and five seconds."""
 
@@ -51,6 +51,7 @@ class NightState:
             "train": self._train,
             "exposure": self._exposure,
             "prices": self._prices,
+            "checks": self._checks,
         }.get(str(event.get("kind")))
         if handler is not None:
             handler(event, now)
@@ -76,6 +77,7 @@ class NightState:
         self.open_stage: str | None = None
         self.exposure: dict[str, Any] | None = None
         self.prices: dict[str, Any] | None = None
+        self.checks: list[dict[str, Any]] = []
         self.in_hand: dict[Key, tuple[float, str]] = {}
         self.paces: OrderedDict[tuple[str, str], WorkerPace] = OrderedDict()
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
@@ -152,6 +154,9 @@ class NightState:
 
     def _prices(self, event: dict[str, Any], now: float) -> None:
         self.prices = {name: event.get(name) for name in ("categories", "prices", "gap", "passes")}
+
+    def _checks(self, event: dict[str, Any], now: float) -> None:
+        self.checks = list(event["checks"])[:MAX_CHECKS]
 
     def _find_stage(self, name: str) -> Stage:
         if name not in self.stages:

@@ -1,8 +1,9 @@
 """Hold the measures of a night against thresholds: each is `ok` or `warn`."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from ammrank_dask.report.input_checks import check_input
 from ammrank_dask.report.thresholds import Thresholds
 
 OK, WARN = "ok", "warn"
@@ -19,7 +20,9 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
     """
     policy = summary["policies"][summary["policy"]]
     n_users, n_categories = max(1, summary["n_users"]), max(1, len(summary["categories"]))
+    intake = summary.get("input")
     checks = [
+        *([] if intake is None else check_input(intake, thresholds)),
         _above("starved_users", "users without a category", policy["starved_users"] / n_users, thresholds),
         _above("overexposed_users", "over-exposed users", policy["overexposed_users"] / n_users, thresholds),
         _above("starved_categories", "starved categories", policy["starved_categories"] / n_categories, thresholds),
@@ -56,6 +59,18 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
             "status": WARN if off > limit else OK,
         })  # fmt: skip
     return [check for check in checks if check["value"] is not None]
+
+
+def name_warnings(checks: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many checks warn, and which, as a phrase.
+
+    Examples
+    --------
+    >>> name_warnings([{"name": "psi", "status": "ok"}, {"name": "late", "status": "warn"}])
+    '1 of 2 warn: late'
+    """
+    warned = [check["name"] for check in checks if check["status"] == WARN]
+    return f"{len(warned)} of {len(checks)} warn: {', '.join(warned)}" if warned else f"all {len(checks)} ok"
 
 
 def _above(name: str, what: str, value: float | None, thresholds: Thresholds) -> dict[str, Any]:

@@ -62,6 +62,7 @@ def summarise(
     balanced: Mapping[str, Any] | None = None,
     chances: Mapping[str, Any] | None = None,
     outcome: Mapping[str, Any] | None = None,
+    intake: Mapping[str, Any] | None = None,
     thresholds: Thresholds = Thresholds(),  # noqa: B008
     before: tuple[str, PolicyCounts | None] | None = None,
     drift: Mapping[str, Any] | None = None,
@@ -97,6 +98,9 @@ def summarise(
     outcome
         What the chances of one label window ago came to: `date`, `nights`, `slots`, `expected`, `clicked`, `error`;
         None when that is not known.
+    intake
+        What came in: `days` since the last published night, what is `usual`, and `model_age` in nights; None when that
+        is not known.
     before
         Date and counts of the night that `drift` compares with, over the same categories; no counts when another
         policy was in force, of which the exposure cannot be compared.
@@ -129,6 +133,7 @@ def summarise(
         "thresholds": vars(thresholds).copy(),
         "chances": None if chances is None else dict(chances),
         "outcome": None if outcome is None else dict(outcome),
+        "input": None if intake is None else dict(intake),
     }
     if balanced is not None:
         summary["policies"]["balanced"] |= {name: balanced[name] for name in ("bound", "gap", "swaps", "passes")}

@@ -4,6 +4,23 @@ from dataclasses import dataclass
 
 import numpy as np
 
+INPUT_CHECKS = ("events_by_group", "active_users", "quarantined", "late", "heaviest_ids", "click_shares")
+CHECKS = (
+    *INPUT_CHECKS,
+    "starved_users",
+    "overexposed_users",
+    "starved_categories",
+    "changed_users",
+    "jaccard",
+    "score_shift",
+    "psi",
+    "hit_rate_1",
+    "hit_rate_7",
+    "hit_rate_30",
+    "chance_error",
+)
+"""The names of all checks of a night: those of what came in first, then those of what was made of it."""
+
 
 @dataclass(frozen=True)
 class Thresholds:
@@ -19,6 +36,12 @@ class Thresholds:
     score_shift: float = 0.5
     psi: float = 0.25
     chance_error: float = 0.2
+    events_by_group: float = 3.0
+    active_users: float = 2.0
+    quarantined: float = 0.005
+    late: float = 0.1
+    heaviest_ids: float = 0.05
+    click_shares: float = 0.25
 
 
 def starved(n_users: np.ndarray, clicks: np.ndarray, ratio: float, may_hold: np.ndarray | None = None) -> np.ndarray:

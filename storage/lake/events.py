@@ -25,6 +25,8 @@ COUNTED = {
     NULL_CATEGORY: "null_category",
     UNRANKED_CATEGORY: "unranked_category",
 }
+CAPPED = "over_max_events_per_user"
+"""What rows are counted as that are left out because their user has too many."""
 # Rows that are quarantined.
 NO_USER, NO_GROUP, UNKNOWN_GROUP, NO_TIME, BEFORE_1970, TOO_LATE, AFTER_NIGHT, UNKNOWN_CATEGORY = range(4, 12)
 QUARANTINED = {

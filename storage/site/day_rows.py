@@ -26,11 +26,14 @@ class DayRows:
         What tells the rows of each bucket from others: 16 hexadecimal digits a bucket.
     blank
         Buckets of which nothing is known any more: users of theirs were forgotten.
+    max_events
+        The most events of a user and group that counted when the day was folded; None for all.
     """
 
     digests: tuple[str, ...]
     buckets: str
     blank: tuple[int, ...] = ()
+    max_events: int | None = None
 
     def has_rows(self, buckets: str) -> bool:
         """Tell whether rows are those of this day; False when there is no bucket left to tell it by.
@@ -47,7 +50,7 @@ class DayRows:
 
     def with_input(self, digest: str, buckets: str) -> DayRows:
         """Return the day with one more input that has its rows, known anew in all buckets."""
-        return DayRows((*self.digests, digest), buckets)
+        return DayRows((*self.digests, digest), buckets, max_events=self.max_events)
 
     def without(self, buckets: Iterable[int]) -> DayRows:
         """Return the day with nothing known of some buckets."""
@@ -62,7 +65,9 @@ def read_day_rows(site: Path) -> dict[dt.date, DayRows]:
     try:
         content = read_json(_path(site))
         return {
-            dt.date.fromisoformat(day): DayRows(tuple(entry["digests"]), entry["buckets"], tuple(entry["blank"]))
+            dt.date.fromisoformat(day): DayRows(
+                tuple(entry["digests"]), entry["buckets"], tuple(entry["blank"]), entry.get("max_events")
+            )
             for day, entry in content["days"].items()
         }
     except (FileNotFoundError, DamagedStore, LookupError, TypeError, ValueError, AttributeError):
@@ -72,7 +77,12 @@ def read_day_rows(site: Path) -> dict[dt.date, DayRows]:
 def write_day_rows(site: Path, days: Mapping[dt.date, DayRows]) -> None:
     """Remember the days of a site."""
     listed = {
-        str(day): {"digests": rows.digests, "buckets": rows.buckets, "blank": rows.blank}
+        str(day): {
+            "digests": rows.digests,
+            "buckets": rows.buckets,
+            "blank": rows.blank,
+            **({} if rows.max_events is None else {"max_events": rows.max_events}),
+        }
         for day, rows in sorted(days.items())
     }
     write_json(_path(site), {"days": listed})

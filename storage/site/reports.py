@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
@@ -30,6 +31,12 @@ def write_files(folder: str | Path, files: Mapping[str, str]) -> None:
     """Write the text of files by name in their order, each whole or not at all."""
     for name, text in files.items():
         write_text(Path(folder) / name, text)
+
+
+def read_checks(folder: Path) -> list[dict[str, Any]]:
+    """Return the checks of a report that was written whole."""
+    checks: list[dict[str, Any]] = read_json(folder / SUMMARY)["checks"]
+    return checks
 
 
 def check_report(folder: Path, names: Collection[str] = (EXPOSURE, PAGE, SUMMARY)) -> int:

@@ -19,6 +19,8 @@ from ammrank_dask.storage.store.atomic import read_json, write_json
 from ammrank_dask.storage.store.registry import FORMAT
 
 RUN, LOG = "run.json", "log.jsonl"
+HELD = "held"
+"""Status of an attempt at a night that a check held back."""
 EARLIER_KEPT = 20
 _SUMMARY = ("status", "started", "seconds", "exit_code")
 

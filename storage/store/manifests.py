@@ -78,6 +78,32 @@ class DayManifest(RunManifest):
         """Clicks of the day: pairs of category code and number."""
         return [(code, number) for code, number in self.counts["clicks"]]
 
+    @property
+    def clickers(self) -> list[tuple[int, int]] | None:
+        """Users who clicked on the day: pairs of category code and number; None for a day of an earlier version."""
+        found = self.counts.get("clickers")
+        return None if found is None else [(code, number) for code, number in found]
+
+    @property
+    def events_by_group(self) -> Mapping[int, int] | None:
+        """Used events by group code; None for a day of an earlier version."""
+        return dict(self.counts["groups"]) if "groups" in self.counts else None
+
+    @property
+    def n_users(self) -> int:
+        """Users with a used event."""
+        return int(self.counts["users"])
+
+    @property
+    def n_late(self) -> int:
+        """Used events from before the day."""
+        return int(self.counts["late"])
+
+    @property
+    def heaviest(self) -> list[int]:
+        """Events of the users with the most, from the largest."""
+        return list(self.counts["heaviest"])
+
 
 class StateManifest(RunManifest):
     """Of the state at the end of a date."""

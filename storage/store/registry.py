@@ -280,7 +280,7 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
             ColumnSpec("click_share", "number", "of all clicks in the label window"),
             ColumnSpec("ratio", "number, empty", "exposure share ÷ click share; empty without clicks"),
             ColumnSpec("rank_1 … rank_k", "integer", "users who hold it at that rank, if the policy has ranks"),
-            ColumnSpec("clicks", "integer", "clicks in the label window"),
+            ColumnSpec("clicks", "integer", "users who clicked it in the label window, each counted once a day"),
             ColumnSpec("POLICY_exposure", "integer", "users who hold it under each policy of the report"),
             ColumnSpec("POLICY_starved", "0 or 1", "whether the policy starves it"),
             ColumnSpec(

@@ -258,6 +258,32 @@ class ThresholdsConfig(Section):
     chance_error: float = Field(
         _USUAL.chance_error, ge=0.0, description="share by which clicks may miss what chances said a label window ago"
     )
+    events_by_group: float = Field(
+        _USUAL.events_by_group,
+        ge=1.0,
+        description="events of a group so many times the median of the last 7 published nights, or that part, warn",
+    )
+    active_users: float = Field(
+        _USUAL.active_users, ge=1.0, description="users with events so many times that median, or that part of it, warn"
+    )
+    quarantined: float = Field(
+        _USUAL.quarantined, ge=0.0, le=1.0, description="share of quarantined rows that warns, or 3 times that median"
+    )
+    late: float = Field(
+        _USUAL.late,
+        ge=0.0,
+        le=1.0,
+        description="share of events from before their day that warns, or 3 times that median",
+    )
+    heaviest_ids: float = Field(
+        _USUAL.heaviest_ids,
+        ge=0.0,
+        le=1.0,
+        description="share of all events by the 10 heaviest ids that warns, or 3 times that median",
+    )
+    click_shares: float = Field(
+        _USUAL.click_shares, ge=0.0, le=1.0, description="share of clicks on other categories than usual that warns"
+    )
 
 
 class ReportConfig(Section):
@@ -270,6 +296,29 @@ class ReportConfig(Section):
 
 class Quarantine(Section):
     max_share: float = Field(0.01, ge=0.0, le=1.0, description="a larger share of bad rows stops the run")
+
+
+class Ingest(Section):
+    max_events_per_user: int | None = Field(
+        None,
+        ge=1,
+        description="most events of a user, group and day that count, the first ones; null: all; "
+        "for days that are not published yet, and for all with --rebuild",
+    )
+
+
+class Publish(Section):
+    hold: Texts = Field(
+        [], description="checks of the report that keep a night from being published when they warn; exit code 66"
+    )
+
+    @field_validator("hold")
+    @classmethod
+    def _checks_exist(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in report_thresholds.CHECKS:
+                raise ValueError(f"there is no check {name!r}; {suggest(name, report_thresholds.CHECKS, 'checks are')}")
+        return names
 
 
 class Gate(Section):
@@ -321,8 +370,10 @@ class Config(Section):
     train: Train = Train()
     score: Score = Score()
     report: ReportConfig = ReportConfig()
+    ingest: Ingest = Ingest()
     quarantine: Quarantine = Quarantine()
     gate: Gate = Gate()
+    publish: Publish = Publish()
     retention: Retention = Retention()
     notify: Notify = Notify()
 

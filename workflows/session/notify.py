@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from ammrank_dask.storage.errors import HeldBack
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.options import exit_code_of, message_of
 
@@ -25,6 +26,8 @@ SECONDS_ALLOWED = 60
 def announce(site: Path, date: dt.date) -> Iterator[dict[str, Any]]:
     """Yield facts to fill; run `notify.on_success` or `notify.on_failure` with them when the block is left.
 
+    A night that is held back is a failure with the status `held`, and its facts with the checks are told.
+
     The date is that of the facts, once they have one: of several nights the one that was last begun.
     The commands get one JSON object on stdin and AMMRANK_SITE, AMMRANK_DATE, AMMRANK_STATUS and AMMRANK_EXIT_CODE in
     their environment. What they return changes nothing about the night.
@@ -35,6 +38,8 @@ def announce(site: Path, date: dt.date) -> Iterator[dict[str, Any]]:
         yield facts
     except BaseException as error:
         told = {"status": "failure", "exit_code": exit_code_of(error), "message": message_of(error)}
+        if isinstance(error, HeldBack):
+            told |= {"status": "held", "facts": dict(error.outcome)}
         _call(notify.on_failure, {"site": str(site), "date": facts.get("date", str(date)), **told})
         raise
     told = {"status": "success", "exit_code": 0, "facts": facts}

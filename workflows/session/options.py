@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 
 import click
 
-from ammrank_dask.storage.errors import REBUILD_COMMAND, AmmrankError, BadInput, SiteBusy, name_night
+from ammrank_dask.storage.errors import REBUILD_COMMAND, AmmrankError, BadInput, HeldBack, SiteBusy, name_night
 from ammrank_dask.storage.store.atomic import private_files
 
-EXIT_FAILED, EXIT_BAD_INPUT, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 75, 130, 143
+EXIT_FAILED, EXIT_BAD_INPUT, EXIT_HELD, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 66, 75, 130, 143
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -78,6 +78,7 @@ def exit_code_of(error: BaseException) -> int:
     codes: tuple[tuple[type[BaseException], int], ...] = (
         (SiteBusy, EXIT_BUSY),
         (BadInput, EXIT_BAD_INPUT),
+        (HeldBack, EXIT_HELD),
         (KeyboardInterrupt, EXIT_INTERRUPTED),
         (click.Abort, EXIT_INTERRUPTED),
     )

@@ -18,8 +18,8 @@ from distributed import Client, wait
 
 from ammrank_dask.monitor.events import watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
-from ammrank_dask.storage.errors import AmmrankError, name_night
-from ammrank_dask.storage.site.run_log import LOG, JsonLines, utc_now, write_attempt
+from ammrank_dask.storage.errors import AmmrankError, HeldBack, name_night
+from ammrank_dask.storage.site.run_log import HELD, LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import bytes_below
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
@@ -68,15 +68,19 @@ class NightRecord:
         logger.info("stage %s took %.1f s", name, seconds)
         self._write()
 
-    def finish(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
-        """Record the results of the night, the runs it wrote, and the digest of its inputs."""
+    def keep(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
+        """Record the results of the night so far, the runs it wrote, and the digest of its inputs."""
         self.attempt |= {
             "facts": dict(outcome),
             "inputs": inputs,
             "runs": {role: self.site.relative(path) for role, path in sorted(roles.items())},
             "bytes": {role: bytes_below(path) for role, path in sorted(roles.items())},
-            "peak_memory": {"driver": _peak_memory()[1], "workers": self._worker_memory()},
         }
+
+    def finish(self, outcome: Mapping[str, Any]) -> None:
+        """Record what the night came to in the end."""
+        memory = {"driver": _peak_memory()[1], "workers": self._worker_memory()}
+        self.attempt |= {"facts": dict(outcome), "peak_memory": memory}
         self._end("done", 0)
 
     def fail(self, error: BaseException) -> None:
@@ -87,10 +91,13 @@ class NightRecord:
         if is_gone and not isinstance(error, AmmrankError):
             message = "the scheduler is gone"
         self.attempt["error"] = {"type": type(error).__name__, "message": message}
+        if isinstance(error, HeldBack):
+            self.attempt["facts"] = dict(error.outcome)
         expected = is_gone or isinstance(error, AmmrankError | OSError | SystemExit | KeyboardInterrupt)
-        logger.error("night failed: %s", message, exc_info=None if expected else error)
+        ended = "is held back" if isinstance(error, HeldBack) else "failed"
+        logger.error("night %s: %s", ended, message, exc_info=None if expected else error)
         with contextlib.suppress(OSError):  # a full disk is told by the command
-            self._end("failed", code)
+            self._end(HELD if isinstance(error, HeldBack) else "failed", code)
 
     def _end(self, status: str, code: int) -> None:
         seconds = round(time.monotonic() - self.began, 3)

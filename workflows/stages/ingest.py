@@ -34,6 +34,7 @@ from ammrank_dask.workflows.session.settings import (
     state_settings,
 )
 from ammrank_dask.workflows.stages.changed_days import ChangedDays, days_to_compare, judge_days
+from ammrank_dask.workflows.stages.event_caps import Caps, capped_digest, caps_of_days, without_other_caps
 from ammrank_dask.workflows.stages.history import (
     DayFiles,
     HistorySettings,
@@ -102,9 +103,9 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
     states = fitting_states(kept, settings)
     lake = _scan_lake(night, mapping)
+    lake = _cap_days(night, settings, lake, states, rebuild=rebuild)
     changed = _compare_days(night, mapping, settings, lake, states)
-    inputs = {**digest_days(lake.days, settings), **changed.as_folded}
-    plan = plan_ingest(inputs, states, settings, night.date, with_lag=with_lag)
+    plan = plan_ingest({**lake.digests, **changed.as_folded}, states, settings, night.date, with_lag=with_lag)
     days = _ingest_days(night, mapping, settings, lake, plan, changed)
     id_kind = _id_kind(days.values(), states, settings)
     head, lag = _fold(night, mapping, settings, plan, days, id_kind)
@@ -143,10 +144,20 @@ def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
 
 
 class LakeFiles(NamedTuple):
-    """The files of a lake by day, and the version of the table that they were listed from, if it is one."""
+    """The files of a lake by day, and the version of the table that they were listed from, if it is one.
+
+    `caps` are the most events of a user and group that count on each day, and `digests` identify its content.
+    """
 
     days: DayFiles
     table_version: int | None
+    caps: Caps
+    digests: Mapping[dt.date, str]
+
+    def plan(self, night: Night, day: dt.date, digest: str) -> DayPlan:
+        """Return what it takes to ingest a day that states know by a digest."""
+        run, files = night.site.day_run(day, digest), tuple(self.days.get(day, ()))
+        return DayPlan(day, files, run, digest, self.table_version, self.caps.get(day))
 
 
 def _scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
@@ -162,7 +173,22 @@ def _scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
     files: dict[dt.date, list[FileFacts]] = {}
     for (day, _), file in zip(listed, _scan(night, "days", paths, names, keep=True), strict=True):
         files.setdefault(day, []).append(file)
-    return LakeFiles({day: tuple(of_day) for day, of_day in files.items()}, days[min(days)].version)
+    return LakeFiles({day: tuple(of_day) for day, of_day in files.items()}, days[min(days)].version, {}, {})
+
+
+def _cap_days(
+    night: Night, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run], *, rebuild: bool
+) -> LakeFiles:
+    """Return the lake with the cap of each day, and its digest under that cap."""
+    digests, current = digest_days(lake.days, settings), night.site.current()
+    caps = caps_of_days(
+        digests,
+        folded_days(states),
+        read_day_rows(night.site.path),
+        cap=night.config.ingest.max_events_per_user,
+        published=None if current is None or rebuild else current.date,
+    )
+    return lake._replace(caps=caps, digests={day: capped_digest(digests[day], caps[day]) for day in digests})
 
 
 def _scan(
@@ -182,12 +208,9 @@ def _compare_days(
     night: Night, mapping: EventMapping, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run]
 ) -> ChangedDays:
     """Read the days whose files changed since they were folded, and decide whether to keep or correct them."""
-    inputs, folded = digest_days(lake.days, settings), folded_days(states)
-    rows = read_day_rows(night.site.path)
-    plans = [
-        DayPlan(day, tuple(lake.days[day]), night.site.day_run(day, inputs[day]), inputs[day], lake.table_version)
-        for day in days_to_compare(inputs, folded, rows)
-    ]
+    inputs, rows = lake.digests, read_day_rows(night.site.path)
+    folded = without_other_caps(folded_days(states), rows, lake.caps)
+    plans = [lake.plan(night, day, inputs[day]) for day in days_to_compare(inputs, folded, rows)]
     runs: list[Run] = []
     if plans:
         intake = _ingest_settings(night, settings.state)
@@ -218,7 +241,7 @@ def _ingest_days(
                 f"the events of {day} changed and are needed again as they were folded; put the files of then back,"
                 f" or rebuild with {settings.rebuild_command}"
             )
-        day_plans.append(DayPlan(day, tuple(files.get(day, ())), run, digest, lake.table_version))
+        day_plans.append(lake.plan(night, day, digest))
     if night.config.lake.duplicates == "refuse":
         _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
     intake = _ingest_settings(night, settings.state)
@@ -228,7 +251,8 @@ def _ingest_days(
     for day_plan in day_plans:
         partial = days[day_plan.date] = open_run(day_plan.run, DAY.kind)
         if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:
-            rows[day_plan.date] = DayRows((day_plan.digest,), DayManifest.of(partial).buckets)
+            buckets = DayManifest.of(partial).buckets
+            rows[day_plan.date] = DayRows((day_plan.digest,), buckets, max_events=day_plan.max_events)
     if rows != read_day_rows(night.site.path):
         write_day_rows(night.site.path, rows)
     return days

@@ -6,8 +6,9 @@ import datetime as dt
 import logging
 from typing import Any
 
+from ammrank_dask.monitor.events import show_checks
 from ammrank_dask.storage.errors import TooFewUsers
-from ammrank_dask.storage.site.reports import PAGE
+from ammrank_dask.storage.site.reports import PAGE, read_checks
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
@@ -19,9 +20,9 @@ from ammrank_dask.workflows.stages.features import score_features, training_feat
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
 from ammrank_dask.workflows.stages.models import model_date
-from ammrank_dask.workflows.stages.published import find_champion, find_published_model, runs_in_use
+from ammrank_dask.workflows.stages.published import find_champion, find_published_model
+from ammrank_dask.workflows.stages.publishing import hold_back, publish_night
 from ammrank_dask.workflows.stages.report import write_night_report
-from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights
 from ammrank_dask.workflows.stages.score import check_k, describe_opt_outs, read_night_opt_outs, score_users
 from ammrank_dask.workflows.stages.train import too_little_history, train_model
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
@@ -36,7 +37,10 @@ def run_night(session: Session, date: dt.date, *, rebuild: bool = False) -> dict
 
 
 def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
-    """Run one night and return where its results are; CURRENT moves last, with one rename."""
+    """Run one night and return where its results are; CURRENT moves last, with one rename.
+
+    Raises HeldBack when a check of `publish.hold` warns: CURRENT stays where it is.
+    """
     site, config, date = night.site, night.config, night.date
     with record_night(night.client, site, date) as record:
         with record.stage("ingest"):
@@ -62,17 +66,17 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
                 scored = score_users(night, ingested, features, model, chances, rebuild=rebuild)
             with record.stage("report"):
                 report = write_night_report(night, ingested, scored, rebuild=rebuild)
+                facts["checks"] = read_checks(report)
+                show_checks(night.client, facts["checks"])
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             roles |= {} if chances is None else {"chances": chances.path}
             facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored)}
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
         with record.stage("publish"):
-            facts["published"] = site.publish(date, roles)
-            prune_nights(site, config, date)
-            in_use = [*runs_in_use(site, "models", "model"), *runs_in_use(site, "chances", "chances")]
-            keep = [*roles.values(), *in_use, *models_to_keep(site, config, date)]
-            prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models", "chances"))
-        record.finish(facts, roles, inputs)
+            record.keep(facts, roles, inputs)
+            hold_back(site, config, date, facts)
+            facts["published"] = publish_night(site, config, date, roles)
+        record.finish(facts)
     return facts
 
 

@@ -42,13 +42,14 @@ from ammrank_dask.workflows.stages.chances import find_chances
 from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import find_run, load_site_model, model_date
+from ammrank_dask.workflows.stages.night_input import describe_input
 from ammrank_dask.workflows.stages.published import find_previous
 from ammrank_dask.workflows.stages.score import score_settings
 from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 
-REPORT_FORMAT = 4
+REPORT_FORMAT = 5
 """Version of summary.json: a report of another version is measured again."""
 REALISED_NIGHTS = (1, 7, 30)
 
@@ -82,6 +83,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     manifest = QualificationsManifest.of(qualifications)
     before, drift = _compare_with_before(night, qualifications)
     groups, parts = [], qualification_parts(qualifications)
+    model = find_run(night.site, manifest.model)
     if ingested.users is not None and ingested.users.n_parts == len(parts):
         groups = rank_by_group(
             night.client, parts, ingested.users, manifest.categories, manifest.k, progress=night.progress
@@ -99,6 +101,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         balanced=manifest.policies.get("balanced"),
         chances=_chance_facts(night.site, qualifications),
         outcome=_outcome(night, ingested),
+        intake=describe_input(night, ingested, None if model is None else model_date(model)),
         thresholds=Thresholds(**night.config.report.thresholds.model_dump()),
         before=before,
         drift=drift,
@@ -111,7 +114,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     verdict = find_verdict(night.site, night.date, manifest.model)
     summary["fairness"] = _fairness(night, qualifications)
     summary["gate"] = dict(verdict.facts) if verdict is not None else None
-    summary["model"] = _describe_model(find_run(night.site, manifest.model))
+    summary["model"] = _describe_model(model)
     return summary
 
 

@@ -171,14 +171,18 @@ def _digest(inputs: Mapping[str, Any], settings: ScoreSettings) -> str:
 
 
 def _count_label_window(config: Config, ingested: Ingested) -> dict[str, Any]:
-    """Return clicks by category code, and events by what became of them, of the days of the label window."""
+    """Return clicks by category code, and events by what became of them, of the days of the label window.
+
+    A user who clicks a category counts once a day, so that no single one makes its share. As long as the window has
+    a day of an earlier version, which counted events only, events count.
+    """
     first = ingested.date - dt.timedelta(config.label.days - 1)
+    days = [DayManifest.of(run) for day, run in ingested.days.items() if run is not None and day >= first]
     clicks = [0] * len(ingested.taxonomy.categories)
     events: Counter[str] = Counter()
-    for day, run in ingested.days.items():
-        if run is not None and day >= first:
-            manifest = DayManifest.of(run)
-            for code, count in manifest.clicks:
-                clicks[code] += count
-            events.update(manifest.events_by_outcome)
+    by_users = [day.clickers for day in days]
+    for day, clickers in zip(days, by_users, strict=True):
+        for code, count in day.clicks if clickers is None or None in by_users else clickers:
+            clicks[code] += count
+        events.update(day.events_by_outcome)
     return {"clicks": clicks, "events_of_label_window": dict(sorted(events.items()))}

@@ -14,6 +14,7 @@ from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.stages.publishing import held_nights
 from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 NIGHTS_SHOWN = 5
@@ -25,6 +26,7 @@ def describe_site(site: Site, config: Config, today: dt.date) -> dict[str, Any]:
     facts: dict[str, Any] = {"site": str(site.path), "running": site.is_held()}
     facts |= _describe_published(site, current, today)
     facts |= _describe_last_attempt(site, facts["running"])
+    facts["held"] = held_nights(site)
     try:
         waiting, missing = _days_to_come(site, config, current, today)
         facts |= {"days_waiting": waiting, "days_missing": missing}
@@ -89,6 +91,8 @@ def describe_for_people(description: dict[str, Any]) -> dict[str, Any]:
         shown[key] = _shorten(description[key])
     if "has" in description:
         shown["has"] = ", ".join(description["has"])
+    held = [f"{night['date']} by {', '.join(night['held_by'])}" for night in description["held"]]
+    shown["held"] = "; ".join(held) or "none"
     last = description["last_run"]
     if last is None:
         shown["last_run"] = "none"

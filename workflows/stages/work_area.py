@@ -16,7 +16,7 @@ from typing import Any
 from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, read_json, temporary_beside
-from ammrank_dask.workflows.session.config import Config, Notify
+from ammrank_dask.workflows.session.config import Config, Notify, Publish
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
 
 FOLDER, WORK = "backtests", ".work"
@@ -55,8 +55,8 @@ def remove_work(site: Site) -> None:
 
 
 def own_config(site: Site, config: Config) -> Config:
-    """Return the config with absolute paths, and without commands to run after a night."""
-    changes: dict[str, Any] = {"notify": Notify()}
+    """Return the config with absolute paths, and without commands to run after a night and checks that hold it."""
+    changes: dict[str, Any] = {"notify": Notify(), "publish": Publish()}
     for name, keys in _PATHS.items():
         section = getattr(config, name)
         given = {key: getattr(section, key) for key in keys}

@@ -16,7 +16,7 @@ from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF, S
 
 from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
 from ammrank_dask.features.from_pandas import interest_features
-from ammrank_dask.ingest.events import EVENT_SALT, PartitionEvents, join_slices
+from ammrank_dask.ingest.events import EVENT_SALT, PartitionEvents, cap_events, join_slices
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, cell_dtype, end_of, fold_days
 from ammrank_dask.ingest.routing import number_integer_ids, slice_by_partition
 from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
@@ -159,7 +159,7 @@ def test_digest__is_the_sum_of_hashes_by_bucket_of_users():
     joined = PartitionEvents(
         ids_from_values([7, 9]), np.array([1, 0, 0]), np.array([0, 2, 2], np.uint16), np.array([5, 1_000, 1_000])
     )
-    assert joined.digest(None).tolist() == plain_buckets(events)
+    assert joined.digest(np.zeros(2, bool)).tolist() == plain_buckets(events)
 
 
 def test_digest__a_forgotten_user_does_not_count():
@@ -167,7 +167,23 @@ def test_digest__a_forgotten_user_does_not_count():
     listed = ForgetList(b"k" * 32, frozenset())
     listed = ForgetList(listed.key, frozenset(listed.hash_texts(pa.array(["7"]))))
     joined = PartitionEvents(ids, np.array([0, 1]), np.array([2, 0], np.uint16), np.array([1_000, 5]))
-    assert joined.digest(listed).tolist() == plain_buckets([(9, 0, 5)])
+    assert joined.digest(listed.is_on(ids)).tolist() == plain_buckets([(9, 0, 5)])
+
+
+def test_cap_events__keeps_the_first_of_each_user_and_group_in_any_order():
+    # Two categories: cells 0 and 1 are of one group, cells 2 and 3 of another.
+    rows = [(0, 0, 30), (0, 1, 10), (0, 0, 10), (0, 1, 20), (0, 2, 99), (1, 0, 50), (1, 1, 40)]
+    kept = [(0, 0, 10), (0, 1, 10), (0, 2, 99), (1, 0, 50), (1, 1, 40)]
+    for shuffled in (rows, rows[::-1], [rows[i] for i in (3, 6, 0, 5, 1, 4, 2)]):
+        user, cell, time = (np.array(column) for column in zip(*shuffled, strict=True))
+        events = PartitionEvents(ids_from_values([7, 9]), user, cell.astype(np.uint16), time)
+        _, *left = cap_events(events, 2, n_categories=2)
+        assert sorted(zip(*(column.tolist() for column in left), strict=True)) == kept
+
+
+def test_cap_events__nothing_to_drop():
+    nobody = PartitionEvents(ids_from_values([7]), *(np.empty(0, np.int64),) * 3)
+    assert cap_events(nobody, 1, n_categories=2) is nobody
 
 
 @FAST

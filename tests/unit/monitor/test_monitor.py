@@ -361,6 +361,22 @@ def test_curve__draws_popularity_as_a_level_beside_the_error():
     assert chart.level.data == {"x": [0.0, 2.0], "y": [0.3, 0.3]}
 
 
+def test_page__tells_which_checks_warn():
+    state = NightState()
+    begin_night(state, 100.0)
+    check = {"name": "late", "what": "share of late events", "value": 0.4, "limit": 0.1, "status": "warn"}
+    state.apply({"kind": "checks", "checks": [check, {**check, "name": "psi", "status": "ok"}]}, 101.0)
+    snapshot = take_snapshot(state, 102.0)
+    assert [found["name"] for found in snapshot["checks"]] == ["late", "psi"]
+    assert '<div class="bad"><b>1 of 2</b><span>checks that warn</span></div>' in head_html(snapshot)
+    troubles = troubles_html(snapshot)
+    assert "late" in troubles
+    assert "0.4, limit 0.1" in troubles
+    assert "psi" not in troubles
+    begin_night(state, 200.0)
+    assert take_snapshot(state, 201.0)["checks"] == []
+
+
 def test_head_html__tells_night_stage_rate_and_failures():
     state = NightState()
     begin_night(state, 100.0)
@@ -371,7 +387,7 @@ def test_head_html__tells_night_stage_rate_and_failures():
     text = head_html(take_snapshot(state, 102.0))
     for word in ("2026-03-05", "running", ">score<", ">500<", "users a second", '<div class="bad"><b>1</b>'):
         assert word in text
-    assert "No slow" in troubles_html(take_snapshot(NightState(), 1.0))
+    assert "no slow" in troubles_html(take_snapshot(NightState(), 1.0))
     assert "first night" in history_html(take_snapshot(NightState(), 1.0))
 
 

@@ -1,0 +1,35 @@
+"""`ammrank publish`: let a night through that a check held back."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import click
+
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.notify import announce
+from ammrank_dask.workflows.session.options import AmmrankCommand, date_option, show, site_argument
+from ammrank_dask.workflows.stages.publishing import describe_outcome, publish_held
+
+
+@click.command("publish", cls=AmmrankCommand)
+@site_argument
+@date_option
+@click.option("--anyway", is_flag=True, help="Publish it although checks warn.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+def command(site: Path, date: dt.date, anyway: bool, as_json: bool) -> None:
+    """Publish a night that a check of publish.hold held back."""
+    place = Site(site)
+    if not place.path.is_dir():
+        raise BadInput(f"there is no site at {site}")
+    config = load_config(place.config_path)
+    with announce(site, date) as outcome, place.exclusive():
+        outcome |= publish_held(place, config, date, anyway=anyway)
+    show(outcome if as_json else describe_outcome(outcome), as_json)
+
+
+if __name__ == "__main__":
+    command()

@@ -1,0 +1,69 @@
+"""Say what came in for a night, beside what is usual."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+from typing import Any
+
+from ammrank_dask.report.input_checks import NIGHTS, describe_day, usual_input
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.lake.events import CAPPED, QUARANTINED
+from ammrank_dask.storage.site.reports import SUMMARY, check_report
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.manifests import DayManifest
+from ammrank_dask.storage.store.registry import DAY
+from ammrank_dask.storage.store.runs import is_finished, open_run
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.ingest import Ingested
+
+logger = logging.getLogger(__name__)
+
+
+def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> dict[str, Any]:
+    """Return what came in since the last published night, what is usual, and how many nights old the model is.
+
+    A day that came in for a night that was held back is in the state of this one, too.
+    """
+    published = [date for date in night.site.published_nights() if date < night.date]
+    after = max([*published[-1:], night.date - dt.timedelta(NIGHTS)]) if published else night.date - dt.timedelta(1)
+    groups, categories = night.config.event_groups, ingested.taxonomy.categories
+    days = []
+    for day, digest in ingested.history:
+        if digest is None or day <= after or not is_finished(night.site.day_run(day, digest)):
+            continue
+        manifest = DayManifest.of(open_run(night.site.day_run(day, digest), DAY.kind))
+        if manifest.events_by_group is None:  # of an earlier version, which counted less
+            continue
+        outcomes = manifest.events_by_outcome
+        days.append(
+            describe_day(
+                str(day),
+                events=manifest.n_events,
+                groups={group: manifest.events_by_group.get(code, 0) for code, group in enumerate(groups)},
+                users=manifest.n_users,
+                quarantined=sum(outcomes.get(reason, 0) for reason in QUARANTINED.values()),
+                late=manifest.n_late,
+                capped=outcomes.get(CAPPED, 0),
+                heaviest=manifest.heaviest,
+                clicks={categories[code]: count for code, count in manifest.clicks},
+            )
+        )
+    age = None if model_date is None else (night.date - dt.date.fromisoformat(model_date)).days
+    return {"days": days, "usual": usual_input(_last_days(night.site, published)), "model_age": age}
+
+
+def _last_days(site: Site, published: list[dt.date]) -> list[dict[str, Any]]:
+    """Return what came in on the days of the last published nights, as their reports have it."""
+    days = []
+    for date in published[-NIGHTS:]:
+        folder = site.report_folder(date)
+        try:
+            check_report(folder, [SUMMARY])
+            intake = read_json(folder / SUMMARY).get("input")
+        except DamagedStore as error:
+            logger.warning("the input of %s is not compared with: %s", date, error)
+            continue
+        days += [day for day in (intake or {"days": []})["days"] if day["date"] == str(date)]
+    return days

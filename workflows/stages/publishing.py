@@ -1,0 +1,103 @@
+"""Publish a night, or hold it back: what a check of `publish.hold` warns of waits until a person lets it through."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ammrank_dask.report.checks import WARN, name_warnings
+from ammrank_dask.storage.errors import BadInput, HeldBack
+from ammrank_dask.storage.site.run_log import HELD, read_attempt, utc_now, write_attempt
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.published import runs_in_use
+from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights
+
+
+def publish_night(site: Site, config: Config, date: dt.date, roles: Mapping[str, Path]) -> bool:
+    """Make the runs of a night the current ones, remove what nobody needs, and return whether CURRENT moved."""
+    is_current = site.publish(date, roles)
+    prune_nights(site, config, date)
+    in_use = [*runs_in_use(site, "models", "model"), *runs_in_use(site, "chances", "chances")]
+    keep = [*roles.values(), *in_use, *models_to_keep(site, config, date)]
+    prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models", "chances"))
+    return is_current
+
+
+def hold_back(site: Site, config: Config, date: dt.date, outcome: Mapping[str, Any]) -> None:
+    """Raise HeldBack when a check of `publish.hold` warns; a night that is published already is not held back.
+
+    Parameters
+    ----------
+    outcome
+        What the night came to, with its `checks`.
+    """
+    wanted = set(config.publish.hold)
+    warned = [check for check in outcome.get("checks", ()) if check["name"] in wanted and check["status"] == WARN]
+    if not warned or site.is_published(date):
+        return
+    current = site.current()
+    before = "nothing is published yet" if current is None else f"the night of {current.date} stays in force"
+    raise HeldBack(
+        f"the night of {date} is held back by {_describe(warned)}; {before}: look at {outcome['report']}, correct the"
+        f" day and run it again, or publish it with `{_command(site, date)}`",
+        {**outcome, "published": False, "held_by": [check["name"] for check in warned]},
+    )
+
+
+def publish_held(site: Site, config: Config, date: dt.date, *, anyway: bool) -> dict[str, Any]:
+    """Publish a night that was held back, and return what it came to.
+
+    Raises HeldBack without `anyway`, and BadInput when the night was not held back or its runs are gone.
+    """
+    nightly = f"`ammrank nightly {site.path} --date {date}`"
+    attempt = read_attempt(site.run_folder(date))
+    if site.is_published(date):
+        return {"date": str(date), "published": True, "unchanged": True}
+    if attempt is None or attempt.get("status") != HELD:
+        raise BadInput(f"the night of {date} is not held back; run {nightly}")
+    if not anyway:
+        raise HeldBack(attempt["error"]["message"], attempt["facts"])
+    roles = {role: site.path / name for role, name in attempt["runs"].items()}
+    gone = [path for path in roles.values() if not path.is_dir()]
+    current = site.current()
+    is_newest = current is None or date > current.date
+    if gone and (is_newest or roles["qualifications"] in gone):
+        raise BadInput(f"{gone[0]} of the night of {date} is no longer there; run {nightly} again")
+    is_current = publish_night(site, config, date, roles)
+    outcome = {**attempt["facts"], "published": is_current, "let_through": attempt["facts"]["held_by"]}
+    done = {"status": "done", "exit_code": 0, "facts": outcome, "published_anyway": utc_now()}
+    write_attempt(site.run_folder(date), {key: value for key, value in attempt.items() if key != "error"} | done)
+    return outcome
+
+
+def describe_outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a night came to as short texts."""
+    names = {name: ", ".join(outcome[name]) for name in ("held_by", "let_through") if name in outcome}
+    texts = {**names, **({"checks": name_warnings(outcome["checks"])} if "checks" in outcome else {})}
+    return {name.replace("_", " "): texts.get(name, value) for name, value in outcome.items()}
+
+
+def held_nights(site: Site) -> list[dict[str, Any]]:
+    """Return the nights after the published one that are held back, oldest first: `date` and the checks `held_by`."""
+    current = site.current()
+    attempts = [read_attempt(path) for path in sorted((site.path / "runs").glob("date=*"))]
+    return [
+        {"date": attempt["date"], "held_by": attempt["facts"]["held_by"]}
+        for attempt in attempts
+        if attempt is not None
+        and attempt.get("status") == HELD
+        and (current is None or attempt["date"] > str(current.date))
+    ]
+
+
+def _describe(checks: Sequence[Mapping[str, Any]]) -> str:
+    return ", ".join(
+        f"{check['name']} ({check['what']}: {check['value']:.3g}, limit {check['limit']:.3g})" for check in checks
+    )
+
+
+def _command(site: Site, date: dt.date) -> str:
+    return f"ammrank publish {site.path} --date {date} --anyway"
