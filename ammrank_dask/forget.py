@@ -15,7 +15,7 @@ from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.site.forgotten import ForgetList, drop_users, find_in_table, load_forgotten, write_without
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
 from ammrank_dask.storage.store.ids import ids_from_arrays
-from ammrank_dask.storage.store.parts import CheckedReader, check_part, write_part
+from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_names, write_part
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
@@ -137,7 +137,7 @@ def _exchange(run: Run, building: Path, changed: set[str]) -> None:
     if run.kind == QUALIFICATIONS:
         renewed = changed
     else:
-        renewed = {f"part-{int(name):05d}{suffix}" for name in changed for suffix in (".json", ".zarr")}
+        renewed = {name for partition in changed for name in part_names(int(partition))}
     for path in sorted(path for path in run.path.rglob("*") if path.is_file()):
         name = path.relative_to(run.path).as_posix()
         if name == MANIFEST or {name, name.partition("/")[0]} & renewed:

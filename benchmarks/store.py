@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -43,7 +44,10 @@ def compare_read(work: Path, *, users: int = 400_000, days: int = 60) -> None:
 
 def _time_reads(path: Path) -> tuple[int, int, float, float, float, float]:
     features = open_features(path)
-    chunks = [file.read_bytes() for part in sorted(path.glob("part-*.zarr")) for file in sorted(part.rglob("c/*"))]
+    chunks = []
+    for part in sorted(path.glob("part-*.zarr.zip")):
+        with zipfile.ZipFile(part) as opened:
+            chunks += [opened.read(name) for name in opened.namelist() if "/c/" in name]
     targets = [np.empty(len(blosc.decompress(chunk)), np.uint8) for chunk in chunks]
 
     def decode() -> None:

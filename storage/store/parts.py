@@ -1,8 +1,10 @@
-"""Write and read one partition of a run: a zarr group and the list of its files with their checksums.
+"""Write and read one partition of a run: a zarr group in one file, or a folder and the list of its files.
 
 Every byte is checked against its checksum before it is decoded. A missing chunk, which zarr would silently read as
-zeros, is a missing file here.
+zeros, is a missing file here. Models are folders, for numpy reads those alone; earlier versions wrote all parts so.
 """
+
+from __future__ import annotations
 
 import json
 import os
@@ -10,7 +12,7 @@ import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
 import google_crc32c
 import numpy as np
@@ -18,8 +20,12 @@ import numpy as np
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
 from ammrank_dask.storage.store.codec import METADATA, decode_array, encode_array, encode_group
+from ammrank_dask.storage.store.container import Container, write_container
 from ammrank_dask.storage.store.registry import REBUILD, PartSchema
 
+FILE_SUFFIX = ".zarr.zip"
+FOLDER_SUFFIX = ".zarr"
+_LIST_SUFFIX = ".json"
 _HERE = PurePosixPath(".")
 
 
@@ -55,18 +61,17 @@ class PartRef:
     def read(self, schema: PartSchema, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Read the arrays, all or only some, after checking every byte that is needed."""
         final = part_path(self.run, self.partition)
-        sidecar = _read_sidecar(final, self.checksum, schema.remedy)
-        stored = {name.removesuffix(f"/{METADATA}") for name in sidecar["files"]}
-        wanted = {spec.name for spec in schema.arrays} & stored
+        wanted = {spec.name for spec in schema.arrays}
         if only is not None:
             wanted &= set(only)
-        read = CheckedReader(final, sidecar["files"], schema.remedy)
-        try:
-            arrays = {name: decode_array(read, name) for name in sorted(wanted)}
-        except (ValueError, KeyError, TypeError, RuntimeError) as error:
-            if isinstance(error, DamagedStore):
-                raise
-            raise DamagedStore(f"{final} cannot be decoded: {error}; {schema.remedy}") from None
+        with _open_part(final, self.checksum, schema.remedy) as part:
+            stored = {name.removesuffix(f"/{METADATA}") for name in part.entries}
+            try:
+                arrays = {name: decode_array(part, name) for name in sorted(wanted & stored)}
+            except (ValueError, KeyError, TypeError, RuntimeError) as error:
+                if isinstance(error, DamagedStore):
+                    raise
+                raise DamagedStore(f"{final} cannot be decoded: {error}; {schema.remedy}") from None
         if only is None:
             schema.validate(arrays, str(final))
         return arrays
@@ -77,13 +82,19 @@ class PartRef:
 
 
 def part_path(run: Path, partition: int) -> Path:
-    """Return the folder of a partition of a run."""
-    return run / f"part-{partition:05d}.zarr"
+    """Return where a partition of a run is: its file, or its folder where it is one."""
+    folder = run / f"part-{partition:05d}{FOLDER_SUFFIX}"
+    return folder if folder.is_dir() else folder.with_name(f"part-{partition:05d}{FILE_SUFFIX}")
+
+
+def part_names(partition: int) -> tuple[str, ...]:
+    """Return all names that a partition can have in the folder of a run."""
+    return tuple(f"part-{partition:05d}{suffix}" for suffix in (FILE_SUFFIX, FOLDER_SUFFIX, _LIST_SUFFIX))
 
 
 def is_written(run: Path, partition: int) -> bool:
     """Tell whether a partition was written whole."""
-    return part_path(run, partition).is_dir()
+    return part_path(run, partition).exists()
 
 
 def write_part(
@@ -94,7 +105,7 @@ def write_part(
     attributes: Mapping[str, Any] | None = None,
     group_attributes: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> PartFacts:
-    """Write a partition under a temporary name, list its files, and rename it: afterwards it is whole.
+    """Write a partition under a temporary name and rename it: afterwards it is whole.
 
     Parameters
     ----------
@@ -103,17 +114,25 @@ def write_part(
     group_attributes
         Attributes of groups inside the part, by name.
     """
-    final = part_path(run, partition)
+    final = run / f"part-{partition:05d}{FOLDER_SUFFIX if schema.is_folder else FILE_SUFFIX}"
     lengths = schema.validate(arrays, str(final))
     files = _encode_groups(arrays, attributes or {}, group_attributes or {})
     for name, array in arrays.items():
         files |= {f"{name}/{file}": data for file, data in encode_array(array, compressed=schema.compressed).items()}
-    listing = {name: [len(data), google_crc32c.value(data)] for name, data in sorted(files.items())}
-    sidecar = {
+    counts = {
         "rows": lengths.get(schema.rows_dim, 0),
         "nnz": lengths.get(schema.nnz_dim, 0) if schema.nnz_dim else 0,
-        "files": listing,
     }
+    if schema.is_folder:
+        _write_folder(final, files, counts)
+    else:
+        write_container(final, files, counts)
+    return part_facts(run, partition)
+
+
+def _write_folder(final: Path, files: Mapping[str, bytes], counts: Mapping[str, int]) -> None:
+    """Write files into a folder under a temporary name, and then rename it."""
+    listing = {name: [len(data), google_crc32c.value(data)] for name, data in sorted(files.items())}
     temporary = temporary_beside(final)
     try:
         # Making folders and files is most of the cost of a small part: each is made once, and asked for never.
@@ -123,17 +142,17 @@ def write_part(
             with open(temporary / name, "xb") as file:
                 file.write(data)
         # The list comes before the rename: a part that has its name has its list. The end of the run syncs all.
-        write_json(final.with_suffix(".json"), sidecar, durable=False)
+        write_json(final.with_suffix(_LIST_SUFFIX), {**counts, "files": listing}, durable=False)
         rename_folder(temporary, final)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
-    return _facts(final, sidecar)
 
 
 def part_facts(run: Path, partition: int) -> PartFacts:
     """Read what the manifest keeps of a part that was written before."""
     final = part_path(run, partition)
-    return _facts(final, _read_sidecar(final))
+    with _open_part(final) as part:
+        return PartFacts(final.name, part.about["rows"], part.about["nnz"], part.size, part.checksum)
 
 
 def read_attributes(
@@ -143,10 +162,8 @@ def read_attributes(
 
     `expected` is the checksum of the part in the manifest; it is not compared when None.
     """
-    final = part_path(run, partition)
-    listing = _read_sidecar(final, expected, schema.remedy)["files"]
-    name = f"{group}/{METADATA}" if group else METADATA
-    attributes: dict[str, Any] = json.loads(CheckedReader(final, listing, schema.remedy)(name))["attributes"]
+    with _open_part(part_path(run, partition), expected, schema.remedy) as part:
+        attributes: dict[str, Any] = json.loads(part(f"{group}/{METADATA}" if group else METADATA))["attributes"]
     return attributes
 
 
@@ -189,13 +206,8 @@ def checksum_file(path: Path) -> list[int]:
 
 def check_part(run: Path, partition: int, expected: str | None = None) -> int:
     """Check every byte of a part without decoding it; return the number of bytes read."""
-    final = part_path(run, partition)
-    sidecar = _read_sidecar(final, expected)
-    found = {(Path(root) / name).relative_to(final).as_posix() for root, _, names in os.walk(final) for name in names}
-    extra = sorted(found - set(sidecar["files"]))
-    if extra:
-        raise BadInput(f"{final / extra[0]} was not written by this package; remove it")
-    return check_files(final, sidecar["files"])
+    with _open_part(part_path(run, partition), expected) as part:
+        return part.check()
 
 
 def checksum_of(content: Mapping[str, Any]) -> str:
@@ -203,25 +215,49 @@ def checksum_of(content: Mapping[str, Any]) -> str:
     return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
-def _read_sidecar(final: Path, expected: str | None = None, remedy: str = REBUILD) -> dict[str, Any]:
-    """Read the list of a part, and compare it with its checksum in the manifest, if that is given."""
-    path = final.with_suffix(".json")
-    if not path.is_file():
-        raise DamagedStore(f"{path} is missing; {remedy}")
-    try:
-        sidecar = read_json(path)
-    except DamagedStore:
-        sidecar = None
-    if not isinstance(sidecar, dict) or not {"rows", "nnz", "files"} <= set(sidecar):
-        raise DamagedStore(f"{path} is not the JSON that was written; {remedy}")
-    if expected is not None and checksum_of(sidecar) != expected:
-        raise DamagedStore(f"{path} is not the list in the manifest; {remedy}")
-    return sidecar
+def _open_part(final: Path, expected: str | None = None, remedy: str = REBUILD) -> Container | _FolderPart:
+    """Open a part, and compare its checksum with that in the manifest, if it is given."""
+    kind = _FolderPart if final.suffix == FOLDER_SUFFIX else Container
+    return kind(final, expected, remedy)
 
 
-def _facts(final: Path, sidecar: Mapping[str, Any]) -> PartFacts:
-    size = sum(entry[0] for entry in sidecar["files"].values())
-    return PartFacts(final.name, sidecar["rows"], sidecar["nnz"], size, checksum_of(sidecar))
+class _FolderPart(CheckedReader):
+    """A part that is a folder, with the calls of a container."""
+
+    def __init__(self, path: Path, expected: str | None, remedy: str) -> None:
+        listed = path.with_suffix(_LIST_SUFFIX)
+        if not listed.is_file():
+            raise DamagedStore(f"{listed} is missing; {remedy}")
+        try:
+            about = read_json(listed)
+        except DamagedStore:
+            about = None
+        if not isinstance(about, dict) or not {"rows", "nnz", "files"} <= set(about):
+            raise DamagedStore(f"{listed} is not the JSON that was written; {remedy}")
+        super().__init__(path, about["files"], remedy)
+        self.about: Mapping[str, Any] = about
+        self.entries: Mapping[str, Any] = about["files"]
+        self.size = sum(entry[0] for entry in self.entries.values())
+        self.checksum = checksum_of(about)
+        if expected is not None and self.checksum != expected:
+            raise DamagedStore(f"{listed} is not the list in the manifest; {remedy}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Nothing is open between two reads."""
+
+    def check(self) -> int:
+        """Check every file, and that there are no others; return the bytes read."""
+        folder = self.folder
+        found = {
+            (Path(root) / name).relative_to(folder).as_posix() for root, _, names in os.walk(folder) for name in names
+        }
+        extra = sorted(found - set(self.entries))
+        if extra:
+            raise BadInput(f"{folder / extra[0]} was not written by this package; remove it")
+        return check_files(folder, self.listing)
 
 
 def _encode_groups(

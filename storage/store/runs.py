@@ -14,6 +14,7 @@ from typing import Any
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
 from ammrank_dask.storage.store.parts import (
+    FOLDER_SUFFIX,
     PartFacts,
     PartRef,
     check_files,
@@ -22,8 +23,9 @@ from ammrank_dask.storage.store.parts import (
     checksum_of,
     is_written,
     part_facts,
+    part_names,
 )
-from ammrank_dask.storage.store.registry import FORMAT, PART_SCHEMAS
+from ammrank_dask.storage.store.registry import PART_SCHEMAS, READ_FORMATS, RUN_FORMAT
 
 MANIFEST = "manifest.json"
 DECIDE_BYTES = ("ammrank-dask", "numpy", "numba", "zarr", "numcodecs", "pyarrow")
@@ -100,9 +102,11 @@ def start_run(path: Path, n_parts: int) -> list[int]:
 
 def remove_part(run: Path, partition: int) -> None:
     """Remove a partition that is to be written again."""
-    stem = run / f"part-{partition:05d}"
-    shutil.rmtree(stem.with_suffix(".zarr"), ignore_errors=True)
-    stem.with_suffix(".json").unlink(missing_ok=True)
+    for name in part_names(partition):
+        if (run / name).is_dir():
+            shutil.rmtree(run / name, ignore_errors=True)
+        else:
+            (run / name).unlink(missing_ok=True)
 
 
 def finish_run(
@@ -133,7 +137,7 @@ def finish_run(
     sweep_tree(path)
     sync_tree(path)
     manifest = {
-        "format": FORMAT,
+        "format": RUN_FORMAT,
         "kind": kind,
         "digest": digest,
         "config": dict(config),
@@ -157,7 +161,7 @@ def rewrite_manifest(run: Run, folder: Path, renewed: Collection[str]) -> None:
     parts = [part_facts(folder, i).to_json() if part["name"] in renewed else part for i, part in enumerate(before)]
     files = {name: checksum_file(folder / name) if name in renewed else listed for name, listed in run.files.items()}
     sync_tree(folder)
-    manifest = {**run.manifest, "parts": parts, "files": files}
+    manifest = {**run.manifest, "format": RUN_FORMAT, "parts": parts, "files": files}
     write_json(folder / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
 
 
@@ -178,8 +182,9 @@ def open_run(path: Path, kind: str | None = None) -> Run:
         raise DamagedStore(
             f"{path / MANIFEST} is not the JSON that was written; make it again with {REBUILD_COMMAND}"
         ) from None
-    if found != FORMAT:
-        raise BadInput(f"{path} has format {found}, this version reads {FORMAT}; rebuild it")
+    if found not in READ_FORMATS:
+        formats = " and ".join(map(str, READ_FORMATS))
+        raise BadInput(f"{path} has format {found}, this version reads {formats}; rebuild it")
     if checksum_of(manifest) != checksum:
         raise DamagedStore(
             f"{path / MANIFEST} is not what was written (checksum differs); make it again with {REBUILD_COMMAND}"
@@ -208,7 +213,8 @@ def verify_run(path: Path) -> int:
 def _found_beside_parts(run: Run) -> set[str]:
     """Return the files of a run that are neither its manifest nor of one of its parts."""
     parts = [part["name"] for part in run.manifest["parts"]]
-    known = {MANIFEST, *parts, *(str(Path(name).with_suffix(".json")) for name in parts)}
+    lists = [str(Path(name).with_suffix(".json")) for name in parts if name.endswith(FOLDER_SUFFIX)]
+    known = {MANIFEST, *parts, *lists}
     found = set()
     for root, folders, names in os.walk(run.path):
         place = Path(root).relative_to(run.path)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from damage import cut, drop_entry, flip_entry, repeat_entry
 from lakes import (
     FIRST_DAY,
     TAXONOMY,
@@ -510,22 +511,30 @@ def flip_byte(path):
     path.write_bytes(data)
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-9])
-
-
 DAMAGES = {
-    "flipped byte in a chunk": ("intensity/c/0", flip_byte, "is not what was written (checksum differs)"),
-    "missing chunk": ("last/c/0", os.unlink, "is missing"),
+    "flipped byte in a chunk": (
+        lambda part: flip_entry(part, "intensity/c/0"),
+        "/intensity/c/0 is not what was written (checksum differs)",
+    ),
+    "missing chunk": (
+        lambda part: drop_entry(part, "last/c/0"),
+        " is not what was written (it has 10 entries, 11 were written)",
+    ),
+    "chunk twice": (
+        lambda part: repeat_entry(part, "last/c/0"),
+        " is not what was written (it has the entry last/c/0 twice)",
+    ),
+    "cut short": (cut, " is not what was written (it is cut short)"),
+    "missing": (os.unlink, " is missing"),
 }
 
 
-@pytest.mark.parametrize(("name", "damage", "phrase"), DAMAGES.values(), ids=DAMAGES)
-def test_verify__damaged_state_is_named_there_and_by_the_stage(run, ingested, name, damage, phrase):
-    path = part_path(ingested.path / ingested.current().runs["head"], 1) / name
+@pytest.mark.parametrize(("damage", "phrase"), DAMAGES.values(), ids=DAMAGES)
+def test_verify__damaged_state_is_named_there_and_by_the_stage(run, ingested, damage, phrase):
+    path = part_path(ingested.path / ingested.current().runs["head"], 1)
     damage(path)
     for output in (run("verify", ingested, exit_code=65), run("features", ingested, exit_code=65)):
-        assert f"{path} {phrase}; make it again with `ammrank nightly {ingested.path}" in output
+        assert f"{path}{phrase}; make it again with `ammrank nightly {ingested.path}" in output
 
 
 def test_verify__damaged_day_is_named_there_and_by_the_stage(run, lake, place):
@@ -534,20 +543,12 @@ def test_verify__damaged_day_is_named_there_and_by_the_stage(run, lake, place):
     shutil.rmtree(place.path / place.current().runs["head"])  # so that the day is folded again
     (place.path / "CURRENT").unlink()
     (day,) = place.finished_runs("days")
-    path = part_path(day, 0) / "cell" / "c" / "0"
-    flip_byte(path)
+    path = flip_entry(part_path(day, 0), "cell/c/0")
     for output in (run("verify", place, exit_code=65), run("ingest", place, date=date_of(1), exit_code=65)):
         assert (
             f"{path} is not what was written (checksum differs); make it again with `ammrank nightly {place.path}"
             in output
         )
-
-
-def test_verify__damaged_list_of_files_is_named(run, ingested):
-    path = part_path(ingested.path / ingested.current().runs["head"], 0).with_suffix(".json")
-    cut(path)
-    for output in (run("verify", ingested, exit_code=65), run("features", ingested, exit_code=65)):
-        assert f"{path} is not the JSON that was written; make it again" in output
 
 
 @pytest.mark.parametrize("which", ["manifest", "CURRENT"])
@@ -562,10 +563,9 @@ def test_verify__damaged_manifest_or_current_is_named(run, ingested, which):
 def test_verify__damaged_users_and_features_are_named(run, place):
     run("features", place)
     runs = place.current().runs
-    age = part_path(place.path / runs["users"], 0) / "age" / "c" / "0"
+    age = flip_entry(part_path(place.path / runs["users"], 0), "age/c/0")
     columns = place.path / runs["features"] / "columns.json"
-    for path in (age, columns):
-        flip_byte(path)
+    flip_byte(columns)
     output = run("verify", place, exit_code=65)
     for path in (age, columns):
         assert (
@@ -616,7 +616,7 @@ def test_ingest__rebuild_lets_a_site_with_published_features_go_on(run, lake, pl
 def test_ingest__rebuild_repairs_a_damaged_run_and_current(run, ingested):
     before = run("verify", ingested, "--digest")
     (damaged,) = ingested.finished_runs("state")
-    flip_byte(part_path(damaged, 0) / "user_id" / "c" / "0")
+    flip_entry(part_path(damaged, 0), "user_id/c/0")
     run("verify", ingested, exit_code=65)
     cut(ingested.path / "CURRENT")
     run("ingest", ingested, "--rebuild")

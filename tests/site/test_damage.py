@@ -49,13 +49,13 @@ def run_of(place, role):
 
 
 STORES = {
-    "partial of a day": lambda place: min((place.path / "days" / f"date={day(4)}").glob("*/part-*.zarr/intensity/c/0")),
-    "state": lambda place: run_of(place, "head") / "part-00000.zarr" / "cell" / "c" / "0",
-    "lag state": lambda place: run_of(place, "lag") / "part-00001.zarr" / "user_id" / "c" / "0",
-    "users": lambda place: run_of(place, "users") / "part-00000.zarr" / "age" / "c" / "0",
-    "features": lambda place: run_of(place, "features") / "part-00000.zarr" / "X" / "data" / "c" / "0",
+    "partial of a day": lambda place: min((place.path / "days" / f"date={day(4)}").glob("*/part-*.zarr.zip")),
+    "state": lambda place: run_of(place, "head") / "part-00000.zarr.zip",
+    "lag state": lambda place: run_of(place, "lag") / "part-00001.zarr.zip",
+    "users": lambda place: run_of(place, "users") / "part-00000.zarr.zip",
+    "features": lambda place: run_of(place, "features") / "part-00000.zarr.zip",
     "columns of the features": lambda place: run_of(place, "features") / "columns.json",
-    "list of a part": lambda place: run_of(place, "head") / "part-00000.json",
+    "list of the model": lambda place: run_of(place, "model") / "part-00000.json",
     "manifest": lambda place: run_of(place, "head") / "manifest.json",
     "model": lambda place: max(
         (path for path in run_of(place, "model").rglob("*") if path.is_file() and path.name != "manifest.json"),
@@ -79,7 +79,7 @@ USED_NEXT_NIGHT = (
     "model",
     "attributes of the model",
     "manifest",
-    "list of a part",
+    "list of the model",
     "qualifications by user",
 )
 

@@ -11,12 +11,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from damage import flip_entry
 from lakes import At, date_of, event, good_events, write_events, write_lake, write_site
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.site.forgotten import add_forgotten, drop_users, load_forgotten
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.parts import PartRef, part_path
 from ammrank_dask.storage.store.registry import FEATURES, STATE
 from ammrank_dask.storage.store.runs import verify_run
 from ammrank_dask.workflows.session.config import load_config
@@ -66,14 +68,15 @@ def found_users(site):
     for path in site.path.rglob("*.parquet"):
         column = pq.read_table(path).column("user_id")
         found.setdefault(path.relative_to(site.path).parts[0], set()).update(str(value) for value in column.to_pylist())
-    for path in site.path.rglob("user_id*/zarr.json"):
-        store = found.setdefault(path.relative_to(site.path).parts[0], set())
-        group = zarr.open_group(path.parents[1], mode="r")
-        if path.parent.name == "user_id":
-            store.update(str(value) for value in group["user_id"][:])
-        elif path.parent.name == "user_id_offsets":
-            data, starts = group["user_id_bytes"][:].tobytes(), group["user_id_offsets"][:]
-            store.update(data[a:b].decode() for a, b in itertools.pairwise(starts))
+    for path in site.path.rglob("*.zarr.zip"):
+        with zarr.storage.ZipStore(path, mode="r") as part:
+            group = zarr.open_group(part, mode="r")
+            users = found.setdefault(path.relative_to(site.path).parts[0], set())
+            if "user_id" in group:
+                users.update(str(value) for value in group["user_id"][:])
+            elif "user_id_offsets" in group:
+                data, starts = group["user_id_bytes"][:].tobytes(), group["user_id_offsets"][:]
+                users.update(data[a:b].decode() for a, b in itertools.pairwise(starts))
     return found
 
 
@@ -156,18 +159,20 @@ def test_forget_users__what_was_damaged_before_is_still_found(client, place, tmp
     features = site.path / site.current().runs["features"]
     user = str(ids[3])
     with_user = next(
-        number
-        for number in range(2)
-        if user in map(str, zarr.open_group(features / f"part-{number:05d}.zarr", mode="r")["user_id"][:])
+        number for number in range(2) if user in map(str, PartRef(features, number).read(FEATURES)["user_id"])
     )
-    unrelated = [features / "columns.json", features / f"part-{1 - with_user:05d}.zarr" / "zarr.json"]
-    for path in unrelated:
-        flip(path)
+    other = part_path(features, 1 - with_user)
+    unrelated = {
+        features / "columns.json": lambda: flip(features / "columns.json"),
+        other / "zarr.json": lambda: flip_entry(other, "zarr.json"),
+    }
+    for harm in unrelated.values():
+        harm()
     forget_users(client, site, write_list(tmp_path / "list.txt", ids[3:4]))
-    for path in reversed(unrelated):
+    for path, mend in reversed(unrelated.items()):
         with pytest.raises(DamagedStore, match=rf"{path} is not what was written \(checksum differs\)"):
             verify_run(features)
-        flip(path)
+        mend()
     verify_run(features)
     assert user not in found_users(site)["features"]
 
@@ -178,21 +183,21 @@ def test_forget_users__refuses_to_write_what_is_damaged_again(client, place, tmp
     site, ids = place
     head = site.path / site.current().runs["head"]
     with_user, without = holder_of(site.qualifications_folder(date_of(5)) / "by_user", ids[3])
-    number = next(n for n in range(2) if ids[3] in zarr.open_group(head / f"part-{n:05d}.zarr", mode="r")["user_id"][:])
-    victim = {
-        "table with the user": with_user,
-        "table without": without,
-        "array": head / f"part-{number:05d}.zarr" / "cell" / "c" / "0",
-        "attributes": head / f"part-{number:05d}.zarr" / "zarr.json",
+    number = next(n for n in range(2) if ids[3] in PartRef(head, n).read(STATE)["user_id"])
+    victim, harm = {
+        "table with the user": (with_user, lambda: flip(with_user)),
+        "table without": (without, lambda: flip(without)),
+        "array": (part_path(head, number) / "cell/c/0", lambda: flip_entry(part_path(head, number), "cell/c/0")),
+        "attributes": (part_path(head, number) / "zarr.json", lambda: flip_entry(part_path(head, number), "zarr.json")),
     }[where]
-    flip(victim)
+    harm()
     run = victim.parents[1] if "table" in where else head
     before = (run / "manifest.json").read_bytes()
     listed = write_list(tmp_path / "list.txt", ids[3:4])
     with pytest.raises(DamagedStore, match=rf"{victim} is not what was written \(checksum differs\); make it again"):
         forget_users(client, site, listed)
     assert (run / "manifest.json").read_bytes() == before
-    flip(victim)
+    harm()
     assert forget_users(client, site, listed)["rows left"] == 0
 
 

@@ -8,12 +8,15 @@ import json
 import os
 import threading
 import time
+import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
 import zarr
+from damage import cut, drop_entry, flip_entry, repeat_entry
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -21,9 +24,10 @@ from hypothesis.extra import numpy as hnp
 from ammrank_dask.features.store import open_features, write_features
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store import codec
+from ammrank_dask.storage.store import codec, container
 from ammrank_dask.storage.store.atomic import swap_folder
 from ammrank_dask.storage.store.codec import decode_array, encode_array, encode_group
+from ammrank_dask.storage.store.container import Container, write_container
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.store.parts import PartRef, check_part, part_facts, part_path, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES
@@ -98,66 +102,102 @@ def flip_a_bit(path):
 
 @pytest.mark.parametrize("name", ["intensity/c/0", "user_id/c/0", "cell/zarr.json", "zarr.json"])
 def test_verify_run__names_a_flipped_bit(run, name):
-    flip_a_bit(part_path(run.path, 0) / name)
-    with pytest.raises(DamagedStore, match=f"{name} is not what was written"):
+    flip_entry(part_path(run.path, 0), name)
+    with pytest.raises(DamagedStore, match=rf"part-00000\.zarr\.zip/{name} is not what was written \(checksum"):
         verify_run(run.path)
 
 
-def test_read_part__finds_a_flipped_bit_and_a_missing_chunk_before_use(run):
-    part = part_path(run.path, 0)
-    flip_a_bit(part / "last" / "c" / "0")
+def test_read_part__reads_what_is_sound_beside_what_is_damaged(run):
+    flip_entry(part_path(run.path, 0), "last/c/0")
     with pytest.raises(DamagedStore, match="last/c/0 is not what was written"):
-        run.part(0).read(DAY)
-    (part / "last" / "c" / "0").unlink()
-    with pytest.raises(DamagedStore, match="last/c/0 is missing"):
         run.part(0).read(DAY)
     assert run.part(0).read(DAY, ["intensity"])["intensity"].tolist() == [0.5, 1.5, 2.5]
 
 
-def test_read_part__finds_a_part_that_is_not_the_one_of_the_manifest(run):
-    sidecar = part_path(run.path, 0).with_suffix(".json")
-    content = json.loads(sidecar.read_text())
-    content["rows"] = 3
-    sidecar.write_text(json.dumps(content))
-    with pytest.raises(DamagedStore, match=r"part-00000\.json is not the list in the manifest"):
-        run.part(0).read(DAY)
-    sidecar.write_text("{")
-    with pytest.raises(DamagedStore, match="is not the JSON that was written"):
-        run.part(0).read(DAY)
-    sidecar.unlink()
-    with pytest.raises(DamagedStore, match=r"part-00000\.json is missing"):
-        verify_run(run.path)
+def test_write_part__zarr_opens_it_and_finds_nothing_but_the_arrays(tmp_path):
+    write_part(tmp_path, 0, DAY, day_arrays(), {"made": "here"})
+    with zarr.storage.ZipStore(part_path(tmp_path, 0), mode="r") as store:
+        group = zarr.open_group(store, mode="r")
+        assert group.attrs["made"] == "here"
+        assert sorted(name for name, _ in group.members()) == sorted(day_arrays())
+        for name, array in day_arrays().items():
+            np.testing.assert_array_equal(group[name][:], array)
+    with zipfile.ZipFile(part_path(tmp_path, 0)) as opened:
+        assert opened.testzip() is None  # the checksums of zip itself
+    assert [path.name for path in tmp_path.iterdir()] == ["part-00000.zarr.zip"]
 
 
-def cut(path):
-    path.write_bytes(path.read_bytes()[:-9])
+def flip_at(*position):
+    def damage(path):
+        data = bytearray(path.read_bytes())
+        for at in position:
+            data[at] ^= 4
+        path.write_bytes(bytes(data))
+
+    return damage
+
+
+def exchange_bytes(old, new):
+    return lambda path: path.write_bytes(path.read_bytes().replace(old, new))
 
 
 DAMAGES = {
-    "flipped byte in a chunk": ("intensity/c/0", flip_a_bit, r"is not what was written \(checksum differs\)"),
-    "cut chunk": ("cell/c/0", cut, r"is not what was written \(checksum differs\)"),
-    "missing chunk": ("last/c/0", os.unlink, "is missing"),
-    "damaged metadata": ("intensity/zarr.json", flip_a_bit, r"is not what was written \(checksum differs\)"),
-    "missing metadata": ("indptr/zarr.json", os.unlink, "is missing"),
+    "cut by a few bytes": (cut, r"is not what was written \(it is cut short\)"),
+    "cut in the middle": (lambda path: path.write_bytes(path.read_bytes()[:200]), r"\(it is cut short\)"),
+    "empty": (lambda path: path.write_bytes(b""), r"\(it is cut short\)"),
+    "missing": (os.unlink, "is missing"),
+    "an entry missing": (lambda path: drop_entry(path, "last/c/0"), r"\(it has 10 entries, 11 were written\)"),
+    "an entry twice": (lambda path: repeat_entry(path, "last/c/0"), r"\(it has the entry last/c/0 twice\)"),
+    "another directory": (
+        lambda path: flip_at(path.read_bytes().index(b"PK\1\2") + 12)(path),
+        "checksum of its directory",
+    ),
+    "no JSON in the comment": (flip_at(-1), r"\(its directory cannot be read\)"),
+    "other counts": (exchange_bytes(b'"rows": 2', b'"rows": 3'), "is not the part"),
+    "no checksums": (exchange_bytes(b"C2\4\0", b"C3\4\0"), "has no checksum"),
 }
 
 
-@pytest.mark.parametrize(("name", "damage", "phrase"), DAMAGES.values(), ids=DAMAGES)
-def test_read_part__names_what_is_damaged_as_verify_run_does(run, name, damage, phrase):
-    path = part_path(run.path, 0) / name
+@pytest.mark.parametrize(("damage", "phrase"), DAMAGES.values(), ids=DAMAGES)
+def test_read_part__names_what_is_damaged_as_verify_run_does(run, damage, phrase):
+    path = part_path(run.path, 0)
     damage(path)
-    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(run.path)):
-        with pytest.raises(DamagedStore, match=f"{path} {phrase}; make it again with `ammrank nightly SITE"):
+    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(run.path), lambda: run.part(0).attributes(DAY)):
+        with pytest.raises(DamagedStore, match=f"{path} .*{phrase}.*; make it again with `ammrank nightly SITE"):
             read()
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit, cut, os.unlink], ids=["flipped", "cut", "missing"])
-def test_read_part__names_a_damaged_list_of_files(run, damage):
-    path = part_path(run.path, 0).with_suffix(".json")
-    damage(path)
-    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(run.path)):
-        with pytest.raises(DamagedStore, match=f"{path} is (missing|not the (list|JSON) .*); make it again"):
-            read()
+def test_verify_run__finds_a_damaged_header_that_only_zip_programs_read(run):
+    flip_at(5)(part_path(run.path, 0))
+    with pytest.raises(DamagedStore, match=r"zarr.json is not what was written \(its header differs\); make it again"):
+        verify_run(run.path)
+
+
+def test_read_part__without_an_entry_that_no_checksum_misses_is_refused(tmp_path):
+    """As a version with a defect would write it: all checksums are right."""
+    write_container(tmp_path / "part-00000.zarr.zip", {"zarr.json": encode_group({})}, {"rows": 0, "nnz": 0})
+    with pytest.raises(DamagedStore, match=r"a day part has unknown arrays \[\], lacks"):
+        PartRef(tmp_path, 0).read(DAY)
+    files = {"cell/zarr.json": encode_array(np.arange(3, dtype=np.uint16))["zarr.json"]}
+    write_container(tmp_path / "part-00000.zarr.zip", files, {"rows": 0, "nnz": 0})
+    with pytest.raises(DamagedStore, match=r"part-00000\.zarr\.zip/cell/c/0 is missing"):
+        PartRef(tmp_path, 0).read(DAY)
+
+
+def test_write_container__refuses_what_no_zip_can_hold(tmp_path, monkeypatch):
+    monkeypatch.setattr(container, "MAX_BYTES", 10_000)
+    with pytest.raises(BadInput, match=r"big would have 10,\d+ bytes; a part must have less than 4 GiB: use more part"):
+        write_container(tmp_path / "big", {"a": bytes(10_000)}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_container__of_many_entries_is_read_from_an_end_of_any_size(tmp_path):
+    files = {f"a/c/{number}": bytes([number % 251]) * number for number in range(500)}
+    write_container(tmp_path / "part", files, {"rows": 7})
+    with Container(tmp_path / "part", None, "rebuild it") as opened:
+        assert opened.about["rows"] == 7
+        assert {name: opened(name) for name in opened.entries} == files
+        assert opened.check() == (tmp_path / "part").stat().st_size
 
 
 def test_read_part__finds_parts_that_were_exchanged(tmp_path):
@@ -166,27 +206,62 @@ def test_read_part__finds_parts_that_were_exchanged(tmp_path):
     for partition in range(2):
         write_part(path, partition, DAY, {**day_arrays(), "user_id": np.array([partition, 9], np.int64)})
     run = finish_run(path, DAY.kind, "digest", 2, config={}, inputs=[])
-    for suffix in (".zarr", ".json"):
-        one, other = (part_path(path, partition).with_suffix(suffix) for partition in range(2))
-        one.rename(path / "spare")
-        other.rename(one)
-        (path / "spare").rename(other)
+    one, other = (part_path(path, partition) for partition in range(2))
+    one.rename(path / "spare")
+    other.rename(one)
+    (path / "spare").rename(other)
     for read in (lambda: run.part(0).read(DAY), lambda: verify_run(path)):
-        with pytest.raises(DamagedStore, match=r"part-00000\.json is not the list in the manifest; make it again"):
+        with pytest.raises(DamagedStore, match=r"00000\.zarr\.zip is not the part in the manifest .*; make it again"):
             read()
 
 
-def test_check_part__finds_a_file_too_many(run):
-    (part_path(run.path, 0) / "intensity" / "c" / "1").write_bytes(b"x")
+@pytest.fixture
+def earlier_run(tmp_path):
+    """A finished run of one part as format 1 has it: a folder, and the list of its files."""
+    folder = replace(DAY, compressed=False)
+    start_run(tmp_path / "run", 1)
+    write_part(tmp_path / "run", 0, folder, day_arrays())
+    return finish_run(tmp_path / "run", DAY.kind, "digest", 1, config={}, inputs=[])
+
+
+FOLDER_DAMAGES = {
+    "flipped byte in a chunk": ("intensity/c/0", flip_a_bit, r"is not what was written \(checksum differs\)"),
+    "cut chunk": ("cell/c/0", lambda path: os.truncate(path, 5), r"is not what was written \(checksum differs\)"),
+    "missing chunk": ("last/c/0", os.unlink, "is missing"),
+    "damaged metadata": ("intensity/zarr.json", flip_a_bit, r"is not what was written \(checksum differs\)"),
+    "missing metadata": ("indptr/zarr.json", os.unlink, "is missing"),
+}
+
+
+@pytest.mark.parametrize(("name", "damage", "phrase"), FOLDER_DAMAGES.values(), ids=FOLDER_DAMAGES)
+def test_read_part__names_what_is_damaged_in_a_folder(earlier_run, name, damage, phrase):
+    path = part_path(earlier_run.path, 0) / name
+    damage(path)
+    for read in (lambda: earlier_run.part(0).read(DAY), lambda: verify_run(earlier_run.path)):
+        with pytest.raises(DamagedStore, match=f"{path} {phrase}; make it again with `ammrank nightly SITE"):
+            read()
+
+
+@pytest.mark.parametrize("damage", [flip_a_bit, cut, os.unlink], ids=["flipped", "cut", "missing"])
+def test_read_part__names_a_damaged_list_of_files(earlier_run, damage):
+    path = earlier_run.path / "part-00000.json"
+    damage(path)
+    for read in (lambda: earlier_run.part(0).read(DAY), lambda: verify_run(earlier_run.path)):
+        with pytest.raises(DamagedStore, match=f"{path} is (missing|not the (list|JSON) .*); make it again"):
+            read()
+
+
+def test_check_part__finds_a_file_too_many_in_a_folder(earlier_run):
+    (part_path(earlier_run.path, 0) / "intensity" / "c" / "1").write_bytes(b"x")
     with pytest.raises(BadInput, match="intensity/c/1 was not written by this package"):
-        check_part(run.path, 0)
+        check_part(earlier_run.path, 0)
 
 
 def test_open_run__refuses_another_format_and_unfinished_runs(run):
     manifest = run.path / "manifest.json"
     content = json.loads(manifest.read_text())
     manifest.write_text(json.dumps({**content, "format": 99}))
-    with pytest.raises(BadInput, match="has format 99, this version reads 1; rebuild it"):
+    with pytest.raises(BadInput, match="has format 99, this version reads 1 and 2; rebuild it"):
         open_run(run.path)
     manifest.write_text("[]")
     with pytest.raises(DamagedStore, match="is not the JSON that was written"):
@@ -250,7 +325,7 @@ def test_current__of_another_format_is_left_alone(tmp_path):
 
 
 @pytest.mark.parametrize("folder", ["days", "state", "users"])
-@pytest.mark.parametrize("name", ["part-00000.zarr/user_id/c/0", "manifest.json"])
+@pytest.mark.parametrize("name", ["part-00000.zarr.zip", "manifest.json"])
 def test_remove_damaged__takes_the_damaged_run_and_no_other(tmp_path, folder, name):
     site, runs = published_site(tmp_path)
     assert site.remove_damaged() == []
@@ -262,10 +337,10 @@ def test_remove_damaged__takes_the_damaged_run_and_no_other(tmp_path, folder, na
 def test_start_run__sweeps_what_a_crash_left_and_keeps_whole_parts(tmp_path):
     start_run(tmp_path, 2)
     write_part(tmp_path, 0, DAY, day_arrays())
-    (tmp_path / ".tmp-part-00001.zarr-abc").mkdir()
+    (tmp_path / ".tmp-part-00001.zarr.zip-abc").touch()
     assert start_run(tmp_path, 2) == [1]
     assert not list(tmp_path.glob(".tmp-*"))
-    flip_a_bit(part_path(tmp_path, 0) / "cell" / "c" / "0")
+    flip_entry(part_path(tmp_path, 0), "cell/c/0")
     assert start_run(tmp_path, 2) == [0, 1]
 
 
@@ -365,7 +440,7 @@ def test_write_features__replaces_an_earlier_store(tmp_path):
     features = write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
     assert features.n_partitions == 1
     assert verify_run(features.path) > 0
-    assert sorted(p.name for p in features.path.glob("part-*.zarr")) == ["part-00000.zarr"]
+    assert sorted(p.name for p in features.path.glob("part-*")) == ["part-00000.zarr.zip"]
 
 
 @pytest.mark.parametrize(
@@ -394,7 +469,7 @@ def test_features__partition_out_of_range(tmp_path):
 
 def test_features__damage_is_named_by_the_reader(tmp_path):
     features = write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
-    flip_a_bit(part_path(features.path, 0) / "X" / "data" / "c" / "0")
+    flip_entry(part_path(features.path, 0), "X/data/c/0")
     with pytest.raises(DamagedStore, match="X/data/c/0 is not what was written"):
         features.partition(0)
     flip_a_bit(features.path / "columns.json")

@@ -1,0 +1,201 @@
+"""Keep the files of a part in one file: a zip without compression, which plain zarr opens (`zarr.storage.ZipStore`).
+
+The directory at the end of a zip says where every file is. Here it also has the CRC-32C of each, and the comment of the
+zip has the counts of the part and the checksum of the directory. So a reader opens one file, reads its end, and then
+reads what it needs by offset; the checksum of the end stands for the whole part.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import struct
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import google_crc32c
+
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.store.atomic import write_atomic
+
+MAX_BYTES = (1 << 32) - 1
+"""Where a zip without further extensions ends."""
+
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_CHECKSUM = struct.Struct("<HHI")
+_END = struct.Struct("<4s4H2IH")
+_VERSION = 20
+_UNIX = 3 << 8
+_FILE_MODE = 0o100644 << 16
+_DATE = (1 << 5) | 1  # 1980-01-01, the first day of a zip: the time of writing is in no file
+_CHECKSUM_ID = 0x3243
+_TAIL_BYTES = 8192
+"""What is read of the end at first: the directory of most parts is smaller."""
+
+
+class Entry(NamedTuple):
+    """One file in a container: where its bytes begin, how many there are, their CRC-32C and CRC-32."""
+
+    start: int
+    size: int
+    checksum: int
+    crc32: int
+
+
+def write_container(path: Path, files: Mapping[str, bytes], counts: Mapping[str, int]) -> None:
+    """Write files into one container under a temporary name and rename it; the end of the run syncs it.
+
+    Parameters
+    ----------
+    counts
+        What is to be told of the part without reading it.
+    """
+    total = sum(
+        len(data) + 2 * len(name) + _LOCAL.size + _CENTRAL.size + _CHECKSUM.size for name, data in files.items()
+    )
+    if total > MAX_BYTES - _TAIL_BYTES or len(files) >= 1 << 16:
+        raise BadInput(f"{path} would have {total:,} bytes; a part must have less than 4 GiB: use more partitions")
+    chunks: list[bytes] = []
+    directory: list[bytes] = []
+    at = 0
+    for name, data in files.items():
+        encoded = name.encode()
+        crc32 = zlib.crc32(data)
+        header = _local_header(encoded, crc32, len(data))
+        chunks += [header, data]
+        directory.append(_directory_entry(encoded, crc32, google_crc32c.value(data), len(data), at))
+        at += len(header) + len(data)
+    listed = b"".join(directory)
+    about = {**counts, "entries": len(files), "directory": f"{google_crc32c.value(listed):08x}"}
+    comment = json.dumps(about, sort_keys=True).encode()
+    end = _END.pack(b"PK\5\6", 0, 0, len(files), len(files), len(listed), at, len(comment))
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "xb") as file:
+            file.writelines([*chunks, listed, end, comment])
+
+    write_atomic(path, write, durable=False)
+
+
+class Container:
+    """An open container: its counts, its entries, and their bytes after they are checked.
+
+    Raises DamagedStore, with what to do about it (`remedy`), when it is not what was written.
+    """
+
+    def __init__(self, path: Path, expected: str | None, remedy: str) -> None:
+        self.path = path
+        self.remedy = remedy
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise DamagedStore(f"{path} is missing; {remedy}") from None
+        try:
+            self.size = os.fstat(self.descriptor).st_size
+            self.entries, self.about, self.checksum = self._read_end()
+        except BaseException:
+            os.close(self.descriptor)
+            raise
+        if expected is not None and self.checksum != expected:
+            os.close(self.descriptor)
+            raise DamagedStore(f"{path} is not the part in the manifest (checksum differs); {remedy}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self.descriptor)
+
+    def __call__(self, name: str) -> bytes:
+        """Return the bytes of an entry."""
+        entry = self.entries.get(name)
+        if entry is None:
+            raise DamagedStore(f"{self.path / name} is missing; {self.remedy}")
+        data = os.pread(self.descriptor, entry.size, entry.start)
+        if len(data) != entry.size or google_crc32c.value(data) != entry.checksum:
+            raise DamagedStore(f"{self.path / name} is not what was written (checksum differs); {self.remedy}")
+        return data
+
+    def check(self) -> int:
+        """Check every byte, those between the entries too; return how many there are."""
+        at = 0
+        for name, entry in self.entries.items():
+            header = _local_header(name.encode(), entry.crc32, entry.size)
+            if entry.start != at + len(header) or os.pread(self.descriptor, len(header), at) != header:
+                raise DamagedStore(f"{self.path / name} is not what was written (its header differs); {self.remedy}")
+            self(name)
+            at = entry.start + entry.size
+        return self.size
+
+    def _read_end(self) -> tuple[dict[str, Entry], dict[str, Any], str]:
+        """Return the entries by name, what the comment says, and the checksum of both."""
+        tail = self._read_tail(_TAIL_BYTES)
+        at = tail.rfind(b"PK\5\6")
+        if at < 0 or len(tail) < at + _END.size:
+            raise self._cut()
+        _, _, _, _, n_entries, size, start, length = _END.unpack_from(tail, at)
+        if start + size + len(tail) - at != self.size or len(tail) - at != _END.size + length:
+            raise self._cut()
+        if start < self.size - len(tail):
+            tail = self._read_tail(self.size - start)
+            at = size
+        end = tail[at - size :]
+        try:
+            about = json.loads(end[size + _END.size :])
+            entries = self._parse_directory(end[:size])
+            n_written, checksum = about["entries"], about["directory"]
+        except DamagedStore:
+            raise
+        except (ValueError, KeyError, TypeError, struct.error):
+            raise self._damaged("its directory cannot be read") from None
+        if n_entries != n_written:
+            raise self._damaged(f"it has {n_entries} entries, {n_written} were written")
+        if f"{google_crc32c.value(end[:size]):08x}" != checksum:
+            raise self._damaged("the checksum of its directory differs")
+        return entries, about, f"{google_crc32c.value(end):08x}"
+
+    def _read_tail(self, n_bytes: int) -> bytes:
+        n_bytes = min(n_bytes, self.size)
+        return os.pread(self.descriptor, n_bytes, self.size - n_bytes)
+
+    def _parse_directory(self, directory: bytes) -> dict[str, Entry]:
+        entries: dict[str, Entry] = {}
+        at = 0
+        while at < len(directory):
+            fields = _CENTRAL.unpack_from(directory, at)
+            crc32, size, name_size, extra_size, header = fields[7], fields[9], fields[10], fields[11], fields[16]
+            at += _CENTRAL.size
+            name = directory[at : at + name_size].decode()
+            at += name_size
+            if name in entries:
+                raise self._damaged(f"it has the entry {name} twice")
+            kind, _, checksum = _CHECKSUM.unpack_from(directory, at)
+            if kind != _CHECKSUM_ID:
+                raise self._damaged(f"its entry {name} has no checksum")
+            entries[name] = Entry(header + _LOCAL.size + name_size, size, checksum, crc32)
+            at += extra_size + fields[12]
+        return entries
+
+    def _cut(self) -> DamagedStore:
+        return self._damaged("it is cut short")
+
+    def _damaged(self, why: str) -> DamagedStore:
+        return DamagedStore(f"{self.path} is not what was written ({why}); {self.remedy}")
+
+
+def _local_header(name: bytes, crc32: int, size: int) -> bytes:
+    return _LOCAL.pack(b"PK\3\4", _VERSION, 0, 0, 0, _DATE, crc32, size, size, len(name), 0) + name
+
+
+def _directory_entry(name: bytes, crc32: int, checksum: int, size: int, start: int) -> bytes:
+    head = _CENTRAL.pack(
+        b"PK\1\2", _UNIX | _VERSION, _VERSION, 0, 0, 0, _DATE, crc32, size, size, len(name), _CHECKSUM.size,
+        0, 0, 0, _FILE_MODE, start,
+    )  # fmt: skip
+    return head + name + _CHECKSUM.pack(_CHECKSUM_ID, 4, checksum)
