@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from ammrank_dask.workflows.cluster.open import ClusterConfig
+from ammrank_dask.workflows.cluster.cluster_file import ClusterConfig
 from ammrank_dask.workflows.session.config_table import config_table
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,8 @@ from lakes import write_lake, write_site
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, SiteBusy
 from ammrank_dask.workflows.cli import COMMANDS, SECTIONS, ammrank
-from ammrank_dask.workflows.cluster.open import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster, open_cluster
+from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster
+from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.options import AmmrankCommand, show
 
 ROOT = Path(__file__).parents[2]

@@ -8,7 +8,8 @@ import pytest
 from distributed import Client, Security
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.workflows.cluster.open import BUILT_IN, _cluster_class, _free_address, load_cluster, open_cluster
+from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN, load_cluster
+from ammrank_dask.workflows.cluster.open import _cluster_class, _free_address, open_cluster
 
 
 def write_cluster(folder, *lines):

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 
 import ammrank_dask.workflows.session.progress
-from ammrank_dask.workflows.cluster.open import BUILT_IN
+from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
 from ammrank_dask.workflows.session.progress import Bars, Lines, progress_for
 
 
