@@ -1,6 +1,7 @@
 """Submit block functions to a Dask cluster: all that this package knows about scheduling is here."""
 
 import contextlib
+import errno
 import itertools
 import logging
 import math
@@ -9,10 +10,10 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from distributed import Client, Future, KilledWorker, Worker, as_completed
+from distributed import Client, Future, KilledWorker, Worker, as_completed, get_worker
 
 from ammrank_dask.monitor.events import Throttle, publish
-from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.errors import AmmrankError, BadInput
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +24,9 @@ Progress = Callable[[str, int, int], None]
 _process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
 
+SECONDS_BEFORE_TRIES = (0.1, 1.0)
+"""A task whose error may pass is run again after so long: the file system was away, or memory short."""
+_LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
 SECONDS_TO_STOP = 600.0
 """How long a failed run waits for its tasks that are still executing."""
 SECONDS_TO_STOP_WHEN_INTERRUPTED = 5.0
@@ -40,6 +44,21 @@ class UnitProgress(Protocol):
 
     def count(self, stage: str, units: int, unit: str) -> None:
         """Take in what the task that is done stood for."""
+
+
+def driver_id() -> str:
+    """Return what tells this process from all other drivers of a shared cluster."""
+    return _process
+
+
+def may_pass(error: BaseException | None) -> bool:
+    """Tell whether a task that ended with this error may do better on another try.
+
+    Bad input and mistakes in the program stay what they are, and so do a full disk and files one may not touch.
+    """
+    if isinstance(error, AmmrankError):
+        return False
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _LASTING)
 
 
 def is_scheduler_gone(client: Client) -> bool:
@@ -69,7 +88,7 @@ def run_tasks(
     nor a worker's memory grows with the length of the list. The first exception cancels what is left and is
     raised here, once the workers have stopped executing all of it: whoever tries again shares no file with a task
     of this run. A task may run twice (a worker can die after its work is done), so `function` must write whole
-    files under temporary names and rename them.
+    files under temporary names and rename them. A task whose error may pass is run twice more before it counts.
 
     Parameters
     ----------
@@ -212,12 +231,12 @@ def _run(
     in_flight_per_thread: int,
 ) -> Iterator[tuple[int, Any]]:
     """Yield the index and the result of every task as it finishes; `futures` are those that have not yet."""
-    waiting = iter(enumerate(items))
+    waiting = iter(range(len(items)))
 
-    def submit_next() -> Future:
-        index, args = next(waiting)
+    def submit(index: int) -> Future:
         # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
-        future = client.submit(function, *args, key=(stage, token, index), pure=False)
+        key = (stage, token, index)
+        future = client.submit(run_checked, _process, function, *items[index], key=key, pure=False)
         futures.add(future)
         return future
 
@@ -225,27 +244,57 @@ def _run(
     finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
     n_submitted = 0
     while n_submitted < min(width.now(), len(items)):
-        finished.add(submit_next())
+        finished.add(submit(next(waiting)))
         n_submitted += 1
     progress(stage, 0, len(items))
     for done, (future, result) in enumerate(_each_finished(client, finished), start=1):
         if future.status != "finished":
-            if future.status == "cancelled":
-                raise AmmrankError(f"a task of stage {stage} was cancelled; run the command again")
-            _, exception, traceback = result
-            if isinstance(exception, KilledWorker):
-                raise AmmrankError(
-                    f"workers died again and again at stage {stage}, probably for lack of memory;"
-                    " give them more, or use more partitions"
-                ) from None
-            raise exception.with_traceback(traceback)
+            raise _error_of(stage, future, result)
         yield future.key[2], result
         progress(stage, done, len(items))
         futures.discard(future)
         future.release()
         while n_submitted < min(done + width.now(), len(items)):
-            finished.add(submit_next())
+            finished.add(submit(next(waiting)))
             n_submitted += 1
+
+
+def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
+    """Run a function on a worker, twice more if it ends with an error that may pass.
+
+    It does not run where the check of the driver `owner` found that the worker cannot be used.
+    """
+    for plugin in get_worker().plugins.values():
+        if getattr(plugin, "owner", None) == owner and plugin.refusal is not None:  # type: ignore[attr-defined]
+            raise BadInput(plugin.refusal)  # type: ignore[attr-defined]
+    for pause in SECONDS_BEFORE_TRIES:
+        try:
+            return function(*args)
+        except Exception as error:
+            if not may_pass(error):
+                raise
+            logger.warning("a task failed with %s and is run again", type(error).__name__)
+        time.sleep(pause)
+    return function(*args)
+
+
+def _error_of(stage: str, future: Future, result: Any) -> BaseException:
+    """Return what to raise for a task that failed."""
+    if future.status == "cancelled":
+        return AmmrankError(f"a task of stage {stage} was cancelled; run the command again")
+    _, exception, traceback = result
+    if isinstance(exception, KilledWorker):
+        return AmmrankError(
+            f"workers died again and again at stage {stage}, probably for lack of memory;"
+            " give them more, or use more partitions"
+        )
+    if isinstance(exception, ImportError):
+        return AmmrankError(
+            f"a worker has not what stage {stage} needs ({exception}); install"
+            " ammrank-dask in the same version everywhere"
+        )
+    error: BaseException = exception.with_traceback(traceback)
+    return error
 
 
 def _each_finished(client: Client, finished: as_completed) -> Iterator[tuple[Any, Any]]:
@@ -266,7 +315,8 @@ def _each_finished(client: Client, finished: as_completed) -> Iterator[tuple[Any
 class _Width:
     """How many tasks may be in flight: so many per thread of the workers there are, asked once a second.
 
-    A few more than the threads of one worker are always allowed, so that a cluster that grows on demand sees demand.
+    A cluster that grows on demand sees the demand for as many workers as it may have; one that does not say how many
+    that are sees a few more than the threads of one worker.
     """
 
     def __init__(self, client: Client, per_thread: int) -> None:
@@ -280,6 +330,14 @@ class _Width:
         if time.monotonic() - self.asked > 1:
             self.asked = time.monotonic()
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
-            n_threads = sum(worker["nthreads"] for worker in workers.values())
-            self.width = self.per_thread * max(2, n_threads)
+            threads = [worker["nthreads"] for worker in workers.values()]
+            at_most = _most_workers(self.client) * max(threads, default=1)
+            self.width = self.per_thread * max(2, sum(threads), at_most)
         return self.width
+
+
+def _most_workers(client: Client) -> int:
+    """Return how many workers the client's cluster may grow to, 0 when it does not grow or has no limit."""
+    adaptive = getattr(client.cluster, "_adaptive", None)
+    maximum = getattr(adaptive, "maximum", None)
+    return int(maximum) if maximum is not None and math.isfinite(maximum) else 0

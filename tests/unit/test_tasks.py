@@ -9,8 +9,9 @@ import pytest
 from distributed import Client, LocalCluster
 
 from ammrank_dask import tasks
-from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.tasks import run_tasks
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.tasks import driver_id, run_tasks
+from ammrank_dask.workflows.cluster.checks import CheckedWorker, package_versions
 
 
 @pytest.fixture
@@ -178,3 +179,86 @@ def test_run_tasks__ends_when_the_scheduler_is_gone_and_a_task_is_never_reported
     with pytest.raises(AmmrankError, match="the scheduler is gone since stage lost; run the command again to go on"):
         run_tasks(client, "lost", wait_for, [(tmp_path / "go",)])
     assert not go.exists()
+
+
+def fail_so_often(folder, name, n_failures, error):
+    """Count the calls in files, and fail in the first of them."""
+    n_calls = len(list(folder.glob(f"{name}-*")))
+    (folder / f"{name}-{n_calls}").touch()
+    if n_calls < n_failures:
+        raise error
+    return name
+
+
+def count_calls(folder, name):
+    return len(list(folder.glob(f"{name}-*")))
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(5, "Input/output error"), OSError(116, "Stale file handle"), MemoryError()], ids=repr
+)
+def test_run_tasks__an_error_that_may_pass_is_tried_twice_more(client, tmp_path, error):
+    items = [(tmp_path, "sound", 0, error), (tmp_path, "once", 1, error), (tmp_path, "twice", 2, error)]
+    assert run_tasks(client, "write", fail_so_often, items) == ["sound", "once", "twice"]
+    assert [count_calls(tmp_path, name) for name in ("sound", "once", "twice")] == [1, 2, 3]
+    with pytest.raises(type(error)):
+        run_tasks(client, "write", fail_so_often, [(tmp_path, "thrice", 3, error)])
+    assert count_calls(tmp_path, "thrice") == 3
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        BadInput("row 3 is bad"),
+        ValueError("a mistake"),
+        OSError(28, "No space left on device"),
+        PermissionError(13, "no"),
+    ],
+    ids=repr,
+)
+def test_run_tasks__bad_input_mistakes_and_full_disks_are_not_tried_again(client, tmp_path, error):
+    with pytest.raises(type(error)):
+        run_tasks(client, "write", fail_so_often, [(tmp_path, "bad", 1, error)])
+    assert count_calls(tmp_path, "bad") == 1
+
+
+def test_run_tasks__a_worker_without_the_package_is_one_sentence(client, tmp_path):
+    error = ModuleNotFoundError("No module named 'ammrank_dask'")
+    with pytest.raises(AmmrankError, match=r"a worker has not what stage write needs \(No module.*same version every"):
+        run_tasks(client, "write", fail_so_often, [(tmp_path, "bad", 9, error)])
+
+
+def test_run_tasks__a_worker_that_joins_and_does_not_pass_takes_no_task(tmp_path):
+    other = {**package_versions(), "numpy": "1.0"}
+    (tmp_path / "mark").touch()
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        client.register_plugin(CheckedWorker("another driver", tmp_path, "mark", other))
+        assert run_tasks(client, "write", abs, [(-1,)]) == [1]
+        client.register_plugin(CheckedWorker(driver_id(), tmp_path, "mark", package_versions()))
+        assert run_tasks(client, "write", abs, [(-1,)]) == [1]
+        client.unregister_worker_plugin(f"ammrank-check-{driver_id()}")
+        client.register_plugin(CheckedWorker(driver_id(), tmp_path, "mark", other))
+        with pytest.raises(
+            BadInput, match=r"the worker at inproc://\S+ has numpy \S+ instead of 1\.0; install the same"
+        ):
+            run_tasks(client, "write", abs, [(-1,)])
+        cluster.scale(2)
+        client.wait_for_workers(2, timeout=60)
+        asked = client.run(lambda dask_worker: dask_worker.plugins[f"ammrank-check-{driver_id()}"].refusal)
+        assert [answer is not None for answer in asked.values()] == [True, True]
+        assert sorted(path.name for path in tmp_path.iterdir()) == ["mark"]
+
+
+def test_width__is_that_of_the_workers_a_cluster_may_grow_to():
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        assert tasks._Width(client, 2).now() == 4
+        cluster.adapt(minimum=1, maximum=5, interval="1h")
+        assert tasks._Width(client, 2).now() == 2 * 5 * 2
+        cluster.adapt(minimum=1, maximum=float("inf"), interval="1h")
+        assert tasks._Width(client, 2).now() == 4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib.metadata
 import os
@@ -18,7 +19,12 @@ from distributed import Client, WorkerPlugin, wait
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.atomic import OTHERS
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
+from ammrank_dask.tasks import driver_id
 
+MOST_SKEW = 300.0
+"""Seconds by which the clock of a worker may differ: certificates and logs are judged by it."""
+_MARK = ".view-"
+_SECONDS_MARKS_STAY = 7 * 86_400
 _SECONDS_TO_SEE = 5.0
 """How long a file may take to show up on another host: network file systems remember that it was not there."""
 
@@ -29,6 +35,42 @@ class WorkerFacts:
 
     versions: dict[str, str]
     sees_site: bool
+    clock: float
+    machine: str
+
+
+class CheckedWorker(WorkerPlugin):
+    """Let every worker, one that joins in mid-night too, look at its versions and its view of the site once.
+
+    One that does not pass takes no task: `run_tasks` hears its sentence instead.
+    """
+
+    def __init__(self, owner: str, site: Path, mark: str, versions: dict[str, str]) -> None:
+        self.name = f"ammrank-check-{owner}"
+        self.owner = owner
+        self.site = site
+        self.mark = mark
+        self.versions = versions
+        self.refusal: str | None = None
+
+    async def setup(self, worker: Any) -> None:
+        """Keep the sentence for which the worker cannot be used, if there is one."""
+        self.refusal = await asyncio.to_thread(self.inspect, worker.address)
+
+    def inspect(self, address: str) -> str | None:
+        """Return what is wrong with this worker."""
+        try:
+            _compare_versions(f"the worker at {address}", package_versions(), self.versions)
+            if not _appears(self.site / self.mark):
+                raise BadInput(_say_blind(address, self.site))
+            answer = self.site / f"{self.mark}-{uuid.uuid4().hex}"
+            answer.write_text(self.mark, encoding="utf-8")
+            answer.unlink()
+        except OSError as error:
+            return str(_say_failure(address, error, self.site, self.versions["ammrank-dask"]))
+        except BadInput as error:
+            return str(error)
+        return None
 
 
 class PrivateFiles(WorkerPlugin):
@@ -57,36 +99,103 @@ def private_workers(client: Client) -> Iterator[None]:
             client.unregister_worker_plugin(PrivateFiles.name)
 
 
+@contextlib.contextmanager
+def checked_workers(client: Client, site: Path, *, timeout: float) -> Iterator[None]:
+    """Check the workers there are, and until the end of the block every one that joins."""
+    check_scheduler(client)
+    here = site.resolve()
+    mark = f"{_MARK}{uuid.uuid4().hex}"
+    _sweep_marks(here)
+    (here / mark).write_text(mark, encoding="utf-8")
+    plugin = CheckedWorker(driver_id(), here, mark, package_versions())
+    try:
+        for address, answer in ask_workers(client, here, mark, timeout=timeout).items():
+            _judge(address, answer, here)
+        client.register_plugin(plugin)
+        yield
+    finally:
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            client.unregister_worker_plugin(plugin.name)
+        _remove_marks(here, mark)
+
+
 def check_workers(client: Client, site: Path, *, timeout: float) -> None:
     """Refuse a cluster with other versions of the packages, or whose workers do not see the files of the site."""
-    _check_scheduler(client)
-    name = f".view-{uuid.uuid4().hex}"
-    here = site.resolve()
-    (here / name).write_text(name, encoding="utf-8")
-    try:
-        workers = list(client.scheduler_info(n_workers=-1)["workers"])
-        futures = {
-            address: client.submit(inspect_worker, here, name, number, workers=[address], pure=False)
-            for number, address in enumerate(workers)
-        }
-        with contextlib.suppress(TimeoutError), client.as_current():
-            wait(list(futures.values()), timeout=timeout)
-        own = package_versions()
-        for number, (address, future) in enumerate(futures.items()):
-            if future.status == "error":
-                raise _say_failure(address, future.exception(), here, own["ammrank-dask"])
-            if future.status != "finished":
-                raise AmmrankError(f"the worker at {address} did not answer within {timeout:g} s; look at its log")
-            facts = future.result()
-            _compare_versions(f"the worker at {address}", facts.versions, own)
-            if not facts.sees_site or not _appears(here / f"{name}-{number}"):
-                raise BadInput(
-                    f"the worker at {address} does not see the files of {here}; the site must be a folder that all"
-                    " hosts share under one path"
-                )
-    finally:
-        for path in here.glob(f"{name}*"):
-            path.unlink(missing_ok=True)
+    with checked_workers(client, site, timeout=timeout):
+        pass
+
+
+def ask_workers(
+    client: Client, site: Path, mark: str, *, timeout: float
+) -> dict[str, tuple[WorkerFacts, bool, float] | AmmrankError]:
+    """Let every worker look at itself.
+
+    Returns
+    -------
+    dict
+        By address what a worker says, whether its file was seen here, and by how many seconds its clock is ahead; or
+        the sentence why there is no answer.
+    """
+    workers = list(client.scheduler_info(n_workers=-1)["workers"])
+    began = time.time()
+    futures = {
+        address: client.submit(inspect_worker, site, mark, number, workers=[address], pure=False)
+        for number, address in enumerate(workers)
+    }
+    with contextlib.suppress(TimeoutError), client.as_current():
+        wait(list(futures.values()), timeout=timeout)
+    ended = time.time()
+    answers: dict[str, tuple[WorkerFacts, bool, float] | AmmrankError] = {}
+    for number, (address, future) in enumerate(futures.items()):
+        if future.status == "error":
+            answers[address] = _say_failure(address, future.exception(), site, version_of("ammrank-dask"))
+        elif future.status != "finished":
+            answers[address] = AmmrankError(
+                f"the worker at {address} did not answer within {timeout:g} s; look at its log"
+            )
+        else:
+            answer = future.result()
+            skew = max(began - answer.clock, answer.clock - ended, 0.0) * (1 if answer.clock > ended else -1)
+            answers[address] = (answer, _appears(site / f"{mark}-{number}"), skew)
+    return answers
+
+
+def _judge(address: str, answer: tuple[WorkerFacts, bool, float] | AmmrankError, site: Path) -> None:
+    """Refuse a worker for the first thing that is wrong with it."""
+    if isinstance(answer, AmmrankError):
+        raise answer
+    description, is_seen, skew = answer
+    _compare_versions(f"the worker at {address}", description.versions, package_versions())
+    if not description.sees_site or not is_seen:
+        raise BadInput(_say_blind(address, site))
+    if abs(skew) > MOST_SKEW:
+        raise BadInput(say_skew(f"the worker at {address}", skew))
+
+
+def say_skew(who: str, skew: float) -> str:
+    """Return the sentence about a clock that goes wrong."""
+    way = "ahead of" if skew > 0 else "behind"
+    return f"the clock of {who} is {abs(skew):,.0f} s {way} that of this machine; set both by NTP"
+
+
+def _say_blind(address: str, site: Path) -> str:
+    return (
+        f"the worker at {address} does not see the files of {site}; the site must be a folder that all"
+        " hosts share under one path"
+    )
+
+
+def _sweep_marks(site: Path) -> None:
+    """Remove the files of commands that were killed; none runs for a week."""
+    for path in site.glob(f"{_MARK}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - _SECONDS_MARKS_STAY:
+                path.unlink()
+
+
+def _remove_marks(site: Path, mark: str) -> None:
+    for path in site.glob(f"{mark}*"):
+        path.unlink(missing_ok=True)
 
 
 def _say_failure(address: str, error: BaseException | None, site: Path, version: str) -> AmmrankError:
@@ -105,7 +214,14 @@ def inspect_worker(site: Path, name: str, number: int) -> WorkerFacts:
     seen = _appears(site / name)
     if seen:
         (site / f"{name}-{number}").write_text(name, encoding="utf-8")
-    return WorkerFacts(package_versions(), seen)
+    return WorkerFacts(package_versions(), seen, time.time(), cpu_type())
+
+
+def cpu_type() -> str:
+    """Return the type of CPU as the compiler of the kernels has it: workers of one type give the same bytes."""
+    from llvmlite.binding import get_host_cpu_name
+
+    return f"{platform.machine()} {get_host_cpu_name()}"
 
 
 def package_versions() -> dict[str, str]:
@@ -119,7 +235,7 @@ def package_versions() -> dict[str, str]:
     return versions
 
 
-def _check_scheduler(client: Client) -> None:
+def check_scheduler(client: Client) -> None:
     """Compare what Dask itself knows about the scheduler: ammrank-dask need not be installed there."""
     found: Any = client.get_versions(check=False)
     packages = found["scheduler"]["packages"].items()

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import grp
+import os
+import pwd
+import stat
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,6 +38,7 @@ class ClusterConfig(BaseModel):
     scheduler_file: str | None = None
     kwargs: dict[str, Any] = {}
     security: Tls | Literal["temporary", "none"] | None = None
+    network: Literal["trusted"] | None = None
     scale: int | None = Field(None, ge=1)
     adapt: dict[str, Any] | None = None
     wait_for_workers: int = Field(1, ge=1)
@@ -42,13 +47,41 @@ class ClusterConfig(BaseModel):
 
 
 def find_cluster_file(given: str | None, site: Path | None) -> Path:
-    """Return the file in force: the one given, the site's, that of the current folder, or the built-in one."""
+    """Return the file in force: the one given, the site's, that of the current folder, or the built-in one.
+
+    That of the current folder runs code in the name of whoever happens to stand there, so it must be theirs.
+    """
     if given is not None:
         return Path(given)
-    for folder in (site, Path.cwd()):
-        if folder is not None and (folder / "cluster.yaml").is_file():
-            return folder / "cluster.yaml"
-    return BUILT_IN
+    if site is not None and (site / "cluster.yaml").is_file():
+        return site / "cluster.yaml"
+    here = Path.cwd() / "cluster.yaml"
+    if not here.is_file():
+        return BUILT_IN
+    _refuse_foreign(here)
+    return here
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Refuse a file that another account owns or may write, or that another account's link leads to."""
+    own = os.geteuid()
+    for found in (path.lstat(), path.stat()):
+        remedy = f"move it away, or name it with --cluster {path} if you trust what is in it"
+        if found.st_uid not in (0, own):
+            raise BadInput(f"{path} must belong to you or to root, found user id {found.st_uid}; {remedy}")
+        is_link = stat.S_ISLNK(found.st_mode)
+        if not is_link and (found.st_mode & 0o002 or (found.st_mode & 0o020 and not _is_own_group(found.st_gid))):
+            mode = stat.filemode(found.st_mode)
+            raise BadInput(f"nobody but you may write {path}, found {mode}; run `chmod go-w {path}` or {remedy}")
+
+
+def _is_own_group(gid: int) -> bool:
+    """Tell whether a group is the private one of this user, as most systems make for every account."""
+    try:
+        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
+    except KeyError:
+        return False
+    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 def load_cluster(path: Path) -> ClusterConfig:
@@ -77,22 +110,31 @@ def load_cluster(path: Path) -> ClusterConfig:
 
 
 def check_address(address: str, config: ClusterConfig, path: Path) -> None:
+    """Refuse an address that is none, that is remote and not protected, or whose certificates are not named."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
     if not address.startswith("inproc://") and not (host and port.isdigit()):
         raise BadInput(f"{path}: an address must be PROTOCOL://HOST:PORT, as tls://host:8786, got {address!r}")
     has_security = config.security not in (None, "none")
-    if not _is_local(address) and not has_security:
+    if not _is_local(address) and not has_security and config.network is None:
         raise BadInput(f"{path}: {address} is remote and has no `security`; name its TLS certificates")
-    refuse_open(address, path)
+    refuse_open(address, config, path)
     if address.startswith(ENCRYPTED) and not has_security:
         raise BadInput(f"{path}: {address} speaks TLS and there is no `security`; name its TLS certificates")
 
 
-def refuse_open(address: str, path: Path) -> None:
-    if not _is_local(address) and not address.startswith(ENCRYPTED):
+def refuse_open(address: str, config: ClusterConfig, path: Path) -> None:
+    """Refuse a scheduler that others can reach unencrypted, unless the file says that its network is trusted."""
+    if config.network is None and not _is_local(address) and not address.startswith(ENCRYPTED):
         raise BadInput(
-            f"{path}: the scheduler at {address} is remote and not encrypted; use TLS (`security`, tls://) or 127.0.0.1"
+            f"{path}: the scheduler at {address} is remote and not encrypted; use TLS (`security`, tls://) or"
+            " 127.0.0.1, or write `network: trusted` if nobody else can reach it"
         )
+
+
+def is_open_to_accounts(address: str, config: ClusterConfig) -> bool:
+    """Tell whether every account of this machine can run tasks at the address, and the file does not say so itself."""
+    is_chosen = config.security == "none" or config.network is not None
+    return not is_chosen and not address.startswith(("inproc://", *ENCRYPTED)) and _is_local(address)
 
 
 def _is_local(address: str) -> bool:

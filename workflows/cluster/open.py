@@ -16,21 +16,26 @@ from typing import Any, Literal
 import click
 import dask
 from distributed import Adaptive, Client, LocalCluster, Nanny, Security, SpecCluster, Worker
+from distributed.comm.core import FatalCommClosedError
 from distributed.deploy.cluster import Cluster
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.tasks import is_scheduler_gone
-from ammrank_dask.workflows.cluster.checks import check_workers, private_workers
+from ammrank_dask.workflows.cluster.certificates import check_certificates
+from ammrank_dask.workflows.cluster.checks import checked_workers, private_workers
 from ammrank_dask.workflows.cluster.cluster_file import (
     ENCRYPTED,
     ClusterConfig,
     Tls,
     check_address,
     find_cluster_file,
+    is_open_to_accounts,
     load_cluster,
     refuse_open,
 )
 from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts, hush_cancelled_waits
+
+logger = logging.getLogger(__name__)
 
 _GATEWAY = "dask_gateway.client.GatewayCluster"
 """The one cluster class that is used as the others are and does not derive from theirs."""
@@ -46,6 +51,8 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
     _hush_distributed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(config.dask))
+        if isinstance(config.security, Tls):
+            check_certificates(config.security, path)
         security = _security(config.security)
         target: Any
         if config.class_ is not None:
@@ -59,23 +66,23 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
             _size(cluster, config, path)
             target = {"address": cluster}
         elif config.address is not None:
-            target = {"address": config.address, "security": security}
+            target = _join(config.address, security, config)
         else:
             address = _wait_for_address(Path(str(config.scheduler_file)), path, timeout=config.timeout)
             check_address(address, config, path)
-            target = {"address": address, "security": security}
+            target = _join(address, security, config)
         try:
             client = stack.enter_context(_connect(target, path, timeout=config.timeout))
-            refuse_open(client.scheduler.address, path)
+            refuse_open(client.scheduler.address, config, path)
             client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
         except (TimeoutError, OSError) as error:
             raise AmmrankError(f"the cluster did not come up within {config.timeout:g} s: {error}") from None
         hush_cancelled_waits()
-        if config.class_ is not None:
+        if config.class_ is not None:  # a cluster that is not ours keeps its signals, log levels and umask
             client.register_plugin(LeaveInterrupts())
-        stack.enter_context(private_workers(client))
+            stack.enter_context(private_workers(client))
         if site is not None and site.is_dir():
-            check_workers(client, site, timeout=config.timeout)
+            stack.enter_context(checked_workers(client, site, timeout=config.timeout))
         is_watched = watch_cluster(client)
         if not quiet:
             click.echo(f"dashboard {page_address(client) if is_watched else client.dashboard_link}", err=True)
@@ -166,9 +173,27 @@ def _wait_for_address(file: Path, path: Path, *, timeout: float) -> str:
         time.sleep(0.05)
 
 
+def _join(address: str, security: Security | None, config: ClusterConfig) -> dict[str, Any]:
+    """Return how to reach a scheduler that runs, and warn of one that every account of this machine can use."""
+    if is_open_to_accounts(address, config):
+        logger.warning(
+            "the scheduler at %s has no TLS: every account of its machine can run tasks on it as you; start it with"
+            " certificates, or write `network: trusted` into the cluster file",
+            address,
+        )
+    return {"address": address, "security": security}
+
+
 def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
     try:
         return Client(timeout=timeout, set_as_default=False, **target)
+    except FatalCommClosedError as error:
+        cause = error.__cause__
+        reason = getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or "they do not match"
+        raise BadInput(
+            f"{path}: the scheduler and this command do not accept each other's TLS certificates ({reason}); both must"
+            " be valid now and signed by `security.ca_file`"
+        ) from None
     except ValueError as error:
         raise BadInput(f"{path}: the scheduler cannot be reached ({error}); correct its address") from None
 

@@ -1,14 +1,28 @@
 """Who may talk to the embedded cluster, which classes a cluster file may name, and which port the dashboard gets."""
 
+import datetime as dt
+import logging
+import os
+import pwd
 import socket
 import sys
 from pathlib import Path
 
 import pytest
+from certificates import write_certificates
 from distributed import Client, Security
 
-from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN, load_cluster
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.workflows.cluster.certificates import check_certificates
+from ammrank_dask.workflows.cluster.cluster_file import (
+    BUILT_IN,
+    ClusterConfig,
+    Tls,
+    find_cluster_file,
+    is_open_to_accounts,
+    load_cluster,
+    refuse_open,
+)
 from ammrank_dask.workflows.cluster.open import _cluster_class, _free_address, open_cluster
 
 
@@ -121,3 +135,121 @@ def test_free_address__a_port_that_only_old_connections_hold_is_free():
     with socket.socket() as plain, pytest.raises(OSError, match="Address already in use"):
         plain.bind((host, port))
     assert _free_address(f"{host}:{port}") == f"{host}:{port}"
+
+
+# The file of the current folder
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A cluster file in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "cluster.yaml"
+    path.write_text("version: 1\nclass: distributed.LocalCluster\n")
+    path.chmod(0o644)
+    return path
+
+
+def test_find_cluster_file__the_current_folders_is_mine_or_roots(here):
+    assert find_cluster_file(None, None) == here
+
+
+@pytest.mark.parametrize("mode", [0o666, 0o646])
+def test_find_cluster_file__everybody_may_write_it(here, mode):
+    here.chmod(mode)
+    with pytest.raises(BadInput, match=r"nobody but you may write .*cluster.yaml, found -rw-.*chmod go-w .*--cluster"):
+        find_cluster_file(None, None)
+    assert find_cluster_file(str(here), None) == here  # named by hand it is trusted
+    here.chmod(0o600)
+    assert find_cluster_file(None, None) == here
+
+
+def test_find_cluster_file__the_group_may_write_it(here, monkeypatch):
+    user = pwd.getpwuid(os.geteuid())
+    here.chmod(0o664)
+    os.chown(here, -1, user.pw_gid)
+    if user.pw_name == "root":
+        assert find_cluster_file(None, None) == here  # the private group of the user
+    monkeypatch.setattr("ammrank_dask.workflows.cluster.cluster_file._is_own_group", lambda gid: False)
+    with pytest.raises(BadInput, match=r"nobody but you may write .*, found -rw-rw-r--"):
+        find_cluster_file(None, None)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to another account")
+def test_find_cluster_file__another_account_owns_it_or_the_link_to_it(here, tmp_path):
+    os.chown(here, 65534, -1)
+    with pytest.raises(BadInput, match=r"cluster.yaml must belong to you or to root, found user id 65534; move it"):
+        find_cluster_file(None, None)
+    os.chown(here, 0, -1)
+    here.rename(tmp_path / "mine.yaml")
+    here.symlink_to(tmp_path / "mine.yaml")
+    assert find_cluster_file(None, None) == here
+    os.chown(here, 65534, -1, follow_symlinks=False)
+    with pytest.raises(BadInput, match=r"must belong to you or to root, found user id 65534"):
+        find_cluster_file(None, None)
+
+
+# A network that is protected by other means
+
+
+def test_load_cluster__a_trusted_network_is_an_explicit_choice(tmp_path):
+    remote = "address: tcp://10.0.0.7:8786"
+    with pytest.raises(BadInput, match="is remote and has no `security`"):
+        load_cluster(Path(write_cluster(tmp_path, remote)))
+    trusted = load_cluster(Path(write_cluster(tmp_path, remote, "network: trusted")))
+    refuse_open("tcp://10.0.0.7:8786", trusted, tmp_path)
+    with pytest.raises(BadInput, match=r"remote and not encrypted; use TLS .* or write `network: trusted` if nobody"):
+        refuse_open("tcp://10.0.0.7:8786", load_cluster(BUILT_IN), tmp_path)
+    with pytest.raises(BadInput, match="network: Input should be 'trusted', got 'open'"):
+        load_cluster(Path(write_cluster(tmp_path, remote, "network: open")))
+    with pytest.raises(BadInput, match="speaks TLS and there is no `security`"):
+        load_cluster(Path(write_cluster(tmp_path, "address: tls://10.0.0.7:8786", "network: trusted")))
+
+
+@pytest.mark.parametrize(
+    ("address", "choice", "is_open"),
+    [
+        ("tcp://127.0.0.1:8786", {}, True),
+        ("localhost:8786", {}, True),
+        ("tcp://127.0.0.1:8786", {"security": "none"}, False),
+        ("tcp://127.0.0.1:8786", {"network": "trusted"}, False),
+        ("tls://127.0.0.1:8786", {}, False),
+        ("inproc://127.0.0.1/1/1", {}, False),
+    ],
+)
+def test_is_open_to_accounts__by_hand(address, choice, is_open):
+    assert is_open_to_accounts(address, ClusterConfig(version=1, address=address, **choice)) is is_open
+
+
+def test_open_cluster__an_open_scheduler_of_ones_own_is_warned_of(tmp_path, caplog):
+    address = "tcp://127.0.0.1:9"  # nobody listens there: the warning comes before the connection
+    for lines, n_warnings in (((), 1), (("network: trusted",), 0)):
+        caplog.clear()
+        path = write_cluster(tmp_path, f"address: {address}", "timeout: 0.2", *lines)
+        with caplog.at_level(logging.WARNING, "ammrank_dask"), pytest.raises(AmmrankError, match="did not come up"):
+            open_cluster(path, None).__enter__()
+        assert sum("every account of its machine can run tasks" in text for text in caplog.messages) == n_warnings
+
+
+# Certificates
+
+
+def tls_of(paths, **other):
+    return Tls(**{"ca_file": str(paths.ca), "cert": str(paths.cert), "key": str(paths.key), **other})
+
+
+def test_check_certificates__valid_ones_pass_and_others_are_told(tmp_path):
+    one, two = (write_certificates(tmp_path / name) for name in ("one", "two"))
+    file = tmp_path / "cluster.yaml"
+    now = dt.datetime.now(dt.UTC)
+    check_certificates(tls_of(one), file)
+    with pytest.raises(BadInput, match=r"cluster.yaml: the certificate .*ca.pem \(security.ca_file\) expired on 20"):
+        check_certificates(tls_of(one), file, now=now + dt.timedelta(days=31))
+    with pytest.raises(BadInput, match=r"is valid from .* UTC on and it is .* UTC here; correct the clock of this"):
+        check_certificates(tls_of(one), file, now=now - dt.timedelta(days=2))
+    with pytest.raises(BadInput, match=r"security.key .* must be the key of security.cert .*\(KEY_VALUES_MISMATCH\)"):
+        check_certificates(tls_of(one, key=str(two.key)), file)
+    with pytest.raises(BadInput, match=r"cannot read security.cert .*none.pem: No such file or directory; correct"):
+        check_certificates(tls_of(one, cert=str(tmp_path / "none.pem")), file)
+    with pytest.raises(BadInput, match=r"security.cert .*key.pem must be a certificate in PEM form"):
+        check_certificates(tls_of(one, cert=str(one.key)), file)
