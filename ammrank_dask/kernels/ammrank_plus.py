@@ -31,11 +31,13 @@ class PlusBlock(NamedTuple):
 
 
 class PlusRule(NamedTuple):
-    """How a step is made: λ and η of w = S / (λt + √H/η), the value of the constant last feature, the prior of each
-    category, its limit of planes, and of the own columns kind and category, and the group of each kind."""
+    """How a step is made: λ and η of w = S / (λt + √H/η), the η of the own weights, the value of the constant last
+    feature, the prior of each category, its limit of planes, and of the own columns kind and category, and the group of
+    each kind."""
 
     regularization: float
     rate: float
+    own_rate: float
     bias: float
     prior: np.ndarray
     limit: np.ndarray
@@ -94,7 +96,7 @@ def train_plus_rows(block, order, rule, step, state):
     cells, values = np.zeros((longest, 3), np.uintp), np.zeros((longest, 3), np.float32)
     own_sums, own_squares = state.own_sums.reshape(-1), state.own_squares.reshape(-1)
     own_weight, gradient = np.zeros(own_sums.shape[0], np.float32), np.zeros((CHAINS, own_sums.shape[0]))
-    learn_own(gradient, rule.rate, own_sums, own_squares, own_weight)
+    learn_own(gradient, rule.own_rate, own_sums, own_squares, own_weight)
     n_own = np.uintp(0)
     loss = 0.0
 
@@ -127,7 +129,7 @@ def train_plus_rows(block, order, rule, step, state):
         _add_squares(data, indices, start, stop, rule.bias, reached, squares)
         if n_kinds > 0:
             push_own(cells, values, n_own, push, gradient)
-            learn_own(gradient, rule.rate, own_sums, own_squares, own_weight)
+            learn_own(gradient, rule.own_rate, own_sums, own_squares, own_weight)
         step += 1
     return order.shape[0], step, loss
 

@@ -42,7 +42,6 @@ METHODS = tuple(_HOMES)
 
 _REGULARIZATIONS, _PLANE_LIMITS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50)
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100
-_PLUS_GRID = make_grid(kappa=(5e-3, 2e-2, 1e-1), clickers_per_plane=(300, 60))
 _PLUS_TABLE_GRID = make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), max_planes=(1, 5, 20))
 _PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
 
@@ -119,11 +118,12 @@ def load_method(name: str) -> Any:
 def grid_of(name: str, mean_pairs: float = 0.0, *, is_table: bool = False) -> list[dict[str, Any]]:
     """Return the grid of a method for users of `mean_pairs` pairs; held-out users, or rows of a table, choose from it.
 
-    Where a loss sums the pairs of a user, as that of planes does, λ follows their number.
+    Where a loss sums the pairs of a user, as that of planes does, λ follows their number. For users AMM-rank-plus has
+    no grid: κ hardly matters there, and what a few held-out users would choose is chance.
     """
     cls = load_method(name)
     if name == PLUS:
-        return [dict(params) for params in (_PLUS_TABLE_GRID if is_table else _PLUS_GRID)]
+        return [dict(params) for params in (_PLUS_TABLE_GRID if is_table else ({},))]
     if not issubclass(cls, PlaneModel):
         return [dict(params) for params in cls.grid]
     values = _REGULARIZATIONS if cls.top_only else scale_to_pairs(_REGULARIZATIONS, mean_pairs)

@@ -28,7 +28,7 @@ from ammrank_dask.model.plus_basis import (
 )
 from ammrank_dask.model.plus_panels import arrange_plus
 from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
-from ammrank_dask.model.plus_sums import RATE, PlusMean, PlusState, train_plus_block
+from ammrank_dask.model.plus_sums import PlusMean, PlusState, rates_of, train_plus_block
 from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.store.atomic import digest_of
@@ -137,7 +137,7 @@ class AMMRankPlus(KeptModel):
                 "epoch %d of %d: %d rows, loss %.4f, %d planes, %.1f s", epoch + 1, self.epochs, basis.n_rows,
                 loss / basis.n_rows, state.planes.n_planes.sum(), time.perf_counter() - started,
             )  # fmt: skip
-        self.set_state(basis, state, mean if self.average else None, rate=RATE)
+        self.set_state(basis, state, mean if self.average else None)
         return self
 
     def _basis_of_blocks(self, blocks: Blocks, n_categories: int) -> PlusBasis:
@@ -171,19 +171,21 @@ class AMMRankPlus(KeptModel):
         names = ("max_planes", "clickers_per_plane", "n_clusterings", "n_centers", "geometry", "seed")
         return {name: getattr(self, name) for name in names}
 
-    def block_options(self, basis: PlusBasis, rate: float = RATE) -> dict[str, Any]:
-        """Return the keywords of `train_plus_block` that follow from the parameters."""
-        return {"basis": basis, "regularization": self.kappa / basis.n_rows, "rate": rate, "bias": self.bias}
+    def block_options(self, basis: PlusBasis, shards: int = 1) -> dict[str, Any]:
+        """Return the keywords of `train_plus_block` that follow from the parameters and the number of shards."""
+        rates = rates_of(basis, shards)
+        return {"basis": basis, "regularization": self.kappa / basis.n_rows, "rates": rates, "bias": self.bias}
 
     def add_to_mean(self, mean: PlusMean, state: PlusState, options: dict[str, Any]) -> None:
         """Count the model as it is now into a mean of models."""
-        weights = state.weights(options["regularization"], options["rate"])
-        mean.add(weights, state.planes.plane_id, state.own_weights(options["rate"]))
+        weights = state.weights(options["regularization"], options["rates"].planes)
+        mean.add(weights, state.planes.plane_id, state.own_weights(options["rates"].own))
 
-    def set_state(self, basis: PlusBasis, state: PlusState, mean: PlusMean | None, *, rate: float) -> None:
-        """Become fitted with the last model of a training, or with the mean."""
+    def set_state(self, basis: PlusBasis, state: PlusState, mean: PlusMean | None, *, shards: int = 1) -> None:
+        """Become fitted with the last model of a training in so many shards, or with the mean."""
         if mean is None:
-            weights, own = state.weights(self.kappa / basis.n_rows, rate), state.own_weights(rate)
+            rates = rates_of(basis, shards)
+            weights, own = state.weights(self.kappa / basis.n_rows, rates.planes), state.own_weights(rates.own)
         else:
             weights, own = mean.weights(), mean.own_weights()
         category = state.planes.plane_category[: weights.shape[1]]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +14,28 @@ from ammrank_dask.model.plane_sums import PlaneSums, WeightMean
 from ammrank_dask.model.plus_basis import PlusBasis
 from ammrank_dask.model.plus_rows import PlusRows
 
-RATE = 3.0
-"""η of one shard: w = S / (λt + √H/η)."""
+OWN_RATE = 3.0
+"""η of the own weights in one shard."""
+PLANE_RATE, LOW_PLANE_RATE = 3.0, 1.0
+"""η of the planes in one shard: the first without an own term, when planes must carry everything."""
+LOW_RATE_ROWS = 10_000
+"""Beside an own term planes only correct it. With so many rows or fewer the low rate overfits less, and κ hardly
+matters then; with more it grows with their root."""
+
+
+class Rates(NamedTuple):
+    """η of the planes, in w = S / (λt + √H/η), and of the own weights."""
+
+    planes: float
+    own: float
+
+
+def rates_of(basis: PlusBasis, shards: int = 1) -> Rates:
+    """Return the rates of a training: those of one shard times the root of the shards, whose mean is taken."""
+    pace, planes = math.sqrt(shards), PLANE_RATE
+    if basis.own.n_kinds:
+        planes = min(PLANE_RATE, LOW_PLANE_RATE * max(1.0, math.sqrt(basis.n_rows / LOW_RATE_ROWS)))
+    return Rates(pace * planes, pace * OWN_RATE)
 
 
 @dataclass
@@ -105,7 +127,7 @@ def train_plus_block(
     *,
     basis: PlusBasis,
     regularization: float,
-    rate: float,
+    rates: Rates,
     bias: float,
     tied: np.ndarray | None = None,
     births: bool = True,
@@ -120,8 +142,8 @@ def train_plus_block(
         The rows to visit.
     basis
         Prior, limits of planes and own columns.
-    regularization, rate, bias
-        λ and η of w = S / (λt + √H/η), and the constant last feature.
+    regularization, rates, bias
+        λ and η of w = S / (λt + √H/η), the η of the own weights, and the constant last feature.
     births
         Whether planes may be born; if not, categories have no zero plane either.
     """
@@ -137,8 +159,9 @@ def train_plus_block(
         n_total = int(planes.n_planes.sum())
         planes.reserve(n_total + rankings.shape[1] + min(2 * len(limit), int((limit - planes.n_planes).sum())))
         rule = PlusRule(
-            float(regularization), float(rate), float(bias), basis.prior, limit, cells.kind, cells.category, cells.group
-        )
+            float(regularization), rates.planes, rates.own, float(bias), basis.prior, limit, cells.kind,
+            cells.category, cells.group,
+        )  # fmt: skip
         kernel_state = PlusSums(
             planes.sums, planes.plane_category, planes.n_planes, state.squares, state.own_sums, state.own_squares
         )

@@ -193,10 +193,10 @@ class Training:
             basis = self.learner.basis
             if not isinstance(start, AMMRankPlus):
                 return PlusState.empty(basis)
-            options = self.learner.model.block_options(basis, self.learner.rate)
-            regularization, rate = options["regularization"], options["rate"]
+            options = self.learner.model.block_options(basis, self.learner.shards)
+            regularization, rates = options["regularization"], options["rates"]
             return state_of_model(
-                start, basis, columns, categories, regularization=regularization, rate=rate, step=step
+                start, basis, columns, categories, regularization=regularization, rates=rates, step=step
             )
         if not isinstance(start, AMMRank):
             return PlaneSums.empty(len(columns), len(categories))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,7 +14,7 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
 from ammrank_dask.model.plus_basis import PlusBasis, basis_arrays, basis_from
-from ammrank_dask.model.plus_sums import RATE, PlusMean, PlusState, train_plus_block
+from ammrank_dask.model.plus_sums import PlusMean, PlusState, train_plus_block
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_arrays, load_facts, save_arrays
 from ammrank_dask.training.prepared_rows import TRAIN, PlusPreparedRows, PreparedRows
 
@@ -105,11 +104,6 @@ class PlusLearner(_Learner[AMMRankPlus]):
         # A task reads the basis from its folder, which is cheaper than sending it.
         return {name: value for name, value in vars(self).items() if name != "basis"}
 
-    @property
-    def rate(self) -> float:
-        """η."""
-        return RATE * math.sqrt(self.shards)
-
     @cached_property
     def basis(self) -> PlusBasis:
         """What was fixed before the first step."""
@@ -154,8 +148,7 @@ class PlusLearner(_Learner[AMMRankPlus]):
     def train(self, state: PlusState, rows: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool) -> float:
         """Make a step per row, in the order given, and return the sum of the losses."""
         # Planes are born one step after the other, in the plain loop or in the first pass, and there η is that of one.
-        rate = RATE if births else self.rate
-        options = self.model.block_options(self.basis, rate)
+        options = self.model.block_options(self.basis, 1 if births else self.shards)
         return train_plus_block(state, rows, rankings, order, births=births, **options)
 
     def after_first_pass(self, state: PlusState) -> PlusState:
@@ -168,14 +161,14 @@ class PlusLearner(_Learner[AMMRankPlus]):
 
     def add_to_mean(self, mean: PlusMean, state: PlusState) -> None:
         """Count the model of a state into a mean."""
-        self.model.add_to_mean(mean, state, self.model.block_options(self.basis, self.rate))
+        self.model.add_to_mean(mean, state, self.model.block_options(self.basis, self.shards))
 
     def fit(self, checkpoint: Path, kind: str, popularity: np.ndarray) -> AMMRankPlus:
         """Return the fitted model of a checkpoint: that of its state, or the mean."""
         del popularity  # the basis has it
         model = AMMRankPlus(**self.model.get_params())
         mean = self.load_mean(checkpoint) if kind == AVERAGE else None
-        model.set_state(self.basis, self.load(checkpoint), mean, rate=self.rate)
+        model.set_state(self.basis, self.load(checkpoint), mean, shards=self.shards)
         return model
 
 

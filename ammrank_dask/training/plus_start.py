@@ -13,7 +13,7 @@ from ammrank_dask.model.memberships import Memberships
 from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, make_basis, sample_rows, sample_size
 from ammrank_dask.model.plus_rows import prepare_plus_rows
-from ammrank_dask.model.plus_sums import PlusState
+from ammrank_dask.model.plus_sums import PlusState, Rates
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.storage.errors import BadInput
@@ -88,7 +88,7 @@ def state_of_model(
     categories: Sequence[str],
     *,
     regularization: float,
-    rate: float,
+    rates: Rates,
     step: int,
 ) -> PlusState:
     """Return the state of training whose planes and own weights are those of a fitted model.
@@ -103,8 +103,8 @@ def state_of_model(
         What the new training has fixed, its clusterings started from those of the model.
     columns, categories
         The names of the columns of a stored row, and of the categories. What the model did not know starts at 0.
-    regularization, rate, step
-        λ and η of the training to come, and the t of its first step.
+    regularization, rates, step
+        λ and both η of the training to come, and the t of its first step.
     """
     new_column, old_column = match_names("columns", model.columns_, model.n_features_in_, columns)
     if basis.memberships.n_centers == model.basis_.memberships.n_centers:
@@ -124,14 +124,14 @@ def state_of_model(
     bare = np.setdiff1d(np.arange(len(categories)), category[kept])
     plane_category = np.concatenate([category[kept], bare]).astype(np.int32)
     sums = np.zeros((basis.n_columns + 1, len(plane_category)), np.float32)
-    scale = regularization * step + np.sqrt(squares) / rate
+    scale = regularization * step + np.sqrt(squares) / rates.planes
     sums[np.ix_(new_column, np.arange(len(kept)))] = (
         model.weights_[np.ix_(old_column, kept)] * scale[new_column, None]
     ).astype(np.float32)
     n_planes = np.bincount(plane_category, minlength=len(categories)).astype(np.int64)
     ids = np.arange(len(plane_category))
     planes = PlaneSums(sums, plane_category, n_planes, step=step, plane_id=ids, next_id=len(ids))
-    own_sums, own_squares = _own_sums(model, basis, columns, rate, shrink)
+    own_sums, own_squares = _own_sums(model, basis, columns, rates.own, shrink)
     return PlusState(planes, squares, own_sums, own_squares)
 
 

@@ -113,7 +113,7 @@ def pair_pushes(scores, groups):
     return push
 
 
-def train_plus(Z, own, rankings, order, prior, limit, regularization, rate, tied=None):
+def train_plus(Z, own, rankings, order, prior, limit, regularization, rate, own_rate, tied=None):
     """Train on rows with memberships and constant; return (planes [(category, S)], H, own sums, own squares, t, loss).
 
     `own` is (rows, categories, kinds, 1 + knots) as `own_features` returns it. A limit of 1 has its plane at once.
@@ -128,7 +128,7 @@ def train_plus(Z, own, rankings, order, prior, limit, regularization, rate, tied
             continue
         z = Z[row]
         scale = regularization * t + np.sqrt(squares) / rate
-        own_weights = own_weights_of(own_sums, own_squares, rate)
+        own_weights = own_weights_of(own_sums, own_squares, own_rate)
         best, winner = plane_parts([(c, total / scale) for c, total in planes], z, limit, n_categories)
         scores = prior + np.sum(own[row] * own_weights, axis=(1, 2)) + best
         loss += pair_loss(scores, groups)

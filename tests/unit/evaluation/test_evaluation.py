@@ -315,6 +315,8 @@ def test_grid_of__lambda_follows_the_pairs_where_the_loss_sums_them():
     assert values("amm-rank", 9_700) == [0.003, 0.03, 0.09, 0.3, 0.9]
     assert values("amm-rank", 10) == values("amm-rank", 500) == values("amm", 9_700) == [1e-4, 1e-3, 3e-3, 1e-2, 3e-2]
     assert grid_of("lr", 9_700) == grid_of("lr")
+    assert grid_of("amm-rank-plus", 9_700) == [{}]
+    assert len(grid_of("amm-rank-plus", is_table=True)) > 1
 
 
 def test_settings_beyond__continue_the_edge_that_was_best():

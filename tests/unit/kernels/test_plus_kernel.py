@@ -19,7 +19,9 @@ OWN_COLUMNS = np.array([[0, 1, 2, -1, 4], [5, 6, -1, 7, 8], [9, -1, -1, -1, 3]])
 OWN_GROUPS = np.array([0, 0, 1])
 
 
-def train(Z, rankings, *, prior, limit, regularization=0.1, rate=3.0, bias=0.0, capacity=32, tied=None, own=None):
+def train(
+    Z, rankings, *, prior, limit, regularization=0.1, rate=3.0, own_rate=3.0, bias=0.0, capacity=32, tied=None, own=None
+):
     """Train on rows that have no own columns, or on those and the term of `own`: (cells, knot, own_scale, n_kinds)."""
     rows = Z if sp.issparse(Z) else sp.csr_matrix(np.asarray(Z, np.float32))
     rankings = np.asarray(rankings, np.int32)
@@ -40,7 +42,7 @@ def train(Z, rankings, *, prior, limit, regularization=0.1, rate=3.0, bias=0.0, 
     )  # fmt: skip
     indptr = rows.indptr.astype(np.int64)  # as stored rows have it: compiled for one type only
     block = PlusBlock(rows.data, rows.indices, indptr, knot, own_scale, rankings, tied)
-    rule = PlusRule(regularization, rate, bias, prior, limit, cells.kind, cells.category, cells.group)
+    rule = PlusRule(regularization, rate, own_rate, bias, prior, limit, cells.kind, cells.category, cells.group)
     position, step, loss = train_plus_rows(block, np.arange(rows.shape[0]), rule, 1, state)
     n_total = state.n_planes.sum()
     return position, step, loss, state.sums[:, :n_total], state.category[:n_total], state
@@ -185,6 +187,7 @@ def test_train_plus_rows__equals_twin(seed, ties):
         prior.astype(float),
         limit,
         0.05,
+        1.0,
         3.0,
         tied,
     )
@@ -200,7 +203,7 @@ def test_train_plus_rows__equals_twin(seed, ties):
 
 def train_prepared(Z, rows, rankings, prior, limit, own, tied):
     cells = own.cells(19)
-    return train(Z, rankings, prior=prior, limit=limit, regularization=0.05, bias=1.0, tied=tied,
+    return train(Z, rankings, prior=prior, limit=limit, regularization=0.05, rate=1.0, bias=1.0, tied=tied,
                  own=(cells, rows.knot, rows.own_scale, own.n_kinds))  # fmt: skip
 
 

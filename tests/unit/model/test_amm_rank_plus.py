@@ -9,8 +9,9 @@ from sklearn.base import clone
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import count_centers, fit_memberships
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.own_term import check_own_columns, own_columns_of_names
-from ammrank_dask.model.plus_basis import count_rankings, prior_of
+from ammrank_dask.model.own_term import OwnTerm, check_own_columns, own_columns_of_names
+from ammrank_dask.model.plus_basis import RankingCounts, count_rankings, make_basis, prior_of
+from ammrank_dask.model.plus_sums import rates_of
 from ammrank_dask.storage.errors import BadInput
 
 L, D = 6, 14
@@ -266,3 +267,21 @@ def test_own_columns_of_names__categories_may_hold_colons():
 def test_check_own_columns__groups_are_numbered_from_0():
     term = check_own_columns([[0, 1], [2, 3], [4, 5]], [7, 3, 7], n_features=6, n_categories=2)
     np.testing.assert_array_equal(term.group, [1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "has_own", "shards", "expected"),
+    [
+        (1_000, True, 1, (1.0, 3.0)),
+        (40_000, True, 1, (2.0, 3.0)),
+        (1_000_000, True, 1, (3.0, 3.0)),
+        (1_000, False, 1, (3.0, 3.0)),
+        (10_000, True, 4, (2.0, 6.0)),
+    ],
+)
+def test_rates_of__follow_rows_own_term_and_shards(n_rows, has_own, shards, expected):
+    own = OwnTerm.of_columns(np.array([[0, 1]]), np.zeros(1, int)) if has_own else OwnTerm.nothing(2)
+    counts = RankingCounts(n_rows, np.array([n_rows, 0]), np.zeros(2), 0)
+    options = {"max_planes": 1, "clickers_per_plane": 1, "n_clusterings": 0, "n_centers": None, "seed": 0}
+    basis = make_basis(counts, sp.csr_matrix(np.eye(2, dtype=np.float32)), own, geometry=None, **options)
+    assert rates_of(basis, shards) == expected

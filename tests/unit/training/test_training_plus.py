@@ -12,7 +12,7 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.own_term import own_columns_of_names
-from ammrank_dask.model.plus_sums import PlusState
+from ammrank_dask.model.plus_sums import PlusState, Rates
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.tasks import silent
@@ -148,11 +148,11 @@ def test_train__warm_start_begins_near_the_model(client, features):
 def test_state_of_model__keeps_the_weights(client, features):
     model = train(client, features, shards=1, epochs=2, average=False, **PLUS)
     state = state_of_model(
-        model, model.basis_, COLUMNS, CATEGORIES, regularization=1e-3, rate=3.0, step=model.n_steps_ // 2
+        model, model.basis_, COLUMNS, CATEGORIES, regularization=1e-3, rates=Rates(1.0, 3.0), step=model.n_steps_ // 2
     )
     assert isinstance(state, PlusState)
     assert state.planes.step == model.n_steps_ // 2
-    np.testing.assert_allclose(state.weights(1e-3, 3.0), model.weights_, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(state.weights(1e-3, 1.0), model.weights_, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(state.own_weights(3.0), model.basis_.own.weights, rtol=1e-4, atol=1e-5)
 
 
