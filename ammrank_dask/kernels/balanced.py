@@ -1,7 +1,8 @@
 """Assign categories at prices: what users would hold, how close others come, and how that changes with the prices.
 
 A user's value of a category is its chance less its price; a chance below 0 marks what the user may not hold. Every user
-holds the k categories of highest value, or all they may hold if those are fewer.
+holds the k categories of highest value, or all they may hold if those are fewer. k is a number of each user's own: what
+was drawn for them before is taken off.
 """
 
 import math
@@ -18,7 +19,7 @@ _ROOT_STEPS = 60
 
 
 @kernel
-def smooth_sums(chances, prices, k, temperature, out_users, out_hessian):
+def smooth_sums(chances, prices, slots, temperature, out_users, out_hessian):
     """Add up the smoothed assignment, and return the sum over users of k·μ + T·Σ ln(1 + exp((value − μ)/T)).
 
     User u holds the share x = 1/(1 + exp(−(value − μ_u)/T)) of a category, with μ_u such that the shares sum to k. The
@@ -30,6 +31,8 @@ def smooth_sums(chances, prices, k, temperature, out_users, out_hessian):
         (n, L) float32, below 0 where the user may not hold the category.
     prices
         (L,) float64.
+    slots
+        (n,) int64, k of each user.
     out_users
         (L,) float64, the shares of all users, added to.
     out_hessian
@@ -38,18 +41,21 @@ def smooth_sums(chances, prices, k, temperature, out_users, out_hessian):
     n_users, n_categories = chances.shape
     value = np.empty(n_categories, np.float64)
     code = np.empty(n_categories, np.int64)
-    best = np.empty(k + 1, np.float64)
+    best = np.empty(n_categories + 1, np.float64)
     near = np.empty(n_categories, np.int64)
     share = np.empty(n_categories, np.float64)
     total = 0.0
     for user in range(n_users):
+        k = slots[user]
+        if k == 0:
+            continue
         n_allowed = _values_of(chances, prices, user, value, code)
         if n_allowed <= k:
             for item in range(n_allowed):
                 total += value[item]
                 out_users[np.uintp(code[item])] += 1.0
             continue
-        _best_values(value, n_allowed, best)
+        _best_values(value, n_allowed, k + 1, best)
         low, high = best[k] - _FAR * temperature, best[k - 1] + _FAR * temperature
         n_near = 0
         n_sure = 0
@@ -90,9 +96,8 @@ def _values_of(chances, prices, user, out_value, out_code):
 
 
 @kernel
-def _best_values(value, n, out_best):
-    """Write the highest values, best first; there are more than `out_best` has room for, or as many."""
-    size = out_best.shape[0]
+def _best_values(value, n, size, out_best):
+    """Write the `size` highest of n values, best first; there are as many, or more."""
     n_kept = 0
     for item in range(n):
         new = value[item]
@@ -154,25 +159,28 @@ def _add_curvature(code, near, n_near, share, weight, temperature, out_hessian):
 
 
 @kernel
-def assign_priced(chances, prices, tie_order, out_code, out_border):
+def assign_priced(chances, prices, slots, tie_order, out_code, out_border):
     """Write what each user holds at the prices, highest value first, and return Σ chance and Σ value.
 
     Parameters
     ----------
+    slots
+        (n,) int64, k of each user.
     tie_order
         (L,) category codes, the one to prefer among equal values first.
     out_code
-        (n, k) int32, -1 where the user may hold fewer.
+        (n, largest k) int32, -1 where the user may hold fewer.
     out_border
-        (n, 2) float64: the lowest value that is held, and the highest that is not; NaN for users who hold all they may.
+        (n, 2) float64: the lowest value that is held, and the highest that is not; NaN for users who hold all they may
+        and for those without a slot.
     """
-    n_users = chances.shape[0]
-    k = out_code.shape[1]
-    best = np.empty(k + 1, np.float64)
-    best_code = np.empty(k + 1, np.int64)
+    n_users, n_ranks = out_code.shape
+    best = np.empty(n_ranks + 1, np.float64)
+    best_code = np.empty(n_ranks + 1, np.int64)
     total_chance = 0.0
     total_value = 0.0
     for user in range(n_users):
+        k = slots[user]
         n_kept = 0
         for position in range(tie_order.shape[0]):
             category = np.uintp(tie_order[position])
@@ -191,13 +199,15 @@ def assign_priced(chances, prices, tie_order, out_code, out_border):
             best_code[at] = category
             if n_kept <= k:
                 n_kept += 1
-        for rank in range(k):
-            out_code[user, rank] = best_code[rank] if rank < n_kept else -1
-            if rank < n_kept:
+        n_held = min(k, n_kept)
+        for rank in range(n_ranks):
+            out_code[user, rank] = best_code[rank] if rank < n_held else -1
+            if rank < n_held:
                 total_value += best[rank]
                 total_chance += np.float64(chances[user, np.uintp(best_code[rank])])
-        out_border[user, 0] = best[k - 1] if n_kept > k else np.nan
-        out_border[user, 1] = best[k] if n_kept > k else np.nan
+        can_swap = n_kept > k and k > 0
+        out_border[user, 0] = best[k - 1] if can_swap else np.nan
+        out_border[user, 1] = best[k] if can_swap else np.nan
     return total_chance, total_value
 
 
@@ -227,8 +237,7 @@ def count_margins(chances, prices, code, border, out_leave, out_enter):
     for user in range(chances.shape[0]):
         if np.isnan(border[user, 0]):
             continue
-        for rank in range(code.shape[1]):
-            holds[np.uintp(code[user, rank])] = True
+        _mark(code[user], True, holds)
         for category in range(chances.shape[1]):
             chance = chances[user, category]
             if chance >= 0.0:
@@ -237,8 +246,15 @@ def count_margins(chances, prices, code, border, out_leave, out_enter):
                     out_leave[category, cost_bin(value - border[user, 1])] += 1
                 else:
                     out_enter[category, cost_bin(border[user, 0] - value)] += 1
-        for rank in range(code.shape[1]):
-            holds[np.uintp(code[user, rank])] = False
+        _mark(code[user], False, holds)
+
+
+@kernel
+def _mark(code, value, out_holds):
+    """Write a value for the categories that are held; -1 is none."""
+    for rank in range(code.shape[0]):
+        if code[rank] >= 0:
+            out_holds[np.uintp(code[rank])] = value
 
 
 @kernel
@@ -269,9 +285,11 @@ def list_movable(chances, prices, code, border, last_leave, last_enter, out_indp
             continue
         if np.isnan(border[user, 0]):
             continue
-        for rank in range(code.shape[1]):
-            holds[np.uintp(code[user, rank])] = True
-        worst_held = np.uintp(code[user, code.shape[1] - 1])
+        _mark(code[user], True, holds)
+        last = code.shape[1] - 1
+        while code[user, last] < 0:
+            last -= 1
+        worst_held = np.uintp(code[user, last])
         n_listed = 0
         n_ends = 0
         for category in range(n_categories):
@@ -295,8 +313,7 @@ def list_movable(chances, prices, code, border, last_leave, last_enter, out_indp
                     n_ends += 1
         if counting and n_listed > n_ends:
             out_indptr[user + 1] += n_listed
-        for rank in range(code.shape[1]):
-            holds[np.uintp(code[user, rank])] = False
+        _mark(code[user], False, holds)
 
 
 @kernel

@@ -104,7 +104,7 @@ def balance(
     table
         The chances of all users.
     k
-        Categories a user holds, or all they may if those are fewer.
+        Categories a user holds, or all they may if those are fewer; less where the table keeps numbers of their own.
     tie_order
         (L,) category codes, the one to prefer among equal values of a user first.
     start
@@ -161,9 +161,9 @@ def price_sample(
     table: ChanceTable, bounds: ExposureBounds, k: int, start: np.ndarray | None
 ) -> tuple[PriceSearch, float]:
     """Return prices found on the sample of users, and the last temperature."""
-    chances = table.sample()
+    chances, wanted = table.sample(), table.sample_slots(k)
     allowed = chances >= 0
-    slots = int(np.minimum(allowed.sum(axis=1), k).sum())
+    slots = int(np.minimum(allowed.sum(axis=1), wanted).sum())
     best = -np.partition(-chances, min(k, chances.shape[1]) - 1, axis=1)[:, :k] if len(chances) else chances
     scale = float(best[best > 0].mean()) if (best > 0).any() else 1.0
     temperatures = [scale * step for step in (TEMPERATURES if start is None else TEMPERATURES[-1:])]
@@ -173,7 +173,7 @@ def price_sample(
     # No sample has more of a category than there are users who may hold it.
     most = np.minimum(bounds.cap * share, allowed.sum(axis=0))
     fewest = np.minimum(bounds.floor * share, most)
-    search = find_prices(chances, fewest, most, k, temperatures=temperatures, start=start)
+    search = find_prices(chances, fewest, most, wanted, temperatures=temperatures, start=start)
     return PriceSearch(search.prices, max(search.reach, 10 * temperatures[-1])), temperatures[-1]
 
 
@@ -233,7 +233,9 @@ def smooth_group(
     table: ChanceTable, partitions: Sequence[int], prices: np.ndarray, k: int, temperature: float
 ) -> SmoothSums:
     """Return the smoothed sums of some partitions."""
-    total: SmoothSums = _add([sum_block(table.chances(partition), prices, k, temperature) for partition in partitions])
+    total: SmoothSums = _add(
+        [sum_block(table.chances(partition), prices, table.slots(partition, k), temperature) for partition in partitions]
+    )
     return total
 
 
@@ -242,7 +244,10 @@ def count_priced_group(
 ) -> PricedCounts:
     """Count what the users of some partitions hold at the prices."""
     total: PricedCounts = _add(
-        [count_block(table.chances(partition), prices, k, tie_order, margins) for partition in partitions]
+        [
+            count_block(table.chances(partition), prices, table.slots(partition, k), tie_order, margins)
+            for partition in partitions
+        ]
     )
     return total
 
@@ -259,8 +264,9 @@ def list_group(
     """Return the users of some partitions who could swap."""
     return [
         list_block(
-            table.chances(partition), table.user_ids(partition), prices, k, tie_order, last_leave, last_enter, partition
-        )
+            table.chances(partition), table.user_ids(partition), prices, table.slots(partition, k), tie_order,
+            last_leave, last_enter, partition,
+        )  # fmt: skip
         for partition in partitions
     ]
 
@@ -273,7 +279,8 @@ def assign_partition(plan: BalancedPlan, partition: int, tie_order: np.ndarray) 
     """Return the codes (n, k) that the users of a partition hold, in no order; -1 where they may hold fewer."""
     folder = _swaps_folder(plan.table, plan.swaps, partition)
     chances = plan.table.chances(partition)
-    codes, _, _, _ = assign_block(chances, plan.prices, plan.k, np.asarray(tie_order, np.int32))
+    slots = plan.table.slots(partition, plan.k)
+    codes, _, _, _ = assign_block(chances, plan.prices, slots, np.asarray(tie_order, np.int32))
     row, code, takes = (load_array(folder, name) for name in ("row", "code", "takes"))
     # Both lists are by row, and every user takes as many as they give up.
     give, take = np.flatnonzero(~takes), np.flatnonzero(takes)

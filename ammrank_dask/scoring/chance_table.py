@@ -26,11 +26,29 @@ class ChanceTable:
         """Return the folder of one partition."""
         return self.folder / f"chances-{partition:05d}"
 
-    def save(self, partition: int, chances: np.ndarray, user_ids: UserIds, sample_share: float) -> None:
-        """Keep the chances of a partition and, apart from them, those of a sample of its users chosen by hash."""
+    def save(
+        self,
+        partition: int,
+        chances: np.ndarray,
+        user_ids: UserIds,
+        sample_share: float,
+        *,
+        slots: np.ndarray | None = None,
+    ) -> None:
+        """Keep the chances of a partition and, apart from them, those of a sample of its users chosen by hash.
+
+        `slots` (n,) says how many categories each user gets, where that is not k for all.
+        """
         sampled = hash_ids(user_ids, SAMPLE_SALT) / 2.0**64 < sample_share
         arrays = {"chances": chances, "sample": chances[sampled], **user_ids.to_arrays()}
-        save_arrays(self.part(partition), arrays, {"ids": user_ids.kind})
+        if slots is not None:
+            arrays |= {"slots": slots, "sample_slots": slots[sampled]}
+        save_arrays(self.part(partition), arrays, {"ids": user_ids.kind, "has_slots": slots is not None})
+
+    def slots(self, partition: int, k: int) -> int | np.ndarray:
+        """Return how many categories users get: k, or a number for each (n,) where such were kept."""
+        part = self.part(partition)
+        return load_array(part, "slots") if load_facts(part)["has_slots"] else k
 
     def chances(self, partition: int) -> np.ndarray:
         """Return the chances (n, L), mapped."""
@@ -39,6 +57,13 @@ class ChanceTable:
     def sample(self) -> np.ndarray:
         """Return the chances of the sampled users of all partitions, in their order."""
         return np.concatenate([load_array(self.part(partition), "sample") for partition in range(self.n_partitions)])
+
+    def sample_slots(self, k: int) -> int | np.ndarray:
+        """Return how many categories the sampled users get, as `slots` does."""
+        parts = [self.part(partition) for partition in range(self.n_partitions)]
+        if not all(load_facts(part)["has_slots"] for part in parts):
+            return k
+        return np.concatenate([load_array(part, "sample_slots") for part in parts])
 
     def user_ids(self, partition: int) -> UserIds:
         """Return the users of a partition, ascending."""

@@ -44,12 +44,26 @@ Evaluate = Callable[[np.ndarray, float], SmoothSums]
 """Takes prices and a temperature, and returns the sums over all users."""
 
 
-def sum_block(chances: np.ndarray, prices: np.ndarray, k: int, temperature: float) -> SmoothSums:
-    """Return the sums of one block of users; `chances` (n, L) is below 0 where a user may not hold a category."""
+def sum_block(chances: np.ndarray, prices: np.ndarray, k: int | np.ndarray, temperature: float) -> SmoothSums:
+    """Return the sums of one block of users; `chances` (n, L) is below 0 where a user may not hold a category.
+
+    `k` is a number for all, or one for each user (n,).
+    """
     n_categories = chances.shape[1]
     users, hessian = np.zeros(n_categories), np.zeros((n_categories, n_categories))
-    total = smooth_sums(chances, prices, k, temperature, users, hessian)
+    total = smooth_sums(chances, prices, slots_of(k, len(chances)), temperature, users, hessian)
     return SmoothSums(total, users, hessian)
+
+
+def slots_of(k: int | np.ndarray, n_users: int) -> np.ndarray:
+    """Return how many categories each user holds, (n,) int64, from one number for all or one for each.
+
+    Examples
+    --------
+    >>> slots_of(3, 2).tolist()
+    [3, 3]
+    """
+    return np.full(n_users, k, np.int64) if isinstance(k, int | np.integer) else np.asarray(k, np.int64)
 
 
 @dataclass(frozen=True)
@@ -65,7 +79,7 @@ def find_prices(
     chances: np.ndarray,
     floor: np.ndarray,
     cap: np.ndarray,
-    k: int,
+    k: int | np.ndarray,
     *,
     temperatures: Sequence[float],
     start: np.ndarray | None = None,

@@ -10,6 +10,7 @@ import numpy as np
 from ammrank_dask.kernels.balanced import COST_BINS, assign_priced, count_margins, list_movable
 from ammrank_dask.kernels.repair import repair_counts
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
+from ammrank_dask.scoring.prices import slots_of
 from ammrank_dask.storage.store.ids import UserIds, concat
 
 SLACK = 1e-7
@@ -41,7 +42,7 @@ class PricedCounts:
 
 
 def count_block(
-    chances: np.ndarray, prices: np.ndarray, k: int, tie_order: np.ndarray, margins: bool = True
+    chances: np.ndarray, prices: np.ndarray, k: int | np.ndarray, tie_order: np.ndarray, margins: bool = True
 ) -> PricedCounts:
     """Return the counts of one block of users."""
     n_categories = chances.shape[1]
@@ -54,11 +55,16 @@ def count_block(
 
 
 def assign_block(
-    chances: np.ndarray, prices: np.ndarray, k: int, tie_order: np.ndarray
+    chances: np.ndarray, prices: np.ndarray, k: int | np.ndarray, tie_order: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, float, float]:
-    """Return codes (n, k), borders (n, 2), Σ chance and Σ value, as `assign_priced` writes them."""
-    codes, border = np.empty((len(chances), k), np.int32), np.empty((len(chances), 2))
-    chance, value = assign_priced(chances, prices, tie_order, codes, border)
+    """Return codes (n, k), borders (n, 2), Σ chance and Σ value, as `assign_priced` writes them.
+
+    `k` is a number for all, or one for each user (n,): then there are as many codes as for the largest, -1 after the
+    last of a user.
+    """
+    slots = slots_of(k, len(chances))
+    codes, border = np.empty((len(chances), int(slots.max(initial=1))), np.int32), np.empty((len(chances), 2))
+    chance, value = assign_priced(chances, prices, slots, tie_order, codes, border)
     return codes, border, chance, value
 
 
@@ -82,7 +88,7 @@ def list_block(
     chances: np.ndarray,
     user_ids: UserIds,
     prices: np.ndarray,
-    k: int,
+    k: int | np.ndarray,
     tie_order: np.ndarray,
     last_leave: np.ndarray,
     last_enter: np.ndarray,

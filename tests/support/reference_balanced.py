@@ -26,22 +26,24 @@ def best_assignment(chances, floor, cap, k):
 
 
 def hold(chances, prices, k, tie_order):
-    """What each user holds, highest chance − price first, equal ones in the tie order."""
+    """What each user holds, highest chance − price first, equal ones in the tie order; k may be one for each user."""
     position = {category: number for number, category in enumerate(tie_order)}
     rows = []
-    for row in chances:
+    for row, own in zip(chances, np.broadcast_to(k, len(chances)), strict=True):
         allowed = [c for c in range(len(row)) if row[c] >= 0]
-        rows.append(sorted(allowed, key=lambda c: (-(float(row[c]) - prices[c]), position[c]))[:k])
+        rows.append(sorted(allowed, key=lambda c: (-(float(row[c]) - prices[c]), position[c]))[:own])
     return rows
 
 
 def smooth(chances, prices, k, temperature):
-    """The smoothed dual without what prices earn, and the shares held of each category."""
+    """The smoothed dual without what prices earn, and the shares held of each category; k may be one for each user."""
     total, shares = 0.0, np.zeros(len(prices))
-    for row in chances:
+    for row, own in zip(chances, np.broadcast_to(k, len(chances)), strict=True):
         allowed = [c for c in range(len(row)) if row[c] >= 0]
         values = np.array([float(row[c]) - prices[c] for c in allowed])
-        if len(allowed) <= k:
+        if own == 0:
+            continue
+        if len(allowed) <= own:
             total += values.sum()
             shares[allowed] += 1
             continue
@@ -50,8 +52,8 @@ def smooth(chances, prices, k, temperature):
             return 1 / (1 + np.exp(np.clip(-(values - border) / temperature, -700, 700)))
 
         far = 800 * temperature
-        border = brentq(lambda b, f=share: f(b).sum() - k, values.min() - far, values.max() + far, xtol=1e-15)
-        total += k * border
+        border = brentq(lambda b, f=share, own=own: f(b).sum() - own, values.min() - far, values.max() + far, xtol=1e-15)
+        total += own * border
         total += sum(temperature * np.logaddexp(0, (value - border) / temperature) for value in values)
         shares[allowed] += share(border)
     return total, shares

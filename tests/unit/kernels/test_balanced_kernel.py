@@ -28,9 +28,14 @@ def make_chances(rng, n, n_categories, levels=10**6, closed=0.2):
     return np.where(rng.random(chances.shape) < closed, np.float32(-1), chances)
 
 
-def held_at(chances, prices, k):
-    codes, border = np.empty((len(chances), k), np.int32), np.empty((len(chances), 2))
-    sums = assign_priced(chances, prices, np.arange(chances.shape[1], dtype=np.int32), codes, border)
+def make_slots(rng, n, k):
+    """Slots of each user: k for all, or any number up to it."""
+    return rng.integers(0, k + 1, n) if rng.random() < 0.5 else np.full(n, k)
+
+
+def held_at(chances, prices, slots):
+    codes, border = np.empty((len(chances), max(1, slots.max())), np.int32), np.empty((len(chances), 2))
+    sums = assign_priced(chances, prices, slots, np.arange(chances.shape[1], dtype=np.int32), codes, border)
     return codes, border, sums
 
 
@@ -39,19 +44,19 @@ def held_at(chances, prices, k):
 def test_smooth_sums__equals_a_bracketed_root(seed, k, temperature):
     rng = np.random.default_rng(seed)
     chances, prices = make_chances(rng, 5, 7, levels=rng.choice([3, 10**6])), rng.normal(0, 0.2, 7)
-    users, hessian = np.zeros(7), np.zeros((7, 7))
-    total = smooth_sums(chances, prices, k, temperature, users, hessian)
-    expected, shares = smooth(chances, prices, k, temperature)
+    users, hessian, slots = np.zeros(7), np.zeros((7, 7)), make_slots(rng, 5, k)
+    total = smooth_sums(chances, prices, slots, temperature, users, hessian)
+    expected, shares = smooth(chances, prices, slots, temperature)
     assert total == pytest.approx(expected, abs=1e-9)
     np.testing.assert_allclose(users, shares, atol=1e-7)
-    assert users.sum() == pytest.approx(np.minimum((chances >= 0).sum(axis=1), k).sum(), abs=1e-9)
+    assert users.sum() == pytest.approx(np.minimum((chances >= 0).sum(axis=1), slots).sum(), abs=1e-9)
 
 
 def test_smooth_sums__second_derivatives_are_those_of_the_shares():
     rng = np.random.default_rng(3)
     chances, prices = make_chances(rng, 40, 6), rng.normal(0, 0.1, 6)
     hessian = np.zeros((6, 6))
-    smooth_sums(chances, prices, 2, 0.05, np.zeros(6), hessian)
+    smooth_sums(chances, prices, np.full(40, 2), 0.05, np.zeros(6), hessian)
     for c in range(6):
         ahead, behind = (smooth(chances, prices + step * np.eye(6)[c], 2, 0.05)[1] for step in (1e-5, -1e-5))
         np.testing.assert_allclose(hessian[:, c], (behind - ahead) / 2e-5, atol=1e-4)
@@ -64,15 +69,15 @@ def test_hold_priced__equals_sorted_lists(seed, k, levels):
     chances = make_chances(rng, 6, 7, levels)
     prices = rng.choice([-0.25, 0.0, 0.5], 7)
     tie_order = rng.permutation(7).astype(np.int32)
-    codes, border = np.empty((6, k), np.int32), np.empty((6, 2))
-    chance, value = assign_priced(chances, prices, tie_order, codes, border)
-    rows = hold(chances, prices, k, tie_order.tolist())
+    codes, border, slots = np.empty((6, k), np.int32), np.empty((6, 2)), make_slots(rng, 6, k)
+    chance, value = assign_priced(chances, prices, slots, tie_order, codes, border)
+    rows = hold(chances, prices, slots, tie_order.tolist())
     assert [[c for c in row if c >= 0] for row in codes.tolist()] == rows
     assert chance == pytest.approx(sum(float(chances[u, c]) for u, row in enumerate(rows) for c in row))
     assert value == pytest.approx(sum(float(chances[u, c]) - prices[c] for u, row in enumerate(rows) for c in row))
     for user, row in enumerate(rows):
         others = [float(chances[user, c]) - prices[c] for c in range(7) if c not in row and chances[user, c] >= 0]
-        if others:
+        if others and row:
             worst = float(chances[user, row[-1]]) - prices[row[-1]]
             assert border[user].tolist() == [worst, max(others)]
         else:
@@ -93,7 +98,8 @@ def test_cost_bin__ascends_and_stays_inside():
 def test_list_movable__lists_what_is_near_and_the_ends(seed, k, levels):
     rng = np.random.default_rng(seed)
     chances, prices = make_chances(rng, 8, 6, levels), rng.choice([0.0, 0.125], 6)
-    codes, border, _ = held_at(chances, prices, k)
+    slots = make_slots(rng, 8, k)
+    codes, border, _ = held_at(chances, prices, slots)
     leave, enter = (np.zeros((6, COST_BINS), np.int64) for _ in range(2))
     count_margins(chances, prices, codes, border, leave, enter)
     last = rng.integers(-1, COST_BINS, (2, 6))
@@ -104,11 +110,11 @@ def test_list_movable__lists_what_is_near_and_the_ends(seed, k, levels):
     listed, holds = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], bool)
     list_movable(chances, prices, codes, border, last[0], last[1], indptr, listed, holds)
     counts = np.zeros((2, 6, COST_BINS), np.int64)
-    for user, row in enumerate(hold(chances, prices, k, range(6))):
+    for user, row in enumerate(hold(chances, prices, slots, range(6))):
         value = [float(chances[user, c]) - prices[c] for c in range(6)]
         others = [c for c in range(6) if c not in row and chances[user, c] >= 0]
         expected = {}
-        if others:
+        if others and row:
             best = max(value[c] for c in others)
             near = {c: (True, cost_bin(value[c] - best)) for c in row}
             near |= {c: (False, cost_bin(value[row[-1]] - value[c])) for c in others}
@@ -167,7 +173,8 @@ def test_repair_counts__from_any_prices_ends_at_the_optimum(seed, k, levels):
     prices = rng.choice([0.0, 0.1, -0.1, 0.33], n_categories)
     floor = rng.integers(0, 5, n_categories)
     cap = floor + rng.integers(0, 7, n_categories)
-    codes, border, (chance, _) = held_at(chances, prices, k)
+    slots = make_slots(rng, n, k)
+    codes, border, (chance, _) = held_at(chances, prices, slots)
     everything = np.full(n_categories, COST_BINS - 1)
     indptr = np.empty(n + 1, np.int64)
     list_movable(
@@ -180,7 +187,7 @@ def test_repair_counts__from_any_prices_ends_at_the_optimum(seed, k, levels):
     n_users = np.bincount(codes[codes >= 0], minlength=n_categories)
     before, new_prices = holds.copy(), prices.copy()
     left = repair_counts(indptr, listed, items, holds, n_users, floor, cap, 0.0, new_prices)
-    expected = best_assignment(chances, floor, cap, k)
+    expected = best_assignment(chances, floor, cap, slots)
     if expected is None:
         assert left > 0
         return
@@ -189,7 +196,7 @@ def test_repair_counts__from_any_prices_ends_at_the_optimum(seed, k, levels):
     assert (n_users <= cap).all()
     value = chance + items[holds].sum() - items[before].sum()
     assert value == pytest.approx(expected, abs=1e-6)
-    assert dual(chances, new_prices, floor, cap, k) == pytest.approx(value, abs=1e-6)
+    assert dual(chances, new_prices, floor, cap, slots) == pytest.approx(value, abs=1e-6)
 
 
 def test_earned__is_the_cap_above_zero_and_the_floor_below():
