@@ -11,6 +11,7 @@ import click
 
 from benchmarks import (
     balanced,
+    chances,
     comparison,
     event_path,
     ingest,
@@ -29,6 +30,7 @@ from benchmarks import (
 
 BENCHMARKS = {
     "balanced": balanced.compare_balanced,
+    "chances": chances.compare_chances,
     "comparison": comparison.compare_methods_on_world,
     "comparison-order": comparison.compare_order,
     "comparison-time": comparison.compare_training_time,
@@ -73,6 +75,7 @@ QUICK = ("day", "night", "read", "epoch", "score")
 @click.option("--households", type=click.IntRange(min=1), help="Households of real, chosen by hash; by default all.")
 @click.option("--methods", help="Methods to compare, by name or FILE.py, with commas between.")
 @click.option("--rivals", is_flag=True, help="Also EASE and LightGBM, in real.")
+@click.option("--real", is_flag=True, help="On Complete Journey, in balanced and chances.")
 @click.option("--large", is_flag=True, help="Also 200,000 users, in safety.")
 def main(
     names: tuple[str, ...],
@@ -85,6 +88,7 @@ def main(
     households: int | None,
     methods: str | None,
     rivals: bool,
+    real: bool,
     large: bool,
 ) -> None:
     """Measure this package on this machine."""
@@ -93,6 +97,7 @@ def main(
         "households": households,
         "methods": methods.split(",") if methods else None,
         "rivals": rivals or None,
+        "real": real or None,
         "large": large or None,
     }
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as temporary:

@@ -73,8 +73,8 @@ def make_lake(client: Client, folder: Path, *, users: int, days: int, activity: 
 
 
 def site_of(folder: Path, lake: Path, users: int) -> tuple[Site, Config]:
-    """Return a fresh site on a lake with as many partitions as `ammrank init` would choose."""
-    folder.mkdir(parents=True)
+    """Return a site on a lake with as many partitions as `ammrank init` would choose; a new one, or that of before."""
+    folder.mkdir(parents=True, exist_ok=True)
     places = {
         "events": str(lake / "events"),
         "users": str(lake / "users.parquet"),

@@ -1,0 +1,103 @@
+"""Chances: whether they come true for gate users, beside those of logistic regression, simulated and real."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.features.build import build_features
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.methods.logistic import Logistic
+from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.scoring.chance_sums import ChanceSums
+from ammrank_dask.scoring.learn_chances import learn_and_measure
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.vocabulary import CLICK_GROUP
+from ammrank_dask.user_hash import split_of
+from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.features import plan_chance_features, training_features
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.models import load_site_model
+from ammrank_dask.workflows.stages.train import train_model
+from benchmarks.complete_journey import NIGHTS, build_lake
+from benchmarks.measure import cluster, describe_machine, make_lake, site_of
+from benchmarks.real import run_command
+
+FIRST, DAYS = dt.date(2026, 1, 5), 60
+PENALTIES = (0.01, 0.03, 0.1, 0.3, 1.0)
+"""Values of C of logistic regression; shown is the one whose chances are best on the gate users."""
+
+
+def compare_chances(work: Path, *, users: int = 60_000, real: bool = False) -> None:
+    """Print how chances come true for simulated gate users, or with `real` for those of Complete Journey."""
+    print(f"\nchances on gate users, 20 bins of equal count; {describe_machine()}")
+    print(f"  {'':34} {'Brier':>9} {'base rate':>9} {'log loss':>9} {'base rate':>9} {'bins off':>8}")
+    with cluster(2) as client:
+        for night in _real_nights(client, work) if real else _simulated_nights(client, work, users):
+            ingested = ingest(night)
+            labelled = training_features(night, ingested)
+            model = load_site_model(train_model(night, ingested, labelled))
+            planned = plan_chance_features(night, ingested)
+            features = open_features(build_features(client, planned, click_group=CLICK_GROUP, stage="chances").path)
+            learnt = learn_and_measure(client, model, features, scratch=night.site.scratch)
+            others = {}
+            for penalty in PENALTIES:
+                fitted = fit_logistic(open_features(labelled.path), penalty)
+                others[penalty] = learn_and_measure(client, fitted, features, scratch=night.site.scratch).sums
+            best = min(others, key=lambda penalty: others[penalty].brier)
+            gate_users = learnt.sums.n_cells // features.n_categories
+            print(f"  night {night.date}: {learnt.n_users:,} validation users, {gate_users:,} gate users")
+            _show(model.method, learnt.sums)
+            _show(f"lr (C {best:g}), calibrated the same way", others[best])
+
+
+def _show(name: str, sums: ChanceSums) -> None:
+    print(
+        f"  {name:34} {sums.brier:9.5f} {sums.base_brier:9.5f} {sums.log_loss:9.4f} {sums.base_log_loss:9.4f}"
+        f" {sums.n_unreliable():5} of 20"
+    )
+
+
+def _simulated_nights(client: Client, work: Path, users: int) -> Iterator[Night]:
+    lake = work / f"chances-{users}"
+    make_lake(client, lake, users=users, days=DAYS)
+    site, config = site_of(work / f"chances-{users}-site", lake, users)
+    yield Night(client, site, config, FIRST + dt.timedelta(DAYS - 1))
+
+
+def _real_nights(client: Client, work: Path) -> Iterator[Night]:
+    site = real_site(work)
+    for date in NIGHTS:
+        yield Night(client, site, load_config(site.config_path), dt.date.fromisoformat(date))
+
+
+def real_site(work: Path, name: str = "real-chances-site") -> Site:
+    """Return a site on the lake of Complete Journey, made by `ammrank init` unless it is there."""
+    lake, folder = build_lake(work / "real-lake"), work / name
+    if not (folder / "ammrank.yaml").exists():
+        run_command("init", str(folder), "--lake", str(lake))
+    return Site(folder)
+
+
+def fit_logistic(features: Features, penalty: float) -> AMMRank:
+    """Return logistic regression on the training users as planes, one a category, which all of scoring takes."""
+    blocks = list(_training_blocks(features))
+    fitted = Logistic(C=penalty, n_categories=features.n_categories).fit_blocks(blocks)
+    model = AMMRank()
+    codes = np.arange(features.n_categories, dtype=np.int32)
+    model.set_planes(fitted.weights_, codes, fitted.popularity_, n_steps=1)
+    return model
+
+
+def _training_blocks(features: Features) -> Iterator[tuple[Any, np.ndarray]]:
+    for number in range(features.n_partitions):
+        part = features.partition(number)
+        rows = np.flatnonzero(split_of(part.user_ids) == 0)
+        if part.rankings is not None and len(rows):
+            yield part.X[rows], np.asarray(part.rankings)[rows]
