@@ -8,7 +8,7 @@ IGNORE_GROUP = "ignore"
 USER_ID, GROUP, CATEGORY, TIMESTAMP = "user_id", "group", "category", "timestamp"
 AGE, GENDER = "age", "gender"
 PARENT = "parent"
-RANK, SCORE, CHANCE, CHANGE = "rank", "score", "chance", "change"
+RANK, SCORE, CHANCE, PROPENSITY, CHANGE = "rank", "score", "chance", "propensity", "change"
 
 GENDERS = ("female", "male")
 # Lower bounds of the nine age buckets of the paper; ages below the first have no bucket.

@@ -50,21 +50,50 @@ class Hits:
 
 
 @dataclass(frozen=True)
+class SlotCounts:
+    """Slots that a policy gave and how many of them were clicked, and the same of those that exploration drew."""
+
+    slots: int = 0
+    clicked: int = 0
+    drawn_slots: int = 0
+    drawn_clicked: int = 0
+
+    def __add__(self, other: Self) -> SlotCounts:
+        """Return the counts of both sets of users together."""
+        return SlotCounts(
+            self.slots + other.slots,
+            self.clicked + other.clicked,
+            self.drawn_slots + other.drawn_slots,
+            self.drawn_clicked + other.drawn_clicked,
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts as a summary has them; `drawn` is None where nothing was drawn."""
+        drawn = {"slots": self.drawn_slots, "clicked": self.drawn_clicked}
+        return {"slots": self.slots, "clicked": self.clicked, "drawn": drawn if self.drawn_slots else None}
+
+
+@dataclass(frozen=True)
 class RealisedCounts:
     """Users who clicked and how well they were served, by the qualifications and by the most clicked categories.
 
-    `users` clicked and held a category, `others` clicked and held none.
+    `users` clicked and held a category, `others` clicked and held none. `slots` are of all users.
     """
 
     users: int
     others: int
     held: Hits
     popular: Hits
+    slots: SlotCounts = SlotCounts()
 
     def __add__(self, other: Self) -> RealisedCounts:
         """Return the counts of both sets of users together."""
         return RealisedCounts(
-            self.users + other.users, self.others + other.others, self.held + other.held, self.popular + other.popular
+            self.users + other.users,
+            self.others + other.others,
+            self.held + other.held,
+            self.popular + other.popular,
+            self.slots + other.slots,
         )
 
 
@@ -90,7 +119,8 @@ def measure_realised(
     dict
         Over the users who clicked and held a category: `hit_rate` (share with a click in their k best), `precision`
         (clicked ÷ k), `recall` (clicked ÷ all clicked categories), and the same under `popularity` for the k
-        categories that were clicked most before.
+        categories that were clicked most before. Over all users: `slots` that the policy gave and how many of them were
+        `clicked`, and the same under `drawn` for those of exploration.
     """
     tasks = [
         (part, list(days), list(categories), cells, night.popular, night.k)
@@ -105,6 +135,7 @@ def measure_realised(
         "users_without_qualification": total.others,
         **total.held.means(total.users),
         "popularity": total.popular.means(total.users),
+        **total.slots.to_json(),
     }
 
 
@@ -179,15 +210,20 @@ def match_clicks(
     is_served[place[place >= 0]] = True
     n_codes = 1 + max(category.max(initial=0), rows.category.max(initial=0))
     holder = place[rows.user]
-    is_chosen = (holder >= 0) & (rows.rank <= k)
-    pairs = holder[is_chosen] * n_codes + rows.category[is_chosen]
-    hits = np.intersect1d(pairs, user * n_codes + category, assume_unique=True) // n_codes
+    is_clicked = (holder >= 0) & np.isin(holder * n_codes + rows.category, user * n_codes + category)
+    hits = holder[is_clicked & (rows.rank <= k)]
+    is_drawn = rows.is_drawn
+    slots = SlotCounts(
+        int((~is_drawn).sum()), int((is_clicked & ~is_drawn).sum()), int(is_drawn.sum()),
+        int((is_clicked & is_drawn).sum()),
+    )  # fmt: skip
     popular_hits = user[np.isin(category, popular)]
     return RealisedCounts(
         int(is_served.sum()),
         int((~is_served).sum()),
         _hits(hits, n_clicked, is_served, k),
         _hits(popular_hits, n_clicked, is_served, k),
+        slots,
     )
 
 

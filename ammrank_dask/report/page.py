@@ -121,7 +121,14 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
         ],
         "common": _common(summary),
         "has_realised": any(night["measures"] for night in summary["realised"]),
+        "clicked": _clicked(summary),
     }
+
+
+def _clicked(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return by policy the oldest of the past nights in which it was in force: most of its clicks have come."""
+    measured = [night for night in summary["realised"] if night["measures"] and night.get("policy")]
+    return {night["policy"]: night for night in sorted(measured, key=lambda night: night["nights"])}
 
 
 _SHORT = {"user_top_k": "new rule", "category_top_n": "old rule", "balanced": "balanced"}

@@ -63,6 +63,7 @@ def summarise(
     chances: Mapping[str, Any] | None = None,
     outcome: Mapping[str, Any] | None = None,
     intake: Mapping[str, Any] | None = None,
+    explored: Mapping[str, Any] | None = None,
     thresholds: Thresholds = Thresholds(),  # noqa: B008
     before: tuple[str, PolicyCounts | None] | None = None,
     drift: Mapping[str, Any] | None = None,
@@ -101,13 +102,15 @@ def summarise(
     intake
         What came in: `days` since the last published night, what is `usual`, and `model_age` in nights; None when that
         is not known.
+    explored
+        What exploration drew, as a manifest has it; None without exploration.
     before
         Date and counts of the night that `drift` compares with, over the same categories; no counts when another
         policy was in force, of which the exposure cannot be compared.
     drift
         What `measure_drift` returned, and `model_changed`: whether another model scored that night.
     realised
-        By past night `nights`, `date` and `measures` (None when there is nothing to measure).
+        By past night `nights`, `date`, the `policy` in force and `measures`; None where there is nothing to measure.
     groups
         What `rank_by_group` returned.
     """
@@ -134,6 +137,7 @@ def summarise(
         "chances": None if chances is None else dict(chances),
         "outcome": None if outcome is None else dict(outcome),
         "input": None if intake is None else dict(intake),
+        "explored": None if explored is None else describe_explored(explored, categories),
     }
     if balanced is not None:
         summary["policies"]["balanced"] |= {name: balanced[name] for name in ("bound", "gap", "swaps", "passes")}
@@ -150,6 +154,13 @@ def summarise(
             summary["drift"]["psi"] = float(index.max(initial=0.0))
     summary["checks"] = check_night(summary, thresholds)
     return summary
+
+
+def describe_explored(explored: Mapping[str, Any], categories: Sequence[str]) -> dict[str, Any]:
+    """Return what exploration drew, with the names of the categories it drew from and the users each was drawn for."""
+    described = {name: explored[name] for name in ("share", "slots", "expected_clicks") if name in explored}
+    users = {categories[code]: explored["users"][code] for code in explored["targets"]}
+    return {**described, "categories": users}
 
 
 def category_rows(

@@ -234,7 +234,10 @@ def smooth_group(
 ) -> SmoothSums:
     """Return the smoothed sums of some partitions."""
     total: SmoothSums = _add(
-        [sum_block(table.chances(partition), prices, table.slots(partition, k), temperature) for partition in partitions]
+        [
+            sum_block(table.chances(partition), prices, table.slots(partition, k), temperature)
+            for partition in partitions
+        ]
     )
     return total
 
@@ -264,9 +267,15 @@ def list_group(
     """Return the users of some partitions who could swap."""
     return [
         list_block(
-            table.chances(partition), table.user_ids(partition), prices, table.slots(partition, k), tie_order,
-            last_leave, last_enter, partition,
-        )  # fmt: skip
+            table.chances(partition),
+            table.user_ids(partition),
+            prices,
+            table.slots(partition, k),
+            tie_order,
+            last_leave,
+            last_enter,
+            partition,
+        )
         for partition in partitions
     ]
 

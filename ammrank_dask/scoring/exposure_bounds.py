@@ -42,6 +42,7 @@ def exposure_bounds(
     cap: float | None = None,
     floors: Mapping[str, float] | None = None,
     caps: Mapping[str, float] | None = None,
+    explored: int = 0,
 ) -> ExposureBounds:
     """Return the bounds of every category, or refuse those that no assignment can keep.
 
@@ -54,22 +55,26 @@ def exposure_bounds(
     eligible
         (L,) users who may hold it.
     slots
-        Categories handed out in all.
+        Categories handed out in all, without those that are drawn.
     floor, cap
         Multiples of the click share: `floor` × click share × slots users at least, `cap` × that at most, and nowhere
         more than may hold the category. Without `cap` it is 4, doubled as often as it takes to have room for all slots.
     floors, caps
         By name of the category, instead: a whole number of users, or a share of all slots below 1.
+    explored
+        Slots that are drawn beside. Shares are of these, too, and the bounds hold for the others alone: so no category
+        is starved for want of them.
     """
     clicks = np.asarray(clicks, np.float64)
     share = clicks / max(1.0, clicks.sum())
     check_bounds(categories, floor=floor, cap=cap, floors=floors, caps=caps)
-    fewest = _floors_by_share(floor, share, eligible, slots)
-    most = _caps_by_share(cap, share, fewest, eligible, slots, floor)
+    everything = slots + explored
+    fewest = exposure_floors(categories, clicks, eligible, everything, floor=floor, floors=floors)
+    unnamed = _floors_by_share(floor, share, eligible, everything)
+    most = _caps_by_share(cap, share, unnamed, eligible, everything, floor)
     codes = {name: code for code, name in enumerate(categories)}
-    for what, named, bound in (("floors", floors, fewest), ("caps", caps, most)):
-        for name, number in (named or {}).items():
-            bound[codes[name]] = _n_users_of(what, name, number, slots)
+    for name, number in (caps or {}).items():
+        most[codes[name]] = _n_users_of("caps", name, number, everything)
     for name in floors or {}:
         if name not in (caps or {}):  # a floor by name lifts a cap that was not set by name
             most[codes[name]] = max(most[codes[name]], fewest[codes[name]])
@@ -78,6 +83,31 @@ def exposure_bounds(
             fewest[codes[name]] = min(fewest[codes[name]], most[codes[name]])
     _refuse_impossible(categories, fewest, most, eligible, slots)
     return ExposureBounds(fewest, np.minimum(most, eligible), slots)
+
+
+def exposure_floors(
+    categories: Sequence[str],
+    clicks: np.ndarray,
+    eligible: np.ndarray,
+    slots: int,
+    *,
+    floor: float = FLOOR,
+    floors: Mapping[str, float] | None = None,
+) -> np.ndarray:
+    """Return the fewest users of every category, (L,) int64, whether they can be met or not.
+
+    Parameters are those of `exposure_bounds`.
+
+    Examples
+    --------
+    >>> exposure_floors(["a", "b", "c"], np.array([9, 1, 0]), np.array([20, 20, 0]), 20, floors={"b": 4}).tolist()
+    [5, 4, 0]
+    """
+    clicks = np.asarray(clicks, np.float64)
+    fewest = _floors_by_share(floor, clicks / max(1.0, clicks.sum()), eligible, slots)
+    for name, number in (floors or {}).items():
+        fewest[list(categories).index(name)] = _n_users_of("floors", name, number, slots)
+    return fewest
 
 
 def check_bounds(

@@ -61,6 +61,8 @@ def score(
     cap: float | None = None,
     floors: Mapping[str, float] | None = None,
     caps: Mapping[str, float] | None = None,
+    explore: float = 0.0,
+    seed: int = 0,
     previous: Qualifications | None = None,
     variant: str | None = None,
     progress: Progress = silent,
@@ -104,6 +106,12 @@ def score(
         `cap`, 4 or as much as it takes to have room for everybody's k.
     floors, caps
         The same by name: a whole number of users, or a share of all slots below 1.
+    explore
+        The share of slots, up to a half, that is drawn from the categories which the users' own k best leave below
+        `floor`: at the last ranks, taken off k, with the probability of each draw in the column `propensity`. Floors
+        and caps hold for the rest.
+    seed
+        Of the draw: another one draws others.
     previous
         Earlier qualifications that `delta` is taken against; None: everything is added.
     variant
@@ -117,7 +125,9 @@ def score(
         k=k, policy=policy, n=n, min_score=min_score, min_chance=min_chance, exclude=tuple(exclude),
         exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
         floor=floor, cap=cap, floors=dict(floors or {}), caps=dict(caps or {}),
+        explore=explore, seed=seed,
     )  # fmt: skip
+    settings.check(features.categories)
     inputs = {
         "features": digest_of([features.run.digest, features.run.checksums]),
         "model": fitted.digest(),

@@ -21,6 +21,15 @@ from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
+from ammrank_dask.scoring.exploration import (
+    Exploration,
+    append_drawn,
+    draw_users,
+    expect_draws,
+    leave_room,
+    order_drawn,
+)
+from ammrank_dask.scoring.first_scores import FirstScores, FirstScratch
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.settings import ScoreSettings
@@ -55,12 +64,24 @@ class ScoreJob:
         return ScoreScratch(self.run, self.n_partitions)
 
     @property
+    def first(self) -> FirstScratch:
+        """Where scores wait for the draws of exploration."""
+        return FirstScratch(self.run / WORK)
+
+    @property
+    def late(self) -> list[Policy]:
+        """The policies that are applied after all users are scored: with exploration all of them."""
+        return list(self.settings.wanted) if self.settings.explore else self.needing_all_scores
+
+    @property
     def needing_all_scores(self) -> list[Policy]:
         """The policies that need the scores of all users."""
         return [policy for policy in self.settings.wanted if policy.needs_all_scores]
 
     def finished_facts(self, partition: int) -> dict[str, Any] | None:
         """Return the facts of a partition that needs no scoring any more, else None."""
+        if self.settings.explore:
+            return self.first.counts(partition)
         written = None
         if not POLICIES[self.settings.policy].needs_all_scores:
             written = written_facts(self.run, partition)
@@ -110,6 +131,11 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
         "unknown_opt_outs": n_unknown,
         "policies": {},
     }
+    if job.settings.explore:
+        with measure("write"):
+            return keep_for_draws(
+                job, partition, part, scored, allowed_cells(scored, panels, limits, opted_out), counts
+            )
     assigned: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
@@ -125,6 +151,27 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
             job.scratch.save(partition, scored.everything, part.user_ids, counts, activity=part.n_event_features)
         if job.settings.policy in assigned:
             job.write(partition, assigned[job.settings.policy], features.categories, counts)
+    return counts
+
+
+def keep_for_draws(
+    job: ScoreJob,
+    partition: int,
+    part: FeaturePartition,
+    scored: PartitionScores,
+    allowed: np.ndarray,
+    counts: dict[str, Any],
+) -> dict[str, Any]:
+    """Keep what was scored until the draws are made, and return the counts with what decides about them."""
+    n_categories = allowed.shape[1]
+    counts |= {
+        "held": np.bincount(scored.codes[scored.codes >= 0], minlength=n_categories).tolist(),
+        "eligible": allowed.sum(axis=0).tolist(),
+    }
+    first = FirstScores(
+        part.user_ids, scored.codes, scored.scores, scored.everything, scored.chances, allowed, part.n_event_features
+    )
+    job.first.save(partition, first, counts)
     return counts
 
 
@@ -147,7 +194,7 @@ def score_part(
 ) -> PartitionScores:
     """Score the rows of a partition, and take from users what they opted out of (n, L) or whose chance is too low."""
     min_chance = job.settings.min_chance
-    keep_all = bool(job.needing_all_scores) or min_chance is not None or opted_out is not None
+    keep_all = bool(job.late) or min_chance is not None or opted_out is not None
     codes, scores, everything = top_categories(part.X, panels, job.settings.k, limits, keep_all=keep_all)
     if not keep_all:
         return PartitionScores(codes, scores, everything, None)
@@ -166,6 +213,20 @@ def score_part(
     return PartitionScores(codes, scores, everything, chances)
 
 
+def allowed_cells(
+    scored: PartitionScores, panels: Panels | PlusPanels, limits: Filter, opted_out: np.ndarray | None
+) -> np.ndarray:
+    """Tell of every user and category whether the user may hold it, (n, L) bool."""
+    if scored.chances is not None:
+        return scored.chances >= 0
+    allowed = np.isfinite(scored.everything.T)
+    if limits.keep_bare:
+        allowed |= bare_categories(panels)
+    if len(limits.allowed):
+        allowed &= limits.allowed[limits.group]
+    return allowed if opted_out is None else allowed & ~opted_out
+
+
 def bare_categories(panels: Panels | PlusPanels) -> np.ndarray:
     """Tell of each category (L,) whether it has no planes."""
     bare = np.zeros(len(panels.tie_order), bool)
@@ -182,17 +243,56 @@ def add_chances(rows: QualificationRows, chances: Chances | None, activity: np.n
     return replace(rows, chance=chance.astype(np.float32))
 
 
+def count_draws(job: ScoreJob, partition: int, targets: np.ndarray) -> float:
+    """Return how many slots are expected to be drawn for the users of a partition."""
+    allowed = job.first.load(partition).allowed
+    return float(expect_draws(allowed, targets, job.settings.k, job.settings.explore)[0].sum())
+
+
+def draw_partition(job: ScoreJob, partition: int, plan: Exploration) -> dict[str, Any]:
+    """Draw for the users of a partition, keep what policies share out after that, and return what was drawn."""
+    features, first, k = open_features(job.features), job.first.load(partition), job.settings.k
+    n_categories = len(features.categories)
+    drawn = draw_users(plan, first.user_ids, first.allowed, partition)
+    drawn = order_drawn(drawn, first.everything, job.load_panels().tie_order)
+    user, slot = np.nonzero(drawn.codes >= 0)
+    code = drawn.codes[user, slot]
+    expected = None
+    if job.chances is not None:
+        chance = job.chances.apply(first.everything[code, user], code, first.activity[user])
+        expected = float(chance.astype(np.float32).sum(dtype=np.float64))
+    n_slots = np.minimum(first.allowed.sum(axis=1), k) - drawn.n_slots
+    first.everything[code, user] = -np.inf
+    job.scratch.save(partition, first.everything, first.user_ids, {}, activity=first.activity)
+    if first.chances is not None:
+        first.chances[user, code] = -1
+        share = sample_share(features.n_users, n_categories)
+        job.table.save(partition, first.chances, first.user_ids, share, slots=n_slots)
+    n_drawn = np.bincount(code, minlength=n_categories)
+    counts = {"drawn": n_drawn.tolist(), "slots": int(n_slots.sum()), "expected": expected}
+    job.first.save_drawn(partition, drawn, counts)
+    return counts
+
+
+def late_users(job: ScoreJob, partition: int) -> ScoredUsers:
+    """Return the users of a partition as policies see them that are applied after all users are scored."""
+    user_ids = job.scratch.user_ids(partition)
+    codes = np.empty((len(user_ids), 0), np.int32)
+    scores = codes.astype(np.float32)
+    if job.settings.explore:
+        codes, scores = leave_room(*job.first.best(partition), job.first.drawn(partition), job.settings.k)
+    tie_order = job.load_panels().tie_order
+    return ScoredUsers(user_ids, codes, scores, tie_order, job.scratch.bits(partition), partition)
+
+
 def apply_policy(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[str, Any]:
     """Apply a policy that needed all scores to one partition, write it if it is the chosen one, return its counts."""
     categories = open_features(job.features).categories
-    user_ids = job.scratch.user_ids(partition)
-    nothing = np.empty((len(user_ids), 0), np.int32)
-    users = ScoredUsers(
-        user_ids, nothing, nothing.astype(np.float32), job.load_panels().tie_order, job.scratch.bits(partition),
-        partition,
-    )  # fmt: skip
     policy = POLICIES[name]
-    rows = add_chances(policy.assign(users, plan), job.chances, job.scratch.activity(partition))
+    rows = policy.assign(late_users(job, partition), plan)
+    if job.settings.explore:
+        rows = append_drawn(rows, job.first.drawn(partition), job.first.scores(partition))
+    rows = add_chances(rows, job.chances, job.scratch.activity(partition))
     counts = policy.count(rows, len(categories), job.settings.k).to_json()
     if name == job.settings.policy:
         with measure("write"):

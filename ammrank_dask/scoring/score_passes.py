@@ -11,8 +11,9 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure, LivePrices
+from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
-from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, score_partition
+from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, count_draws, draw_partition, score_partition
 from ammrank_dask.storage.store.qualifications import written_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
@@ -22,7 +23,7 @@ class ScoreCounts:
     """What a report needs to know about scored users, without any user in it.
 
     `may_hold` (L,) are the users from whom a category is not kept, whatever their scores are; `unknown_opt_outs` are
-    users who opted out of a category and are not scored.
+    users who opted out of a category and are not scored; `explored` is what was drawn, None without exploration.
     """
 
     n_users: int
@@ -31,6 +32,7 @@ class ScoreCounts:
     unknown_opt_outs: int
     policies: Mapping[str, PolicyCounts]
     policy_facts: Mapping[str, Mapping[str, Any]]
+    explored: Mapping[str, Any] | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as the manifest has them."""
@@ -40,9 +42,33 @@ class ScoreCounts:
             "may_hold": self.may_hold.tolist(),
             "unknown_opt_outs": self.unknown_opt_outs,
             "policies": {
-                name: {**counts.to_json(), **self.policy_facts[name]} for name, counts in self.policies.items()
+                name: {**self.policy_facts[name], **counts.to_json()} for name, counts in self.policies.items()
             },
+            **({} if self.explored is None else {"explored": dict(self.explored)}),
         }
+
+
+@dataclass(frozen=True)
+class ExploredCounts:
+    """What exploration drew: users by category (L,), the sum of their chances if there are some, and what is left.
+
+    `slots_left` are those that policies share out.
+    """
+
+    plan: Exploration
+    drawn: np.ndarray
+    expected: float | None
+    slots_left: int
+
+    @property
+    def n_slots(self) -> int:
+        """How many slots were drawn."""
+        return int(self.drawn.sum())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what a manifest keeps."""
+        expected = {} if self.expected is None else {"expected_clicks": self.expected}
+        return {**self.plan.to_json(), "users": self.drawn.tolist(), **expected}
 
 
 @dataclass(frozen=True)
@@ -58,13 +84,16 @@ class ScorePasses:
         """Score all partitions, then apply the policies that need all scores."""
         job = self.job
         scored = self._score_all(features)
-        slots = sum(counts["slots"] for counts in scored)
+        explored = self._explore(scored, features.categories) if job.settings.explore else None
+        slots = sum(counts["slots"] for counts in scored) - (0 if explored is None else explored.n_slots)
         policies: dict[str, PolicyCounts] = {}
         policy_facts: dict[str, Mapping[str, Any]] = {}
         for policy in job.settings.wanted:
             plan = None
-            if policy.needs_all_scores:
-                chances = self._chance_plan(scored, features.categories) if policy.needs_chances else None
+            if policy in job.late:
+                chances = None
+                if policy.needs_chances:
+                    chances = self._chance_plan(scored, features.categories, explored)
                 plan = policy.plan(
                     PlanRequest(self.client, job.scratch, job.settings.n, slots, tie_order, chances, self.progress)
                 )
@@ -76,15 +105,38 @@ class ScorePasses:
             policy_facts[policy.name] = policy.facts(plan)
         names = ("users", "cold_users", "unknown_opt_outs")
         users, cold, unknown = (sum(counts[name] for counts in scored) for name in names)
-        may_hold = np.array([counts["may_hold"] for counts in scored], np.int64).sum(axis=0)
-        return ScoreCounts(users, cold, may_hold, unknown, policies, policy_facts)
+        may_hold = _sum_arrays(scored, "may_hold")
+        return ScoreCounts(
+            users, cold, may_hold, unknown, policies, policy_facts, None if explored is None else explored.to_json()
+        )
 
-    def _chance_plan(self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> ChancePlan:
+    def _explore(self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> ExploredCounts:
+        """Draw for all users, and return what was drawn."""
+        job, settings = self.job, self.job.settings
+        held, eligible = _sum_arrays(scored, "held"), _sum_arrays(scored, "eligible")
+        slots = sum(counts["slots"] for counts in scored)
+        targets = find_targets(held, settings.fewest(categories, np.array(job.clicks), eligible, slots))
+        partitions = range(job.n_partitions)
+        tasks = [(job, partition, targets) for partition in partitions]
+        expected = run_tasks(self.client, "explore", count_draws, tasks, progress=self.progress)
+        plan = plan_exploration(expected, targets, share=settings.explore, k=settings.k, seed=settings.seed)
+        done = [job.first.drawn_counts(partition) for partition in partitions]
+        counts = self._complete("explore", draw_partition, done, plan, show=lambda _: None)
+        chances = [found["expected"] for found in counts]
+        return ExploredCounts(
+            plan, _sum_arrays(counts, "drawn"), None if None in chances else float(np.sum(chances)),
+            sum(found["slots"] for found in counts),
+        )  # fmt: skip
+
+    def _chance_plan(
+        self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str], explored: ExploredCounts | None
+    ) -> ChancePlan:
         """Return what a policy that needs chances plans with."""
         settings = self.job.settings
-        eligible = np.array([counts["eligible"] for counts in scored], np.int64).sum(axis=0)
-        slots = sum(counts["slots"] for counts in scored)
-        bounds = settings.bounds(categories, np.array(self.job.clicks), eligible, slots)
+        eligible, slots, n_drawn = _sum_arrays(scored, "eligible"), sum(counts["slots"] for counts in scored), 0
+        if explored is not None:
+            eligible, slots, n_drawn = eligible - explored.drawn, explored.slots_left, explored.n_slots
+        bounds = settings.bounds(categories, np.array(self.job.clicks), eligible, slots, n_drawn)
         live = LivePrices(self.client, categories)
         return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices, live)
 
@@ -147,3 +199,8 @@ class ScorePasses:
     def _add_exposure(self, counts: Mapping[str, Any]) -> None:
         """Show what a policy handed out to the users of one partition."""
         self.live.add(sum(counts["categories_per_user"]), np.array(counts["exposure"], np.int64).sum(axis=1))
+
+
+def _sum_arrays(counts: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
+    """Return the sum over all partitions of an array (L,) among their counts."""
+    return np.array([found[name] for found in counts], np.int64).sum(axis=0)

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
-from ammrank_dask.scoring.exposure_bounds import FLOOR, ExposureBounds, check_bounds, exposure_bounds
+from ammrank_dask.scoring.exploration import MOST
+from ammrank_dask.scoring.exposure_bounds import (
+    FLOOR,
+    ExposureBounds,
+    check_bounds,
+    exposure_bounds,
+    exposure_floors,
+)
 from ammrank_dask.scoring.policies import POLICIES, Policy
 from ammrank_dask.storage.errors import BadInput
 
@@ -20,7 +27,8 @@ class ScoreSettings:
 
     `policy` is the one that is written; `also` are policies that are counted beside it. `n` is for `category_top_n`,
     None for as many slots as `user_top_k` hands out. `min_chance` needs chances. `floor`, `cap`, `floors` and `caps`
-    are for `balanced`, as `exposure_bounds` takes them. Categories and groups of users are named.
+    are for `balanced`, as `exposure_bounds` takes them. `explore` is the share of slots that is drawn, by `seed`.
+    Categories and groups of users are named.
     """
 
     k: int = 10
@@ -35,6 +43,8 @@ class ScoreSettings:
     cap: float | None = None
     floors: Mapping[str, float] = field(default_factory=dict)
     caps: Mapping[str, float] = field(default_factory=dict)
+    explore: float = 0.0
+    seed: int = 0
 
     def check(self, categories: Sequence[str]) -> None:
         """Refuse settings that do not fit the categories."""
@@ -48,6 +58,8 @@ class ScoreSettings:
         check_bounds(categories, floor=self.floor, cap=self.cap, floors=self.floors, caps=self.caps)
         if self.min_chance is not None and not 0 <= self.min_chance <= 1:
             raise BadInput(f"min_chance must be between 0 and 1, got {self.min_chance}")
+        if not 0 <= self.explore <= MOST:
+            raise BadInput(f"explore must be a share of all slots between 0 and {MOST}, got {self.explore}")
         self.eligibility(categories)
 
     def eligibility(self, categories: Sequence[str]) -> Eligibility:
@@ -56,11 +68,18 @@ class ScoreSettings:
             categories, min_score=self.min_score, exclude=self.exclude, exclude_by_group=self.exclude_by_group
         )
 
-    def bounds(self, categories: Sequence[str], clicks: np.ndarray, eligible: np.ndarray, slots: int) -> ExposureBounds:
+    def bounds(
+        self, categories: Sequence[str], clicks: np.ndarray, eligible: np.ndarray, slots: int, explored: int = 0
+    ) -> ExposureBounds:
         """Return between which numbers of users every category must end under `balanced`, as `exposure_bounds` does."""
         return exposure_bounds(
-            categories, clicks, eligible, slots, floor=self.floor, cap=self.cap, floors=self.floors, caps=self.caps
-        )
+            categories, clicks, eligible, slots, floor=self.floor, cap=self.cap, floors=self.floors, caps=self.caps,
+            explored=explored,
+        )  # fmt: skip
+
+    def fewest(self, categories: Sequence[str], clicks: np.ndarray, eligible: np.ndarray, slots: int) -> np.ndarray:
+        """Return the floors (L,), as `exposure_floors` does."""
+        return exposure_floors(categories, clicks, eligible, slots, floor=self.floor, floors=self.floors)
 
     @property
     def chances_needed_by(self) -> str | None:
@@ -76,10 +95,12 @@ class ScoreSettings:
     def to_json(self) -> dict[str, Any]:
         """Return the settings as digests and manifests have them."""
         content = {**asdict(self), "also": sorted(set(self.also) - {self.policy}), "exclude": sorted(set(self.exclude))}
+        # What decides nothing is not in digests, so that runs of before there were bounds keep theirs.
+        unused = []
         if not any(policy.needs_chances for policy in self.wanted):
-            # What decides nothing is not in digests, so that runs of before there were bounds keep theirs.
-            for name in ("floor", "cap", "floors", "caps"):
-                del content[name]
+            unused = ["cap", "caps"] if self.explore else ["floor", "cap", "floors", "caps"]
         if self.min_chance is None:
-            del content["min_chance"]
-        return content
+            unused.append("min_chance")
+        if not self.explore:
+            unused += ["explore", "seed"]
+        return {name: value for name, value in content.items() if name not in unused}

@@ -304,6 +304,12 @@ class QualificationsManifest(RunManifest):
         return may_hold
 
     @property
+    def explored(self) -> Mapping[str, Any] | None:
+        """What exploration drew: `share`, `slots`, `targets` by code, `users` by code; None without exploration."""
+        explored: Mapping[str, Any] | None = self.counts.get("explored")
+        return explored
+
+    @property
     def unknown_opt_outs(self) -> int:
         """Users on the list of opt-outs who are not among the scored ones."""
         return int(self.counts.get("unknown_opt_outs", 0))

@@ -29,7 +29,7 @@ from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader, check_files
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.storage.vocabulary import CATEGORY, CHANCE, CHANGE, RANK, SCORE, USER_ID
+from ammrank_dask.storage.vocabulary import CATEGORY, CHANCE, CHANGE, PROPENSITY, RANK, SCORE, USER_ID
 
 KIND = "qualifications"
 BY_USER, BY_CATEGORY, DELTA = "by_user", "by_category", "delta"
@@ -48,7 +48,8 @@ class QualificationRows:
     """Qualifications of users, best first: those of user u are `category[indptr[u]:indptr[u + 1]]`.
 
     `user_ids` ascend, `category` has codes, `score` is -inf for a category without planes. `chance` is None in runs
-    without chances.
+    without chances, `propensity` in runs without exploration: how probable it was to draw the category for the user, 1
+    for what was not drawn.
     """
 
     user_ids: UserIds
@@ -56,6 +57,12 @@ class QualificationRows:
     category: np.ndarray
     score: np.ndarray
     chance: np.ndarray | None = None
+    propensity: np.ndarray | None = None
+
+    @property
+    def is_drawn(self) -> np.ndarray:
+        """Tell of every qualification whether exploration drew it."""
+        return np.zeros(len(self.category), bool) if self.propensity is None else self.propensity < 1
 
     @property
     def user(self) -> np.ndarray:
@@ -151,6 +158,7 @@ def write_partition_files(
             CATEGORY: pa.DictionaryArray.from_arrays(pa.array(rows.category), names),
             SCORE: pa.array(rows.score),
             **({} if rows.chance is None else {CHANCE: pa.array(rows.chance)}),
+            **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity)}),
         },
     )
     ordered = {
@@ -232,7 +240,10 @@ def rows_from_table(table: pa.Table, categories: Sequence[str]) -> Qualification
         np.append(starts, len(table)),
         np.array(codes, np.int64)[names.indices.to_numpy()],
         table[SCORE].to_numpy().astype(np.float64),
-        table[CHANCE].to_numpy().astype(np.float64) if CHANCE in table.column_names else None,
+        *(
+            table[name].to_numpy().astype(np.float64) if name in table.column_names else None
+            for name in (CHANCE, PROPENSITY)
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.explain import describe_entry, explain_user
 from ammrank_dask.workflows.stages.nightly import nightly
 
 FEW = {"min_users": 10}
@@ -125,3 +126,27 @@ def test_nightly__balanced_beside_another_policy_only_where_there_are_chances(cl
     site = copy_world(small_world, tmp_path)
     nightly(Night(client, site, config_of(report={"policies": ["balanced"]}), day(5)))
     assert list(summary_of(site, 5)["policies"]) == ["user_top_k"]
+
+
+def test_nightly__explores_and_tells_how_probable_it_was(client, world, tmp_path):
+    site = copy_world(world, tmp_path)
+    config = config_of(gate=FEW, score={**BALANCED, "explore": 0.1})
+    nightly(Night(client, site, config, day(6)))
+    quals = open_qualifications(site.qualifications_folder(day(6)))
+    frame, explored = quals.to_pandas(), summary_of(site, 6)["explored"]
+    drawn = frame[frame["propensity"] < 1]
+    assert len(drawn) == explored["slots"] == 120
+    assert explored["expected_clicks"] == pytest.approx(drawn["chance"].sum(), rel=1e-5)
+    assert set(drawn["category"]) <= set(explored["categories"])
+    assert summary_of(site, 6)["policies"]["balanced"]["starved_categories"] == 0
+    page = (site.report_folder(day(6)) / "report.html").read_text()
+    assert "120 slots were drawn" in page
+    user = drawn["user_id"].iloc[0]
+    lines = [line for entry in explain_user(site, day(6), str(user))["categories"] for line in describe_entry(entry)]
+    assert any(f"drawn by exploration with probability {drawn['propensity'].iloc[0]:.2g}" in line for line in lines)
+
+
+@pytest.mark.parametrize("explore", [-0.01, 0.6])
+def test_config__refuses_to_explore_more_than_half(explore):
+    with pytest.raises(BadInput, match=rf"score\.explore: Input should be .* than or equal to 0.*, got {explore}"):
+        config_of(score={"explore": explore})

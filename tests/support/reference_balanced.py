@@ -52,7 +52,9 @@ def smooth(chances, prices, k, temperature):
             return 1 / (1 + np.exp(np.clip(-(values - border) / temperature, -700, 700)))
 
         far = 800 * temperature
-        border = brentq(lambda b, f=share, own=own: f(b).sum() - own, values.min() - far, values.max() + far, xtol=1e-15)
+        border = brentq(
+            lambda b, f=share, own=own: f(b).sum() - own, values.min() - far, values.max() + far, xtol=1e-15
+        )
         total += own * border
         total += sum(temperature * np.logaddexp(0, (value - border) / temperature) for value in values)
         shares[allowed] += share(border)

@@ -208,6 +208,13 @@ class Score(Section):
         le=1.0,
         description="lowest chance of a click that qualifies; null: any; means the same every night",
     )
+    explore: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.5,
+        description="share of slots that is drawn, each night anew, from categories that users' own best leave below "
+        "their floor; at the last ranks, with the column propensity",
+    )
     exclude: Texts = Field([], description="categories that nobody gets")
     exclude_by_group: Spellings = Field(
         {}, description="categories some do not get, by age (13-17, …, unknown-age) or gender (female, male, …)"

@@ -19,7 +19,7 @@ from ammrank_dask.storage.lake.user_lists import parse_integer_id
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.runs import is_finished, open_run
-from ammrank_dask.storage.vocabulary import AGE, CATEGORY, CHANCE, GENDER, INTENSITY, RANK, RECENCY, SCORE
+from ammrank_dask.storage.vocabulary import AGE, CATEGORY, CHANCE, GENDER, INTENSITY, PROPENSITY, RANK, RECENCY, SCORE
 from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.stages.models import load_site_model, model_date
 
@@ -82,6 +82,7 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
             "category": entry[CATEGORY],
             "score": entry[SCORE] if np.isfinite(found.score) else None,
             **({"chance": entry[CHANCE]} if CHANCE in entry else {}),
+            **({"drawn": entry[PROPENSITY]} if entry.get(PROPENSITY, 1.0) < 1 else {}),
             "plane": None if found.plane is None else found.plane + 1,
             "planes": int(model.n_planes_[found.category]),
             "constant": found.bias,
@@ -163,6 +164,8 @@ def describe_entry(entry: dict[str, Any]) -> list[str]:
     """Return the lines that explain one category to a person."""
     head = f"{entry['rank']:>2}. {entry['category']}"
     chance = f", chance {100 * entry['chance']:.2g} %" if "chance" in entry else ""
+    if "drawn" in entry:
+        chance += f", drawn by exploration with probability {entry['drawn']:.2g}"
     if entry["score"] is None:
         return [f"{head}: no plane was learned for it; it stands here by popularity{chance}"]
     plane = "no plane won" if entry["plane"] is None else f"plane {entry['plane']} of {entry['planes']}"

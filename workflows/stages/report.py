@@ -102,6 +102,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         chances=_chance_facts(night.site, qualifications),
         outcome=_outcome(night, ingested),
         intake=describe_input(night, ingested, None if model is None else model_date(model)),
+        explored=manifest.explored,
         thresholds=Thresholds(**night.config.report.thresholds.model_dump()),
         before=before,
         drift=drift,
@@ -233,7 +234,7 @@ def _compare_with_before(
 def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
     """Measure how a past night came true. `measures` is None if the night is gone or nobody clicked since."""
     date = night.date - dt.timedelta(nights)
-    looked: dict[str, Any] = {"nights": nights, "date": str(date), "measures": None}
+    looked: dict[str, Any] = {"nights": nights, "date": str(date), "policy": None, "measures": None}
     categories = ingested.taxonomy.categories
     try:
         past = _past_night(night, ingested, date)
@@ -246,7 +247,7 @@ def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
         measures = measure_realised(
             night.client, published, categories, _click_cells(night.config, categories), progress=night.progress
         )
-        return {**looked, "measures": measures}
+        return {**looked, "policy": quals.policy, "measures": measures}
     except DamagedStore as error:
         logger.warning("what became of the night of %s is not measured: %s", date, error)
         return looked

@@ -30,8 +30,11 @@ from ammrank_dask.workflows.stages.published import find_previous
 logger = logging.getLogger(__name__)
 
 
-def score_settings(config: Config, *, has_chances: bool = True) -> ScoreSettings:
-    """Return what decides who gets which categories; without chances no policy is shown beside it that needs them."""
+def score_settings(config: Config, date: dt.date | None = None, *, has_chances: bool = True) -> ScoreSettings:
+    """Return what decides who gets which categories; without chances no policy is shown beside it that needs them.
+
+    Every night draws others for exploration: its `date` is part of the seed.
+    """
     wanted, balanced = config.score, config.score.balanced
     shown = [name for name in config.report.policies if has_chances or not POLICIES[name].needs_chances]
     return ScoreSettings(
@@ -47,6 +50,8 @@ def score_settings(config: Config, *, has_chances: bool = True) -> ScoreSettings
         cap=balanced.cap,
         floors=dict(balanced.floors),
         caps=dict(balanced.caps),
+        explore=wanted.explore,
+        seed=config.train.seed + (0 if date is None else date.toordinal() << 32),
     )
 
 
@@ -73,7 +78,7 @@ def score_users(
             f"the model of {model_date(model)} was trained with another alpha, features.intensity or"
             f" features.normalize; run `ammrank train {site.path} --date {ingested.date}` first"
         )
-    settings = score_settings(config, has_chances=chances is not None)
+    settings = score_settings(config, ingested.date, has_chances=chances is not None)
     previous = find_previous(site, ingested.date)
     inputs = {
         "features": features.digest,
