@@ -277,9 +277,9 @@ def try_parameters(name: str, params: dict[str, Any], rows: Rows, fold: int, see
         return math.nan
     train, held_out = rows.standardized(*tuning)
     setting = rows.setting(train.n_rows, seed)
-    model = _fit(name, params, setting, train)
+    model = fit_on_blocks(name, params, setting, train)
     blocks = (held_out[block] for block in range(len(held_out)))
-    errors = [disagreement_errors(_score(model, X), rankings, tied) for X, rankings, tied in blocks]
+    errors = [disagreement_errors(score_block(model, X), rankings, tied) for X, rankings, tied in blocks]
     return float(np.nanmean(np.concatenate(errors)))
 
 
@@ -291,7 +291,7 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     setting = rows.setting(train.n_rows, seed, tuned_rows)
     _warm_up(name, params, setting, train)
     started = time.perf_counter()
-    model = _fit(name, params, setting, train)
+    model = fit_on_blocks(name, params, setting, train)
     fit_seconds = time.perf_counter() - started
     score_seconds = 0.0
     parts: list[Measures] = []
@@ -300,7 +300,7 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     for block in range(len(test)):
         X, rankings, tied = test[block]
         started = time.perf_counter()
-        scores = _score(model, X)
+        scores = score_block(model, X)
         score_seconds += time.perf_counter() - started
         users = test.users(block)
         parts.append(measure_block(scores, rankings, tied, users.hashes, slice_codes(users, rows)))
@@ -319,7 +319,8 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     )
 
 
-def _fit(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) -> RankingEstimator:
+def fit_on_blocks(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) -> RankingEstimator:
+    """Return a method with these parameters, fitted; one that cannot be fitted says why."""
     model = build_method(name, params, setting)
     try:
         model.fit_blocks(blocks)
@@ -333,7 +334,8 @@ def _fitted_params(model: RankingEstimator, params: Mapping[str, Any]) -> dict[s
     return {key: value for key, value in model.get_params().items() if key in params or key == "epochs"}
 
 
-def _score(model: RankingEstimator, X: Any) -> np.ndarray:
+def score_block(model: RankingEstimator, X: Any) -> np.ndarray:
+    """Return the scores (n, L) of rows."""
     try:
         return model.decision_function(X)
     except ValueError as error:
@@ -350,5 +352,5 @@ def _warm_up(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any
         few = slice(0, _WARM_ROWS)
         small = replace(setting, n_rows=_WARM_ROWS, tuned_rows=None)
         quick = {"epochs": 1} if "epochs" in inspect.signature(load_method(name)).parameters else {}
-        _fit(name, {**params, **quick}, small, [(X[few], rankings[few], tied[few])]).decision_function(X[few])
+        fit_on_blocks(name, {**params, **quick}, small, [(X[few], rankings[few], tied[few])]).decision_function(X[few])
         _warm.add(name)

@@ -8,6 +8,7 @@ import pandas as pd
 
 from ammrank_dask.evaluation import charts
 from ammrank_dask.report.charts import clicks_chart
+from ammrank_dask.report.fairness_chart import fairness_chart
 from ammrank_dask.report.page import harmless, page_environment
 from ammrank_dask.storage.site.reports import write_files
 from ammrank_dask.storage.store.atomic import json_text
@@ -72,7 +73,7 @@ def render_evaluation(evaluation: Mapping[str, Any]) -> str:
     environment.filters["seconds"] = lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
     environment.filters["first_value"] = lambda found: next(iter(found.values()))
     return environment.get_template(_TEMPLATE).render(
-        evaluation=evaluation, charts=charts, clicks_chart=clicks_chart, **_VIEWS
+        evaluation=evaluation, charts=charts, clicks_chart=clicks_chart, fairness_chart=fairness_chart, **_VIEWS
     )
 
 

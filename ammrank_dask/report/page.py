@@ -127,7 +127,7 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 def _clicked(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return by policy the oldest of the past nights in which it was in force: most of its clicks have come."""
-    measured = [night for night in summary["realised"] if night["measures"] and night.get("policy")]
+    measured = [night for night in summary["realised"] if night.get("policy")]
     return {night["policy"]: night for night in sorted(measured, key=lambda night: night["nights"])}
 
 

@@ -115,7 +115,7 @@ def plan_exploration(expected: Sequence[float], targets: np.ndarray, *, share: f
     return Exploration(targets, share, k, seed, scale, start, ends)
 
 
-def draw_users(plan: Exploration, user_ids: UserIds, allowed: np.ndarray, partition: int) -> Drawn:
+def draw_slots(plan: Exploration, user_ids: UserIds, allowed: np.ndarray, partition: int) -> Drawn:
     """Return what the users of a partition are drawn; `allowed` (n, L) says what they may hold."""
     expected, n_targets = expect_draws(allowed, plan.targets, plan.k, plan.share)
     expected = plan.scale * expected

@@ -24,7 +24,7 @@ from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifica
 from ammrank_dask.scoring.exploration import (
     Exploration,
     append_drawn,
-    draw_users,
+    draw_slots,
     expect_draws,
     leave_room,
     order_drawn,
@@ -253,7 +253,7 @@ def draw_partition(job: ScoreJob, partition: int, plan: Exploration) -> dict[str
     """Draw for the users of a partition, keep what policies share out after that, and return what was drawn."""
     features, first, k = open_features(job.features), job.first.load(partition), job.settings.k
     n_categories = len(features.categories)
-    drawn = draw_users(plan, first.user_ids, first.allowed, partition)
+    drawn = draw_slots(plan, first.user_ids, first.allowed, partition)
     drawn = order_drawn(drawn, first.everything, job.load_panels().tie_order)
     user, slot = np.nonzero(drawn.codes >= 0)
     code = drawn.codes[user, slot]

@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from ammrank_dask.evaluation.compare import (
     prepare_features,
     prepare_table_rows,
 )
+from ammrank_dask.evaluation.fairness import price_comparison
 from ammrank_dask.evaluation.folds import Rows, count_clicks, tuning_share
 from ammrank_dask.evaluation.oracle import measure_floor, read_simulation
 from ammrank_dask.evaluation.summary import PAPER, describe_checks, describe_details, describe_floor, describe_variant
@@ -73,7 +74,14 @@ def evaluate_site(
         "labelled_users": features.n_users,
         "tuning_users": next(iter(prepared.values())).n_tuning,
     }
-    return {**_describe_evaluation(found, prepared, features.categories, source, n_folds, seed), **floor}
+    described = _describe_evaluation(found, prepared, features.categories, source, n_folds, seed)
+    clicks = count_clicks(next(iter(prepared.values())))
+    for variant, results in found.items():
+        described["details"][variant]["fairness"] = price_comparison(
+            client, results, prepared[variant], methods, features.categories, clicks, scratch / f"{variant}-fairness",
+            seed=seed, progress=progress,
+        )  # fmt: skip
+    return {**described, **floor}
 
 
 def evaluate_table(
@@ -170,6 +178,31 @@ def _measure_floor(night: Night, features: Features, truth: Path | None, n_folds
     return {"floor": describe_floor(floor), "simulation": described}
 
 
+def describe_fairness(fairness: Mapping[str, Any] | None) -> list[str]:
+    """Return what every floor costs in a line: expected clicks against user_top_k, and starved categories.
+
+    Examples
+    --------
+    >>> base = {"expected_clicks": 200.0, "starved_categories": 7}
+    >>> floors = [{"floor": 0.5, "expected_clicks": 190.0, "starved_categories": 0, "gap": 0.0}]
+    >>> describe_fairness({"method": "lr", "users": 9, "policies": {"user_top_k": base}, "floors": floors})
+    ['price of fairness (lr): user_top_k 7 starved; floor 0.5: -5.00 %, 0 starved']
+    """
+    if fairness is None:
+        return []
+    base = fairness["policies"]["user_top_k"]
+    clicks = max(base["expected_clicks"], 1e-300)
+    said = [
+        f"floor {entry['floor']:g}: {100 * (entry['expected_clicks'] / clicks - 1):+.2f} %,"
+        f" {entry['starved_categories']} starved"
+        for entry in fairness["floors"]
+        if "gap" in entry
+    ]
+    return [
+        f"price of fairness ({fairness['method']}): user_top_k {base['starved_categories']} starved; {'; '.join(said)}"
+    ]
+
+
 def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
     """Return the table as text."""
     lines = []
@@ -185,6 +218,7 @@ def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
                 f" {row['fit_seconds']:8.2f} {row['score_seconds']:8.2f}"
             )
         lines += [f"  {line}" for line in describe_checks(details["tuning_checks"])]
+        lines += [f"  {line}" for line in describe_fairness(details.get("fairness"))]
     for name, found in (evaluation["floor"] or {}).items():
         lines.append(f"floor, the simulator's {name.replace('_', ' ')}: {found['disagreement']:.4f}")
     return lines

@@ -656,6 +656,23 @@ def test_evaluate_site__has_slices_exposure_order_and_floor(site_result):
     assert found["source"]["tuning_users"] + details["users"] == found["source"]["labelled_users"]
 
 
+def test_evaluate_site__prices_fairness_with_the_best_method(site_result):
+    _, out = site_result
+    found = evaluate_json(out)
+    methods, fairness = found["variants"]["adv"], found["details"]["adv"]["fairness"]
+    assert fairness["method"] == min(methods, key=lambda name: methods[name]["disagreement"]["mean"])
+    assert 0 < fairness["users"] <= 2000
+    assert set(fairness["policies"]) == {"user_top_k", "category_top_n"}
+    clicks = [entry["expected_clicks"] for entry in fairness["floors"] if "gap" in entry]
+    assert len(clicks) >= 4
+    assert (np.diff(clicks) <= 1e-6).all()
+    assert clicks[0] <= fairness["policies"]["user_top_k"]["expected_clicks"] * 1.5
+    assert all(entry["starved_categories"] == 0 for entry in fairness["floors"][2:] if "gap" in entry)
+    page = (out / "evaluation.html").read_text()
+    assert "The price of fairness" in page
+    assert 'data-chart="fairness"' in page
+
+
 def test_evaluate_site__takes_both_variants_by_default(site_result, cluster_file):
     folder, _ = site_result
     result = run(

@@ -13,7 +13,7 @@ from ammrank_dask.scoring import score_passes
 from ammrank_dask.scoring.exploration import (
     Drawn,
     append_drawn,
-    draw_users,
+    draw_slots,
     expect_draws,
     leave_room,
     order_drawn,
@@ -37,7 +37,7 @@ def make_draws(rng, n_partitions, share, k, seed=0, n=60, n_categories=8):
     allowed = [rng.random((n, n_categories)) < 0.8 for _ in range(n_partitions)]
     expected = [expect_draws(own, targets, k, share)[0].sum() for own in allowed]
     plan = plan_exploration(expected, targets, share=share, k=k, seed=seed)
-    return ids, allowed, plan, [draw_users(plan, ids[p], allowed[p], p) for p in range(n_partitions)]
+    return ids, allowed, plan, [draw_slots(plan, ids[p], allowed[p], p) for p in range(n_partitions)]
 
 
 @given(
@@ -73,7 +73,7 @@ def test_draw_users__pairs_are_drawn_as_often_as_their_propensities_say():
     count, propensity = np.zeros((n, n_categories)), None
     expected = expect_draws(allowed, targets, 5, 0.3)[0].sum()
     for seed in range(n_draws):
-        drawn = draw_users(plan_exploration([expected], targets, share=0.3, k=5, seed=seed), ids, allowed, 0)
+        drawn = draw_slots(plan_exploration([expected], targets, share=0.3, k=5, seed=seed), ids, allowed, 0)
         user, slot = np.nonzero(drawn.codes >= 0)
         count[user, drawn.codes[user, slot]] += 1
         assert propensity is None or (propensity == drawn.propensity).all()
@@ -89,10 +89,10 @@ def test_draw_users__pairs_are_drawn_as_often_as_their_propensities_say():
 def test_draw_users__depends_on_seed_and_user_not_on_the_cut_of_partitions():
     rng = np.random.default_rng(1)
     ids, allowed, plan, draws = make_draws(rng, 2, 0.3, 5, seed=7)
-    again = draw_users(plan, ids[0], allowed[0], 0)
+    again = draw_slots(plan, ids[0], allowed[0], 0)
     assert (again.codes == draws[0].codes).all()
     other = plan_exploration(np.diff(plan.ends), plan.targets, share=0.3, k=5, seed=8)
-    assert (draw_users(other, ids[0], allowed[0], 0).n_slots != draws[0].n_slots).any()
+    assert (draw_slots(other, ids[0], allowed[0], 0).n_slots != draws[0].n_slots).any()
 
 
 def test_append_drawn__comes_after_all_others_by_score():
