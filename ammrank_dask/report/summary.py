@@ -140,9 +140,7 @@ def summarise(
         "explored": None if explored is None else describe_explored(explored, categories),
     }
     if balanced is not None:
-        summary["policies"]["balanced"] |= {name: balanced[name] for name in ("bound", "gap", "swaps", "passes")}
-        for code, row in enumerate(rows):
-            row |= {"price": balanced["prices"][code], "floor": balanced["floor"][code], "cap": balanced["cap"][code]}
+        _add_prices(summary["policies"]["balanced"], rows, balanced)
     if before is not None and drift is not None:
         date_before, counts = before
         summary["drift"] = {**drift, "date": date_before, "psi": None}
@@ -154,6 +152,13 @@ def summarise(
             summary["drift"]["psi"] = float(index.max(initial=0.0))
     summary["checks"] = check_night(summary, thresholds)
     return summary
+
+
+def _add_prices(measures: dict[str, Any], rows: list[dict[str, Any]], balanced: Mapping[str, Any]) -> None:
+    """Add the duality gap to the measures of `balanced`, and price, floor and cap to the rows of the categories."""
+    measures |= {name: balanced[name] for name in ("bound", "gap", "swaps", "passes")}
+    for code, row in enumerate(rows):
+        row |= {"price": balanced["prices"][code], "floor": balanced["floor"][code], "cap": balanced["cap"][code]}
 
 
 def describe_explored(explored: Mapping[str, Any], categories: Sequence[str]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 
-REPORT_FORMAT = 5
+REPORT_FORMAT = 6
 """Version of summary.json: a report of another version is measured again."""
 REALISED_NIGHTS = (1, 7, 30)
 
