@@ -20,7 +20,7 @@ from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.chances import chances_of_night, require_chances
 from ammrank_dask.workflows.stages.features import score_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.models import find_model
+from ammrank_dask.workflows.stages.models import bring_to_night, find_model
 from ammrank_dask.workflows.stages.score import score_users
 
 
@@ -37,6 +37,7 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
             raise BadInput(f"{site} has no model up to {date}; run `ammrank train {site} --date {date}` first")
         night = job.night(date)
         ingested = ingest(night)
+        model = bring_to_night(night, model, ingested.taxonomy)
         chances, said = chances_of_night(night, ingested, model, rebuild=rebuild)
         require_chances(night, chances, said)
         run = score_users(night, ingested, score_features(night, ingested), model, chances, rebuild=rebuild)

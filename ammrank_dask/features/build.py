@@ -257,7 +257,7 @@ def build_partition(
 def _read_state(source: FeaturePart, settings: FeatureSettings) -> InterestState:
     if source.state is None:
         return InterestState.empty(source.id_kind, settings.n_cells)
-    return InterestState.from_arrays(source.state.read(STATE))
+    return InterestState.from_part(source.state, STATE)
 
 
 def _read_clicks(

@@ -64,6 +64,7 @@ def fold_states(
     *,
     history: History,
     settings: Mapping[str, Any],
+    folded_with: Sequence[Mapping[str, Any]] = (),
     alpha: float,
     max_age_days: int,
     n_partitions: int,
@@ -71,7 +72,11 @@ def fold_states(
     n_cells: int,
     progress: Progress = silent,
 ) -> None:
-    """Write the states of all plans, each partition in one task, and finish their runs."""
+    """Write the states of all plans, each partition in one task, and finish their runs.
+
+    `folded_with` are the taxonomies and numbers of partitions that the digests of their days are of, when there are
+    several.
+    """
     tasks = []
     for plan in plans:
         todo = {date: start_run(path, n_partitions) for date, path in plan.outputs.items() if not is_finished(path)}
@@ -91,10 +96,22 @@ def fold_states(
                 STATE.kind,
                 state_digest(settings, until),
                 n_partitions,
-                config={**settings, "date": str(date), "id_kind": id_kind},
+                config={
+                    **settings,
+                    "date": str(date),
+                    "id_kind": id_kind,
+                    **_earlier(plan.base, settings, folded_with),
+                },
                 inputs=[[str(day), digest] for day, digest in until],
             )
             logger.info("folded the state of %s: %d days", date, len(until))
+
+
+def _earlier(base: Run | None, settings: Mapping[str, Any], folded_with: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return what the manifest of a state keeps of other settings before; nothing when there were none."""
+    before = None if base is None else StateManifest.of(base).taxonomy
+    changed = {} if before in (None, settings.get("taxonomy")) else {"taxonomy_before": before}
+    return changed if len(folded_with) < 2 else {**changed, "folded_with": [dict(one) for one in folded_with]}
 
 
 def part_of(run: Run | None, partition: int) -> PartRef | None:
@@ -143,7 +160,7 @@ def read_states(
     cells
         First and last (excluded) cell to read of the days; None for all.
     """
-    start = InterestState.empty(id_kind, n_cells) if base is None else InterestState.from_arrays(base.read(STATE))
+    start = InterestState.empty(id_kind, n_cells) if base is None else InterestState.from_part(base, STATE)
     users = union_of_many(ids_from_arrays(part.read(DAY, ID_ARRAYS)) for _, part in days if part is not None)
     partials = (None if part is None else _read_day(part, cells) for _, part in days)
     states = fold_days(start, partials, users, first_end=end_of(days[0][0]), alpha=alpha, max_age_days=max_age_days)
@@ -152,5 +169,5 @@ def read_states(
 
 
 def _read_day(part: PartRef, cells: tuple[int, int] | None) -> InterestState:
-    day = InterestState.from_arrays(part.read(DAY))
+    day = InterestState.from_part(part, DAY)
     return day if cells is None else day.select_cells((day.cell >= cells[0]) & (day.cell < cells[1]))

@@ -11,6 +11,8 @@ import numpy as np
 
 from ammrank_dask.kernels.interest import aggregate_cells, fold_cells
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
+from ammrank_dask.storage.store.parts import PartRef, Recoding
+from ammrank_dask.storage.store.registry import PartSchema
 from ammrank_dask.storage.vocabulary import DAY_US
 
 
@@ -63,6 +65,34 @@ class InterestState:
             np.empty(0, np.int64),
         )
 
+    @classmethod
+    def from_part(cls, part: PartRef, schema: PartSchema) -> InterestState:
+        """Read a partition of a day or a state; its categories get the codes that they have now."""
+        state = cls.from_arrays(part.read(schema))
+        return state if part.recoding is None else state.recode(part.recoding)
+
+    def recode(self, recoding: Recoding) -> InterestState:
+        """Return the state with other codes of categories, without those that have none.
+
+        Cells that become one are merged by (+, max), in the order of their codes before.
+        """
+        n_users, n_cells = len(self.user_ids), recoding.n_groups * recoding.n_categories
+        cell = recode_cells(self.cell, recoding)
+        user = np.repeat(np.arange(n_users), np.diff(self.indptr))
+        kept = np.flatnonzero(cell >= 0)
+        kept = kept[np.lexsort((cell[kept], user[kept]))]
+        user, cell = user[kept], cell[kept]
+        is_first = np.ones(len(kept), bool)
+        is_first[1:] = (user[1:] != user[:-1]) | (cell[1:] != cell[:-1])
+        starts = np.flatnonzero(is_first)
+        counts = np.bincount(user[starts], minlength=n_users)
+        intensity, last = self.intensity[kept], self.last[kept]
+        if len(starts) < len(kept):
+            intensity, last = np.add.reduceat(intensity, starts), np.maximum.reduceat(last, starts)
+        indptr = np.concatenate([[0], np.cumsum(counts)])
+        cell = cell[starts].astype(cell_dtype(n_cells))
+        return InterestState(self.user_ids, indptr, cell, intensity, last).drop_empty_users()
+
     def select_cells(self, keep: np.ndarray) -> InterestState:
         """Return the state with the cells of the mask only; users without any stay, with no cells."""
         kept = np.concatenate([[0], np.cumsum(keep)])
@@ -83,6 +113,19 @@ class InterestState:
         keep = np.flatnonzero(counts)
         indptr = np.concatenate([[0], np.cumsum(counts[keep])])
         return InterestState(self.user_ids.take(keep), indptr, self.cell, self.intensity, self.last)
+
+
+def recode_cells(cell: np.ndarray, recoding: Recoding) -> np.ndarray:
+    """Return cells with the codes that their categories have now (int64), -1 where they have none.
+
+    Examples
+    --------
+    >>> recode_cells(np.array([0, 1, 2, 3], np.uint16), Recoding((2, -1), 3, 2)).tolist()
+    [2, -1, 5, -1]
+    """
+    group, category = np.divmod(cell.astype(np.int64), len(recoding.codes))
+    code = np.array(recoding.codes, np.int64)[category]
+    return np.where(code < 0, -1, group * recoding.n_categories + code)
 
 
 def aggregate_events(

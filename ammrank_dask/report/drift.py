@@ -56,9 +56,12 @@ def measure_drift(
     now: Sequence[QualificationPart],
     categories: Sequence[str],
     *,
+    names_before: Sequence[str] | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Compare two nights user by user, one task a partition.
+
+    `names_before` are the categories under the names that they had in the night before, when these are others.
 
     Returns
     -------
@@ -67,7 +70,8 @@ def measure_drift(
         with another rank 1), `jaccard` (mean of |both| ÷ |either|); of the pairs of both nights the change of score,
         `score_shift` with `mean` and `quantiles`. What there is nothing to compare for is None.
     """
-    tasks = [(old, new, list(categories)) for old, new in zip(before, now, strict=True)]
+    names = (list(categories if names_before is None else names_before), list(categories))
+    tasks = [(old, new, *names) for old, new in zip(before, now, strict=True)]
     total = sum(
         run_tasks(client, "drift", compare_parts, tasks, progress=progress),
         start=DriftCounts(0, 0, 0, 0, 0, 0.0, 0.0, np.zeros(len(SHIFT_EDGES) + 1, np.int64)),
@@ -88,9 +92,11 @@ def measure_drift(
     }
 
 
-def compare_parts(before: QualificationPart, now: QualificationPart, categories: list[str]) -> DriftCounts:
-    """Compare the files of one partition in two nights."""
-    return compare_held(before.read(categories), now.read(categories))
+def compare_parts(
+    before: QualificationPart, now: QualificationPart, names_before: list[str], names: list[str]
+) -> DriftCounts:
+    """Compare the files of one partition in two nights, whose categories have these names, in the same order."""
+    return compare_held(before.read(names_before), now.read(names))
 
 
 def compare_held(before: QualificationRows, now: QualificationRows) -> DriftCounts:

@@ -10,6 +10,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.ingest.fold import ID_ARRAYS
+from ammrank_dask.ingest.interest_state import recode_cells
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
@@ -176,10 +177,11 @@ def read_clicks(days: Sequence[PartRef], cells: tuple[int, int]) -> tuple[UserId
     clicked: list[tuple[UserIds, np.ndarray, np.ndarray]] = []
     for day in days:
         arrays = day.read(DAY, (*ID_ARRAYS, "indptr", "cell"))
-        is_click = (arrays["cell"] >= first) & (arrays["cell"] < last)
+        cell = arrays["cell"] if day.recoding is None else recode_cells(arrays["cell"], day.recoding)
+        is_click = (cell >= first) & (cell < last)
         row = np.repeat(np.arange(len(arrays["indptr"]) - 1), np.diff(arrays["indptr"]))[is_click]
         rows, user = np.unique(row, return_inverse=True)
-        clicked.append((ids_from_arrays(arrays).take(rows), user, arrays["cell"][is_click].astype(np.int64) - first))
+        clicked.append((ids_from_arrays(arrays).take(rows), user, cell[is_click].astype(np.int64) - first))
     users = union_of_many(ids for ids, _, _ in clicked)
     if users is None or not len(users):
         return users if users is not None else empty_ids("int64"), np.empty(0, np.int64), np.empty(0, np.int64)

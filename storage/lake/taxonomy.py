@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
@@ -15,22 +16,126 @@ UNRANKED = -2
 """Code of a category above the ranked level: counted, not used, not quarantined."""
 
 
+Renames = Mapping[str, str | None]
+"""By former name the name a category has now; None for one that is no longer counted."""
+
+
 @dataclass(frozen=True)
 class Taxonomy:
-    """The L ranked categories in name order (code = index), and the code of every node."""
+    """The L ranked categories in name order (code = index), and the code of every node.
+
+    Former names are nodes, too. `parents`, by code, are what the ranked categories stand below; empty when unknown.
+    """
 
     categories: tuple[str, ...]
     code_of: Mapping[str, int]
+    parents: tuple[str, ...] = ()
+    former_names: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def digest(self) -> str:
         """Hash of the mapping: two taxonomies with the same digest count every event alike."""
         return digest_of([self.categories, sorted(self.code_of.items())])
 
+    def ranked_above(self, node: str) -> str | None:
+        """Return the category that a node counts for; None for a node above the ranked level."""
+        code = self.code_of[node]
+        return None if code == UNRANKED else self.categories[code]
 
-def read_taxonomy(path: Path, level: int) -> Taxonomy:
+    def name_now(self, category: str) -> str:
+        """Return the name of a ranked category that may have been renamed since; its own when it is not ranked now."""
+        code = self.code_of.get(category, UNRANKED)
+        return category if code == UNRANKED else self.categories[code]
+
+    def names_in(self, categories: Sequence[str]) -> list[str]:
+        """Return the ranked categories, by code, under the names that an earlier list has for them.
+
+        Examples
+        --------
+        >>> flat_taxonomy(["a", "b"], {"old": "b"}).names_in(["a", "old"])
+        ['a', 'old']
+        """
+        names = dict(zip(self.categories, self.categories, strict=True))
+        for name in categories:
+            now = self.name_now(name)
+            if now not in categories:
+                names[now] = name
+        return list(names.values())
+
+    def codes_of(self, categories: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the codes that ranked categories of an earlier taxonomy have now, -1 for those not counted any more.
+
+        None when all have the codes that they had.
+        """
+        if tuple(categories) == self.categories:
+            return None
+        return tuple(max(-1, self.code_of.get(category, UNRANKED)) for category in categories)
+
+    def siblings_of(self, category: str) -> list[str]:
+        """Return the other ranked categories below the same parent; all others when it is alone, or parents unknown."""
+        others = [name for name in self.categories if name != category]
+        parent_of = dict(zip(self.categories, self.parents, strict=False))
+        beside = [name for name in others if parent_of.get(name) == parent_of.get(category)]
+        return beside or others
+
+
+@dataclass(frozen=True)
+class TaxonomyChange:
+    """What differs between two taxonomies.
+
+    Parameters
+    ----------
+    added, gone
+        Nodes that only the later one has, and that only the earlier one had.
+    renamed
+        Ranked categories with another name now, former name first; None for those that are not counted any more.
+    moved
+        Nodes that count for another category: what was counted before would have to be counted again.
+    lost
+        Ranked categories that are gone without a word where they went.
+    """
+
+    added: tuple[str, ...]
+    gone: tuple[str, ...]
+    renamed: tuple[tuple[str, str | None], ...]
+    moved: tuple[tuple[str, str | None, str | None], ...]
+    lost: tuple[str, ...]
+
+
+def compare_taxonomies(before: Taxonomy, now: Taxonomy) -> TaxonomyChange:
+    """Return what changed from one taxonomy to another.
+
+    Examples
+    --------
+    >>> change = compare_taxonomies(flat_taxonomy(["a", "b"]), flat_taxonomy(["a", "b", "c"]))
+    >>> change.added, change.moved, change.lost
+    (('c',), (), ())
+    """
+    lost = tuple(name for name in before.categories if name not in now.code_of)
+    target = {
+        name: now.ranked_above(name) if name in now.former_names else name
+        for name in before.categories
+        if name not in lost
+    }
+    moved = []
+    for node in before.code_of:
+        above = before.ranked_above(node)
+        if node in now.code_of and above not in lost:
+            expected = None if above is None else target[above]
+            if now.ranked_above(node) != expected:
+                moved.append((node, above, now.ranked_above(node)))
+    return TaxonomyChange(
+        tuple(sorted(set(now.code_of) - set(before.code_of))),
+        tuple(sorted(set(before.code_of) - set(now.code_of))),
+        tuple((name, new) for name, new in target.items() if new != name),
+        tuple(moved),
+        lost,
+    )
+
+
+def read_taxonomy(path: Path, level: int, renames: Renames | None = None) -> Taxonomy:
     """Read `category,parent` rows and rank the nodes at `level` (a root is level 1)."""
-    return build_taxonomy(_read_pairs(path), level, where=str(path))
+    return build_taxonomy(_read_pairs(path), level, where=str(path), renames=renames)
 
 
 def _read_pairs(path: Path) -> list[tuple[str, str]]:
@@ -55,8 +160,13 @@ def _read_pairs(path: Path) -> list[tuple[str, str]]:
     return [(row[category], row[parent]) for _, row in rows[1:]]
 
 
-def build_taxonomy(pairs: Sequence[tuple[str, str]], level: int, where: str = "the taxonomy") -> Taxonomy:
+def build_taxonomy(
+    pairs: Sequence[tuple[str, str]], level: int, where: str = "the taxonomy", renames: Renames | None = None
+) -> Taxonomy:
     """Return the taxonomy of (category, parent) pairs; the parent of a root is empty.
+
+    A node that was renamed counts as what it is called now, with all nodes below it; one that became None counts for
+    nothing, nor do those below it. The pairs may have the former names, the new ones, or both.
 
     Examples
     --------
@@ -65,8 +175,9 @@ def build_taxonomy(pairs: Sequence[tuple[str, str]], level: int, where: str = "t
     >>> taxonomy.categories, taxonomy.code_of["Retail/Shoes/Boots"], taxonomy.code_of["Retail"]
     (('Retail/Shoes',), 0, -2)
     """
+    final = _final_names(renames or {})
     parent_of: dict[str, str] = {}
-    for category, parent in pairs:
+    for category, parent in _rename_pairs(pairs, final):
         if not category:
             raise BadInput(f"{where} has a row without a category; remove it")
         if parent_of.setdefault(category, parent) != parent:
@@ -81,15 +192,59 @@ def build_taxonomy(pairs: Sequence[tuple[str, str]], level: int, where: str = "t
                 raise BadInput(f"{where}: {parent!r} is its own ancestor (a cycle); correct its parents")
             path.append(parent)
         paths[category] = path[::-1]
-    categories = tuple(sorted(category for category, path in paths.items() if len(path) == level))
+    dropped = {category for category, path in paths.items() if any(final.get(node, node) is None for node in path)}
+    categories = tuple(
+        sorted(category for category, path in paths.items() if len(path) == level and category not in dropped)
+    )
     if not categories:
         depth = max((len(path) for path in paths.values()), default=0)
         raise BadInput(f"{where} has no category at level {level} (its depth is {depth}); set taxonomy.level")
     codes = {category: code for code, category in enumerate(categories)}
-    code_of = {category: codes[path[level - 1]] if len(path) >= level else UNRANKED for category, path in paths.items()}
-    return Taxonomy(categories, code_of)
+    code_of = {
+        category: codes[path[level - 1]] if len(path) >= level and category not in dropped else UNRANKED
+        for category, path in paths.items()
+    }
+    for former, name in final.items():
+        if name is not None and name not in code_of:
+            raise BadInput(f"categories: {former!r} became {name!r}, which {where} does not have; add it or correct it")
+        code_of[former] = UNRANKED if name is None else code_of[name]
+    parents = tuple(paths[category][level - 2] if level > 1 else "" for category in categories)
+    return Taxonomy(categories, code_of, parents, frozenset(final))
 
 
-def flat_taxonomy(categories: Sequence[str]) -> Taxonomy:
+def _final_names(renames: Renames) -> dict[str, str | None]:
+    """Return what every former name became in the end; refuse names that come back to themselves."""
+    final: dict[str, str | None] = {}
+    for former in renames:
+        path, name = [former], renames[former]
+        while name is not None and name in renames:
+            if name in path:
+                raise BadInput(f"categories: {' -> '.join([*path, name])} is a cycle; a name must become another one")
+            path.append(name)
+            name = renames[name]
+        if name in path:
+            raise BadInput(f"categories: {' -> '.join([*path, str(name)])} is a cycle; a name must become another one")
+        final[former] = name
+    return final
+
+
+def _rename_pairs(pairs: Sequence[tuple[str, str]], final: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """Return the pairs with the names of now; the row of a former name counts only when the new one has none."""
+    if not final:
+        return list(pairs)
+    names = {category for category, _ in pairs}
+    renamed = []
+    for category, parent in pairs:
+        name = final.get(category, category)
+        if name is None:
+            name = category
+        elif name != category and name in names:
+            continue
+        renamed.append((name, final.get(parent, parent) or parent))
+    return renamed
+
+
+def flat_taxonomy(categories: Sequence[str], renames: Renames | None = None) -> Taxonomy:
     """Return a taxonomy in which every category is ranked as it is."""
-    return build_taxonomy([(category, "") for category in categories], level=1, where="the list of categories")
+    pairs = [(category, "") for category in categories]
+    return build_taxonomy(pairs, level=1, where="the list of categories", renames=renames)

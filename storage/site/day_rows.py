@@ -28,12 +28,15 @@ class DayRows:
         Buckets of which nothing is known any more: users of theirs were forgotten.
     max_events
         The most events of a user and group that counted when the day was folded; None for all.
+    taxonomy
+        The digest of the taxonomy that the rows were read with; None in a list of an earlier version.
     """
 
     digests: tuple[str, ...]
     buckets: str
     blank: tuple[int, ...] = ()
     max_events: int | None = None
+    taxonomy: str | None = None
 
     def has_rows(self, buckets: str) -> bool:
         """Tell whether rows are those of this day; False when there is no bucket left to tell it by.
@@ -50,7 +53,7 @@ class DayRows:
 
     def with_input(self, digest: str, buckets: str) -> DayRows:
         """Return the day with one more input that has its rows, known anew in all buckets."""
-        return DayRows((*self.digests, digest), buckets, max_events=self.max_events)
+        return replace(self, digests=(*self.digests, digest), buckets=buckets, blank=())
 
     def without(self, buckets: Iterable[int]) -> DayRows:
         """Return the day with nothing known of some buckets."""
@@ -66,7 +69,11 @@ def read_day_rows(site: Path) -> dict[dt.date, DayRows]:
         content = read_json(_path(site))
         return {
             dt.date.fromisoformat(day): DayRows(
-                tuple(entry["digests"]), entry["buckets"], tuple(entry["blank"]), entry.get("max_events")
+                tuple(entry["digests"]),
+                entry["buckets"],
+                tuple(entry["blank"]),
+                entry.get("max_events"),
+                entry.get("taxonomy"),
             )
             for day, entry in content["days"].items()
         }
@@ -81,6 +88,7 @@ def write_day_rows(site: Path, days: Mapping[dt.date, DayRows]) -> None:
             "digests": rows.digests,
             "buckets": rows.buckets,
             "blank": rows.blank,
+            "taxonomy": rows.taxonomy,
             **({} if rows.max_events is None else {"max_events": rows.max_events}),
         }
         for day, rows in sorted(days.items())

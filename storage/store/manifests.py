@@ -12,6 +12,9 @@ from typing import Any, Self
 
 from ammrank_dask.storage.store.runs import Run
 
+CHANGEABLE = ("taxonomy", "partitions")
+"""Settings of days and states that may change without counting the events again."""
+
 
 @dataclass(frozen=True)
 class RunManifest:
@@ -109,6 +112,24 @@ class StateManifest(RunManifest):
     """Of the state at the end of a date."""
 
     @property
+    def taxonomy(self) -> str | None:
+        """The digest of the taxonomy whose codes its cells have."""
+        digest: str | None = self.settings.get("taxonomy")
+        return digest
+
+    @property
+    def taxonomy_before(self) -> str | None:
+        """The digest of the taxonomy of the state that it was folded from, when that was another one."""
+        digest: str | None = self.settings.get("taxonomy_before")
+        return digest
+
+    @property
+    def folded_with(self) -> list[Mapping[str, Any]]:
+        """The settings, of those that may change, that the digests of its days are of."""
+        own = {name: self.settings[name] for name in CHANGEABLE if name in self.settings}
+        return list(self.settings.get("folded_with", [own]))
+
+    @property
     def date(self) -> str:
         """The date."""
         return str(self.settings["date"])
@@ -204,6 +225,11 @@ class ModelManifest(RunManifest):
     def n_planes(self) -> int:
         """Planes of all categories."""
         return int(self.counts["planes"])
+
+    @property
+    def new_categories(self) -> list[str]:
+        """The categories that it scores by the lowest prior of their siblings: nobody has clicked them yet."""
+        return list(self.counts.get("new_categories", []))
 
     @property
     def training(self) -> Mapping[str, Any] | None:

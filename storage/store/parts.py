@@ -51,12 +51,25 @@ class PartFacts:
 
 
 @dataclass(frozen=True)
+class Recoding:
+    """The code that every category of a run has now, -1 for none, and how many categories and groups there are now."""
+
+    codes: tuple[int, ...]
+    n_categories: int
+    n_groups: int
+
+
+@dataclass(frozen=True)
 class PartRef:
-    """A partition of a run, with its checksum in the manifest, if there is one: small enough to travel with a task."""
+    """A partition of a run, with its checksum in the manifest, if there is one: small enough to travel with a task.
+
+    With a `recoding`, who reads its cells has to give them the codes of now.
+    """
 
     run: Path
     partition: int
     checksum: str | None = None
+    recoding: Recoding | None = None
 
     def read(self, schema: PartSchema, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Read the arrays, all or only some, after checking every byte that is needed."""

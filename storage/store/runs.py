@@ -17,6 +17,7 @@ from ammrank_dask.storage.store.parts import (
     FOLDER_SUFFIX,
     PartFacts,
     PartRef,
+    Recoding,
     check_files,
     check_part,
     checksum_file,
@@ -42,13 +43,14 @@ def version_of(package: str) -> str:
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run: its folder and its manifest."""
+    """A finished run: its folder and its manifest; `recoding` where its categories have other codes now."""
 
     path: Path
     kind: str
     digest: str
     n_parts: int
     manifest: Mapping[str, Any] = field(repr=False)
+    recoding: Recoding | None = field(default=None, repr=False)
 
     @property
     def parts(self) -> list[PartFacts]:
@@ -68,7 +70,7 @@ class Run:
 
     def part(self, partition: int) -> PartRef:
         """Return what a task needs to read one partition."""
-        return PartRef(self.path, partition, self.manifest["parts"][partition]["checksum"])
+        return PartRef(self.path, partition, self.manifest["parts"][partition]["checksum"], self.recoding)
 
     @property
     def n_rows(self) -> int:

@@ -481,11 +481,33 @@ def test_ingest__changed_setting_is_refused_until_rebuilt(run, ingested_once, in
 
 def test_ingest__changed_taxonomy_is_refused_until_rebuilt(run, lake, place):
     run("ingest", place)
-    write_taxonomy(lake, [*TAXONOMY, ("Trains", "Travel")])
-    assert "the taxonomy was another one; rebuild with" in run("ingest", place, exit_code=65)
+    write_taxonomy(lake, [(name, "Hats" if name == "Boots" else parent) for name, parent in TAXONOMY])
+    said = "built when 'Boots' counted for 'Shoes' and counts for 'Hats' now; that concerns its"
+    assert said in run("ingest", place, exit_code=65)
     run("ingest", place, "--rebuild")
+    run("ingest", place)
+
+
+def test_ingest__a_new_category_passes_and_is_told(run, lake, place):
+    run("ingest", place)
+    write_taxonomy(lake, [*TAXONOMY, ("Trains", "Travel")])
+    assert "Trains" in run("ingest", place)
     run("features", place)
     assert "pv:intensity:Trains" in published_features(place).columns
+
+
+def test_ingest__a_changed_taxonomy_that_is_not_kept_is_refused(run, lake, place):
+    run("ingest", place)
+    shutil.rmtree(place.path / "taxonomies")
+    write_taxonomy(lake, [*TAXONOMY, ("Trains", "Travel")])
+    said = "the taxonomy was another one, which the site has not kept; put it back for one night, then change it"
+    assert said in run("ingest", place, exit_code=65)
+
+
+def test_nightly__a_rename_that_is_a_cycle_is_refused(run, place):
+    with open(place.config_path, "a") as config:
+        config.write("categories: {Hats: Shoes, Shoes: Hats}\n")
+    assert "categories: Hats -> Shoes -> Hats is a cycle" in run("nightly", place, exit_code=65)
 
 
 def test_ingest__locked_site_is_busy(run, place):

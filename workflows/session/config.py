@@ -365,6 +365,10 @@ class Config(Section):
         {"female": ["female"], "male": ["male"]}, description="spellings of genders; ignore: taken as unknown"
     )
     taxonomy: TaxonomyConfig = TaxonomyConfig()
+    categories: dict[str, str | None] = Field(
+        {},
+        description="former names of categories and their names now, to rename or merge them; null: counted no more",
+    )
     alpha: float = Field(0.97, gt=0.0, lt=1.0, description="decay a day")
     late_days: int = Field(7, ge=0, description="events older than this against their folder are quarantined")
     keep_days: int = Field(45, ge=1, description="days whose partials are kept")

@@ -28,14 +28,14 @@ def lake_path(site: Site, given: str) -> Path:
 def site_taxonomy(site: Site, config: Config) -> Taxonomy:
     """Read the taxonomy of the lake, or the flat list of categories that `init` wrote for a lake without one."""
     if config.lake.taxonomy is not None:
-        return read_taxonomy(lake_path(site, config.lake.taxonomy), config.taxonomy.level)
+        return read_taxonomy(lake_path(site, config.lake.taxonomy), config.taxonomy.level, config.categories)
     listed = site.path / CATEGORIES_NAME
     if not listed.is_file():
         raise BadInput(
             f"lake.taxonomy is null and there is no list of categories at {listed};"
             " write one with the header category,parent and a row for each, or name a taxonomy"
         )
-    return read_taxonomy(listed, level=1)
+    return read_taxonomy(listed, level=1, renames=config.categories)
 
 
 def event_columns(config: Config) -> EventColumns:

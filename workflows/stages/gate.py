@@ -60,6 +60,7 @@ def choose_model(
 def is_due(night: Night, champion: Run | None, ingested: Ingested) -> bool:
     """Tell whether there is no model in use, it is of other features, or the last training is long enough ago.
 
+    The first clicks on a new category since the last training make one due, too.
     A training whose model the gate turned down counts. Only what was known before this night decides, so that a rerun
     decides alike.
     """
@@ -69,7 +70,10 @@ def is_due(night: Night, champion: Run | None, ingested: Ingested) -> bool:
         return True
     judged = [date for date in verdict_dates(night.site) if date < night.date]
     last = max([dt.date.fromisoformat(model_date(champion)), *judged])
-    return (night.date - last).days >= night.config.train.every_nights
+    if (night.date - last).days >= night.config.train.every_nights:
+        return True
+    first_clicks = [ingested.first_click(name) for name in ModelManifest.of(champion).new_categories]
+    return any(day is not None and day > last for day in first_clicks)
 
 
 def _judge(

@@ -7,17 +7,19 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.ingest.fold import FoldPlan, History, find_base, state_digest
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
+from ammrank_dask.storage.site.day_rows import DayRows
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.manifests import StateManifest
+from ammrank_dask.storage.store.manifests import CHANGEABLE, StateManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.settings import first_change
+from ammrank_dask.workflows.stages.event_caps import Caps, capped_digest
 
 ONE_DAY = dt.timedelta(days=1)
 DAYS_NAMED = 3
@@ -39,12 +41,15 @@ class HistorySettings:
         Whether a day that the lake does not have is taken as a day without events.
     rebuild_command
         The command that makes the state again from the lake, for messages.
+    taxonomies
+        By digest of an earlier taxonomy why what was counted with it cannot go on; None when it can.
     """
 
     state: Mapping[str, Any]
     label_days: int
     bridges_missing_days: bool
     rebuild_command: str
+    taxonomies: Mapping[str, str | None] = field(default_factory=dict)
 
     def lag_date(self, date: dt.date) -> dt.date:
         """Return the last day before the label window of a night."""
@@ -137,8 +142,8 @@ def plan_ingest(
 
 
 def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run]:
-    """Return the states that were made with these settings; raise BadInput when there are only others."""
-    changes = [first_change(StateManifest.of(run).settings, settings.state) for run in states]
+    """Return the states from which it can go on with these settings; raise BadInput when there are only others."""
+    changes = [_change_since(StateManifest.of(run), settings) for run in states]
     fitting = [run for run, change in zip(states, changes, strict=True) if change is None]
     if states and not fitting:
         raise BadInput(
@@ -146,6 +151,18 @@ def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run
             f" rebuild with {settings.rebuild_command}"
         )
     return fitting
+
+
+def _change_since(state: StateManifest, settings: HistorySettings) -> str | None:
+    """Return why a state does not fit, as a phrase, with the days in it if categories are the reason."""
+    taxonomy = state.taxonomy
+    if taxonomy is None or taxonomy == settings.state.get("taxonomy") or taxonomy not in settings.taxonomies:
+        return first_change(state.settings, settings.state)
+    change = first_change({**state.settings, "taxonomy": settings.state["taxonomy"]}, settings.state)
+    reason = settings.taxonomies[taxonomy]
+    if change is not None or reason is None:
+        return change
+    return f"{reason}; that concerns its {len(state.days):,} days, from {state.days[0][0]} to {state.days[-1][0]}"
 
 
 def folded_days(states: Sequence[Run]) -> dict[dt.date, str | None]:
@@ -156,10 +173,41 @@ def folded_days(states: Sequence[Run]) -> dict[dt.date, str | None]:
     return days
 
 
-def digest_days(files: DayFiles, settings: HistorySettings) -> dict[dt.date, str]:
-    """Return the digest of each day's files, for these settings."""
-    settings_digest = digest_of(dict(settings.state))
-    return {day: day_digest(settings_digest, of_day) for day, of_day in files.items()}
+def folded_with(states: Sequence[Run], settings: HistorySettings) -> list[Mapping[str, Any]]:
+    """Return the settings that may change which the days of some states were folded with, and those of now first."""
+    found: list[Mapping[str, Any]] = [{name: settings.state[name] for name in CHANGEABLE if name in settings.state}]
+    for run in reversed(states):
+        found += [one for one in StateManifest.of(run).folded_with if one not in found]
+    return found
+
+
+def digest_days(
+    files: DayFiles,
+    settings: HistorySettings,
+    states: Sequence[Run] = (),
+    rows: Mapping[dt.date, DayRows] | None = None,
+    caps: Caps | None = None,
+) -> dict[dt.date, str]:
+    """Return the digest of each day's files: as the states know it, if these are the files that were folded.
+
+    A digest is of the taxonomy and the number of partitions that a day was folded with; both may be others now.
+    `rows` tells of other files with the same rows, `caps` how many events of a user count.
+    """
+
+    def digest_with(settings_digest: str, day: dt.date) -> str:
+        return capped_digest(day_digest(settings_digest, files[day]), (caps or {}).get(day))
+
+    folded = folded_days(states)
+    now, *earlier = (digest_of({**settings.state, **one}) for one in folded_with(states, settings))
+    digests = {day: digest_with(now, day) for day in files}
+    for day, digest in digests.items():
+        if folded.get(day) not in (None, digest):
+            listed = (rows or {}).get(day)
+            same_rows = {folded[day], *(() if listed is None else listed.digests)}
+            if digest not in same_rows:
+                as_folded = (digest_with(one, day) for one in earlier)
+                digests[day] = next((one for one in as_folded if one in same_rows), digest)
+    return digests
 
 
 def write_history(

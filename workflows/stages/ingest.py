@@ -5,8 +5,9 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from ammrank_dask.storage.lake.files import FileFacts, day_digest, load_scanned,
 from ammrank_dask.storage.lake.listing import list_days, list_files
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.taxonomies import keep_taxonomy
 from ammrank_dask.storage.store.atomic import digest_of, read_json
 from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, UsersManifest
 from ammrank_dask.storage.store.registry import DAY, STATE
@@ -33,16 +36,19 @@ from ammrank_dask.workflows.session.settings import (
     site_taxonomy,
     state_settings,
 )
+from ammrank_dask.workflows.stages.categories import EarlierTaxonomies, describe_change, shorten
 from ammrank_dask.workflows.stages.changed_days import ChangedDays, days_to_compare, judge_days
-from ammrank_dask.workflows.stages.event_caps import Caps, capped_digest, caps_of_days, without_other_caps
+from ammrank_dask.workflows.stages.event_caps import Caps, caps_of_days, without_other_caps
 from ammrank_dask.workflows.stages.history import (
     DayFiles,
     HistorySettings,
     IngestPlan,
+    StatePlan,
     digest_days,
     find_lost_days,
     fitting_states,
     folded_days,
+    folded_with,
     plan_ingest,
 )
 
@@ -61,6 +67,7 @@ class Ingested:
     users: Run | None
     id_kind: str
     changed: ChangedDays
+    earlier: EarlierTaxonomies
 
     @property
     def roles(self) -> dict[str, Path]:
@@ -77,10 +84,22 @@ class Ingested:
             "corrected days": [str(day) for day in self.changed.corrected],
         }
 
+    def first_click(self, category: str) -> dt.date | None:
+        """Return the first day of the label window with a click on a category, None without any."""
+        code = self.taxonomy.code_of[category]
+        runs = [(day, run) for day, run in self.days.items() if run is not None]
+        return min((day for day, run in runs if code in recode_counts(run, DayManifest.of(run).clicks)), default=None)
+
+    @property
+    def changed_categories(self) -> dict[str, list[str]]:
+        """What came, went and was renamed in the taxonomy since the night before, by kind."""
+        return describe_change(self.earlier.change_before(self.head), self.taxonomy)
+
     @property
     def notes(self) -> dict[str, str]:
-        """The special days as facts to tell; empty when there is none."""
-        return {name: ", ".join(days) for name, days in self.special_days.items() if days}
+        """Special days and changed categories as facts to tell; empty when there is none."""
+        days = {name: ", ".join(days) for name, days in self.special_days.items() if days}
+        return {**days, **{name: shorten(names) for name, names in self.changed_categories.items()}}
 
 
 def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False, with_lag: bool = True) -> Ingested:
@@ -92,7 +111,10 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     """
     site, config = night.site, night.config
     taxonomy = site_taxonomy(site, config)
-    settings = _history_settings(night, taxonomy)
+    keep_taxonomy(site.path, taxonomy)
+    earlier = EarlierTaxonomies(site, taxonomy, len(config.event_groups))
+    kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
+    settings = _history_settings(night, earlier, kept)
     if rebuild:
         if not forget_history:
             _refuse_lost_history(night, settings)
@@ -100,28 +122,32 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
         shutil.rmtree(site.scratch, ignore_errors=True)
     check_memory(night.client, site, config, night.date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
-    kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
-    states = fitting_states(kept, settings)
+    states = [earlier.recode(run) for run in fitting_states(kept, settings)]
     lake = _scan_lake(night, mapping)
     lake = _cap_days(night, settings, lake, states, rebuild=rebuild)
-    changed = _compare_days(night, mapping, settings, lake, states)
+    changed = _compare_days(night, earlier, settings, lake, states)
     plan = plan_ingest({**lake.digests, **changed.as_folded}, states, settings, night.date, with_lag=with_lag)
-    days = _ingest_days(night, mapping, settings, lake, plan, changed)
+    days = _ingest_days(night, earlier, settings, lake, plan, changed)
     id_kind = _id_kind(days.values(), states, settings)
-    head, lag = _fold(night, mapping, settings, plan, days, id_kind)
+    folded = folded_with(states, settings)
+    head, lag = (run and earlier.recode(run) for run in _fold(night, mapping, settings, plan, days, id_kind, folded))
+    assert head is not None
     users = _ingest_people(night)
     history = list(plan.head.history)
-    ingested = Ingested(night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed)
+    ingested = Ingested(
+        night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed, earlier
+    )
     _refuse_mixed_ids(ingested)
     return ingested
 
 
-def _history_settings(night: Night, taxonomy: Taxonomy) -> HistorySettings:
+def _history_settings(night: Night, earlier: EarlierTaxonomies, states: Sequence[Run]) -> HistorySettings:
     return HistorySettings(
-        state_settings(night.config, taxonomy),
+        state_settings(night.config, earlier.taxonomy),
         night.config.label.days,
         night.config.lake.missing_days != "refuse",
         f"`ammrank ingest {night.site.path} --date {night.date} --rebuild`",
+        earlier.refusals(StateManifest.of(run).taxonomy for run in states),
     )
 
 
@@ -180,15 +206,15 @@ def _cap_days(
     night: Night, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run], *, rebuild: bool
 ) -> LakeFiles:
     """Return the lake with the cap of each day, and its digest under that cap."""
-    digests, current = digest_days(lake.days, settings), night.site.current()
+    rows, current = read_day_rows(night.site.path), night.site.current()
     caps = caps_of_days(
-        digests,
+        digest_days(lake.days, settings, states, rows),
         folded_days(states),
-        read_day_rows(night.site.path),
+        rows,
         cap=night.config.ingest.max_events_per_user,
         published=None if current is None or rebuild else current.date,
     )
-    return lake._replace(caps=caps, digests={day: capped_digest(digests[day], caps[day]) for day in digests})
+    return lake._replace(caps=caps, digests=digest_days(lake.days, settings, states, rows, caps))
 
 
 def _scan(
@@ -205,24 +231,45 @@ def _scan(
 
 
 def _compare_days(
-    night: Night, mapping: EventMapping, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run]
+    night: Night, earlier: EarlierTaxonomies, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run]
 ) -> ChangedDays:
     """Read the days whose files changed since they were folded, and decide whether to keep or correct them."""
-    inputs, rows = lake.digests, read_day_rows(night.site.path)
-    folded = without_other_caps(folded_days(states), rows, lake.caps)
-    plans = [lake.plan(night, day, inputs[day]) for day in days_to_compare(inputs, folded, rows)]
-    runs: list[Run] = []
-    if plans:
-        intake = _ingest_settings(night, settings.state)
+    oldest = folded_with(states, settings)[-1]["taxonomy"]  # an earlier version, which did not note it, had only one
+    rows = {
+        day: replace(of_day, taxonomy=of_day.taxonomy or oldest)
+        for day, of_day in read_day_rows(night.site.path).items()
+    }
+    inputs, folded = lake.digests, without_other_caps(folded_days(states), rows, lake.caps)
+    read: dict[dt.date, str] = {}
+    by_taxonomy: dict[str, list[dt.date]] = {}
+    for day in days_to_compare(inputs, folded, rows):
+        # Rows can be told from others only when they are read as they were then.
+        as_read = earlier.load(rows[day].taxonomy or "") if day in rows else None
+        by_taxonomy.setdefault((as_read or earlier.taxonomy).digest, []).append(day)
+    for taxonomy, days in by_taxonomy.items():
+        as_then = {**settings.state, "taxonomy": taxonomy}
+        files = {day: lake.days[day] for day in days}
+        digests = digest_days(files, replace(settings, state=as_then), caps=lake.caps)
+        plans = [lake.plan(night, day, digest) for day, digest in digests.items()]
+        mapping = event_mapping(night.config, earlier.load(taxonomy) or earlier.taxonomy)
+        intake = _ingest_settings(night, as_then)
         runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
-    read = {plan.date: DayManifest.of(run).buckets for plan, run in zip(plans, runs, strict=True)}
+        for plan, run in zip(plans, runs, strict=True):
+            before = night.site.day_run(plan.date, folded[plan.date] or "")
+            is_longer = taxonomy != earlier.taxonomy.digest and _has_other_rows(before, run)
+            read[plan.date] = "" if is_longer else DayManifest.of(run).buckets
     keep_until = settings.lag_date(night.date) if night.config.lake.past == "keep" else None
     return judge_days(inputs, folded, rows, read, keep_until=keep_until)
 
 
+def _has_other_rows(before: Path, run: Run) -> bool:
+    """Tell whether a day has another number of rows: new ones may be of categories that were not known then."""
+    return is_finished(before) and DayManifest.of(open_run(before)).n_events != DayManifest.of(run).n_events
+
+
 def _ingest_days(
     night: Night,
-    mapping: EventMapping,
+    earlier: EarlierTaxonomies,
     settings: HistorySettings,
     lake: LakeFiles,
     plan: IngestPlan,
@@ -245,14 +292,20 @@ def _ingest_days(
     if night.config.lake.duplicates == "refuse":
         _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
     intake = _ingest_settings(night, settings.state)
+    mapping = event_mapping(night.config, earlier.taxonomy)
     ingest_days(night.client, day_plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     days: dict[dt.date, Run | None] = {day: None for day in plan.days}
     rows = {day: of_day for day, of_day in changed.rows.items() if day in files}
     for day_plan in day_plans:
-        partial = days[day_plan.date] = open_run(day_plan.run, DAY.kind)
+        partial = days[day_plan.date] = earlier.recode(open_run(day_plan.run, DAY.kind))
         if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:
-            buckets = DayManifest.of(partial).buckets
-            rows[day_plan.date] = DayRows((day_plan.digest,), buckets, max_events=day_plan.max_events)
+            manifest = DayManifest.of(partial)
+            rows[day_plan.date] = DayRows(
+                (day_plan.digest,),
+                manifest.buckets,
+                max_events=day_plan.max_events,
+                taxonomy=manifest.settings["taxonomy"],
+            )
     if rows != read_day_rows(night.site.path):
         write_day_rows(night.site.path, rows)
     return days
@@ -265,11 +318,11 @@ def _fold(
     plan: IngestPlan,
     days: Mapping[dt.date, Run | None],
     id_kind: str,
+    folded: Sequence[Mapping[str, Any]],
 ) -> tuple[Run, Run | None]:
     """Make the planned states and return them: head, and lag if it is planned."""
     head_path, lag_path = (
-        None if state is None else night.site.run("state", state.date, state.digest(settings))
-        for state in (plan.head, plan.lag)
+        None if state is None else _state_path(night.site, state, settings) for state in (plan.head, plan.lag)
     )
     assert head_path is not None
     fold_states(
@@ -277,6 +330,7 @@ def _fold(
         plan.fold_plans(days, head_path, lag_path),
         history=plan.head.history,
         settings=settings.state,
+        folded_with=folded,
         alpha=night.config.alpha,
         max_age_days=night.config.state.max_age_days,
         n_partitions=night.config.partitions,
@@ -285,6 +339,13 @@ def _fold(
         progress=night.progress,
     )
     return open_run(head_path, STATE.kind), None if lag_path is None else open_run(lag_path, STATE.kind)
+
+
+def _state_path(site: Site, state: StatePlan, settings: HistorySettings) -> Path:
+    """Return where a planned state is or will be; one that has all its days is read as it is, whatever its codes."""
+    if state.base is not None and not state.new_days:
+        return state.base.path
+    return site.run("state", state.date, state.digest(settings))
 
 
 def _refuse_duplicates(files: Mapping[dt.date, Sequence[FileFacts]], days: set[dt.date]) -> None:
@@ -353,6 +414,15 @@ def _refuse_mixed_ids(ingested: Ingested) -> None:
         raise BadInput(
             f"user ids are {ingested.id_kind} in the events and {in_table} in the users table; convert one of the two"
         )
+
+
+def recode_counts(run: Run, counts: Iterable[tuple[int, int]]) -> Counter[int]:
+    """Return counts of a day by the codes that categories have now."""
+    recoded: Counter[int] = Counter()
+    for code, count in counts:
+        recoded[code if run.recoding is None else run.recoding.codes[code]] += count
+    del recoded[-1]
+    return recoded
 
 
 def describe_ingested(ingested: Ingested) -> dict[str, Any]:

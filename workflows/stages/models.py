@@ -13,9 +13,11 @@ from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.registry import MODEL
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
+from ammrank_dask.training.new_categories import bring_model, kind_of_column, rename_model, score_by_siblings
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings
+from ammrank_dask.workflows.stages.categories import shorten
 
 MODEL_KIND = MODEL.kind
 
@@ -45,6 +47,46 @@ def keep_simple_model(night: Night, challenger: Run, model: RankModel, name: str
     return finish_run(path, MODEL_KIND, digest, 1, config=config, inputs=trained.inputs, counts=counts)
 
 
+def bring_to_night(night: Night, model: Run, taxonomy: Taxonomy) -> Run:
+    """Return a model with the categories of tonight: itself, or one made from it, kept as a run of its own.
+
+    Columns and categories are matched by name, renamed ones by their new names. A model of other values or other kinds
+    of columns, or without a category in common, is returned as it is: it cannot score.
+    """
+    config = night.config
+    if fits(model, config, taxonomy) or not has_same_values(model, config, taxonomy):
+        return model
+    identity = model_identity(config, taxonomy)
+    siblings = {name: taxonomy.siblings_of(name) for name in taxonomy.categories}
+    digest = digest_of([model.digest, identity, sorted(taxonomy.former_names), taxonomy.parents])
+    path = night.site.run("models", night.date, digest)
+    if is_finished(path):
+        return open_run(path, MODEL_KIND)
+    fitted = load_site_model(model)
+    rename_model(fitted, taxonomy.name_now)
+    columns = feature_settings(config, taxonomy).columns
+    chosen = [columns.names[number] for number in columns.chosen(fitted.variant_)]
+    is_alike = {kind_of_column(name) for name in fitted.columns_ or ()} == {kind_of_column(name) for name in chosen}
+    if not is_alike or not set(fitted.categories_ or ()) & set(taxonomy.categories):
+        return model
+    earlier = [taxonomy.name_now(name) for name in ModelManifest.of(model).new_categories]
+    brought, new = bring_model(fitted, chosen, taxonomy.categories, siblings)
+    new = [name for name in taxonomy.categories if name in {*new, *earlier}]
+    brought = score_by_siblings(brought, new, siblings)
+    shutil.rmtree(path, ignore_errors=True)
+    brought.save(path)
+    trained = ModelManifest.of(model)
+    return finish_run(
+        path,
+        MODEL_KIND,
+        digest,
+        1,
+        config={**trained.settings, **identity},
+        inputs={**trained.inputs, "brought_from": model.digest},
+        counts={**trained.counts, "planes": int(brought.n_planes_.sum()), "new_categories": new},
+    )
+
+
 def find_model(site: Site, date: dt.date) -> Run | None:
     """Return the newest model that is not younger than a date, and that the gate did not turn down."""
     models = [open_run(path, MODEL_KIND) for path in site.finished_runs("models")]
@@ -71,6 +113,12 @@ def fits(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
 def has_same_values(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
     """Tell whether values mean the same to a model: columns and categories can be matched by name, values cannot."""
     return ModelManifest.of(run).values_digest == model_identity(config, taxonomy)["values"]
+
+
+def describe_new_categories(run: Run) -> dict[str, str]:
+    """Return what a night tells of categories that its model scores by others; nothing when there are none."""
+    names = ModelManifest.of(run).new_categories
+    return {"scored by the lowest prior beside them": shorten(names)} if names else {}
 
 
 def model_date(run: Run) -> str:

@@ -16,7 +16,7 @@ from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.ingest import Ingested
+from ammrank_dask.workflows.stages.ingest import Ingested, recode_counts
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,8 @@ def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> 
     for day, digest in ingested.history:
         if digest is None or day <= after or not is_finished(night.site.day_run(day, digest)):
             continue
-        manifest = DayManifest.of(open_run(night.site.day_run(day, digest), DAY.kind))
+        run = ingested.earlier.recode(open_run(night.site.day_run(day, digest), DAY.kind))
+        manifest = DayManifest.of(run)
         if manifest.events_by_group is None:  # of an earlier version, which counted less
             continue
         outcomes = manifest.events_by_outcome
@@ -47,7 +48,7 @@ def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> 
                 late=manifest.n_late,
                 capped=outcomes.get(CAPPED, 0),
                 heaviest=manifest.heaviest,
-                clicks={categories[code]: count for code, count in manifest.clicks},
+                clicks={categories[code]: count for code, count in recode_counts(run, manifest.clicks).items()},
             )
         )
     age = None if model_date is None else (night.date - dt.date.fromisoformat(model_date)).days

@@ -19,7 +19,7 @@ from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
-from ammrank_dask.workflows.stages.models import model_date
+from ammrank_dask.workflows.stages.models import bring_to_night, describe_new_categories, model_date
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model
 from ammrank_dask.workflows.stages.publishing import hold_back, publish_night
 from ammrank_dask.workflows.stages.report import write_night_report
@@ -70,7 +70,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
                 show_checks(night.client, facts["checks"])
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             roles |= {} if chances is None else {"chances": chances.path}
-            facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored)}
+            facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored), **describe_new_categories(model)}
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
         with record.stage("publish"):
             record.keep(facts, roles, inputs)
@@ -83,6 +83,8 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
 def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tuple[Run | None, dict[str, str]]:
     """Return the model that scores the night, None before the first, and what is to tell about a training."""
     champion = find_champion(night.site, night.date)
+    if champion is not None:
+        champion = bring_to_night(night, champion, ingested.taxonomy)
     reason = too_little_history(night.config, ingested)
     if reason is None:
         if not is_due(night, champion, ingested):

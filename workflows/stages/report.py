@@ -81,7 +81,7 @@ def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, A
 def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict[str, Any]:
     """Return the content of `summary.json` of a night."""
     manifest = QualificationsManifest.of(qualifications)
-    before, drift = _compare_with_before(night, qualifications)
+    before, drift = _compare_with_before(night, ingested, qualifications)
     groups, parts = [], qualification_parts(qualifications)
     model = find_run(night.site, manifest.model)
     if ingested.users is not None and ingested.users.n_parts == len(parts):
@@ -110,6 +110,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         groups=groups,
     )
     summary["special_days"] = ingested.special_days
+    summary["changed_categories"] = ingested.changed_categories
     summary["events_of_label_window"] = manifest.events_of_label_window
     summary["source"] = _source(night.config, qualifications)
     verdict = find_verdict(night.site, night.date, manifest.model)
@@ -134,6 +135,7 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
         "kind": manifest.simple or manifest.method or AMMRank.method,
         "parameters": {name: config[name] for name in ("kappa", "clickers_per_plane", "max_planes") if name in config},
         "choice": None if choice is None else choice.to_json(),
+        "new_categories": manifest.new_categories,
         "validation_error": training.get("validation_error"),
         "popularity_error": training.get("popularity_error"),
     }
@@ -203,7 +205,7 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
 
 
 def _compare_with_before(
-    night: Night, qualifications: Run
+    night: Night, ingested: Ingested, qualifications: Run
 ) -> tuple[tuple[str, PolicyCounts | None] | None, dict[str, Any] | None]:
     """Return date and counts of the night before and the drift since; None when the two cannot be compared.
 
@@ -215,10 +217,12 @@ def _compare_with_before(
         return None, None
     manifest = QualificationsManifest.of(qualifications)
     categories, policy = manifest.categories, manifest.policy
+    names_before = _names_before(ingested, categories, previous.categories)
     try:
         drift = measure_drift(
-            night.client, qualification_parts(previous.run), parts, categories, progress=night.progress
-        )
+            night.client, qualification_parts(previous.run), parts, categories,
+            names_before=names_before, progress=night.progress,
+        )  # fmt: skip
     except DamagedStore as error:
         logger.warning("the drift since the night before is not measured: %s", error)
         return None, None
@@ -227,8 +231,14 @@ def _compare_with_before(
     if previous.policy != policy:
         return (date, None), drift
     counts = previous.counts
-    exposure = align_exposure(counts.exposure, previous.categories, categories)
+    exposure = align_exposure(counts.exposure, previous.categories, names_before)
     return (date, PolicyCounts(exposure, counts.categories_per_user)), drift
+
+
+def _names_before(ingested: Ingested, categories: Sequence[str], before: Sequence[str]) -> list[str]:
+    """Return the categories of a night under the names that the night before has for them."""
+    is_tonight = list(categories) == list(ingested.taxonomy.categories)
+    return ingested.taxonomy.names_in(before) if is_tonight else list(categories)
 
 
 def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
@@ -241,11 +251,12 @@ def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
         if past is None:
             return looked
         quals, parts, days = past
+        names = ingested.taxonomy.names_in(quals.categories)
         published = PastNight(
-            parts, days, most_clicked(quals.manifest.clicks, quals.categories, quals.k, categories), quals.k
+            parts, days, most_clicked(quals.manifest.clicks, quals.categories, quals.k, names), quals.k
         )
         measures = measure_realised(
-            night.client, published, categories, _click_cells(night.config, categories), progress=night.progress
+            night.client, published, names, _click_cells(night.config, categories), progress=night.progress
         )
         return {**looked, "policy": quals.policy, "measures": measures}
     except DamagedStore as error:
@@ -262,9 +273,9 @@ def _outcome(night: Night, ingested: Ingested) -> dict[str, Any] | None:
         past = _past_night(night, ingested, date)
         if past is None or past[0].manifest.chances is None:
             return None
-        _, parts, days = past
-        cells = _click_cells(night.config, categories)
-        measured = measure_chance_outcome(night.client, parts, days, categories, cells, progress=night.progress)
+        quals, parts, days = past
+        cells, names = _click_cells(night.config, categories), ingested.taxonomy.names_in(quals.categories)
+        measured = measure_chance_outcome(night.client, parts, days, names, cells, progress=night.progress)
         return {"date": str(date), "nights": nights, **measured.to_json()}
     except DamagedStore as error:
         logger.warning("what the chances of %s came to is not measured: %s", date, error)
@@ -301,7 +312,7 @@ def _days_since(site: Site, ingested: Ingested, date: dt.date) -> list[Run] | No
         path = site.day_run(day, digest)
         if not is_finished(path):
             return None
-        runs.append(open_run(path, DAY.kind))
+        runs.append(ingested.earlier.recode(open_run(path, DAY.kind)))
     return runs
 
 

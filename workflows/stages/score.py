@@ -23,7 +23,7 @@ from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_r
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_path
-from ammrank_dask.workflows.stages.ingest import Ingested
+from ammrank_dask.workflows.stages.ingest import Ingested, recode_counts
 from ammrank_dask.workflows.stages.models import has_same_values, load_site_model, model_date
 from ammrank_dask.workflows.stages.published import find_previous
 
@@ -182,12 +182,14 @@ def _count_label_window(config: Config, ingested: Ingested) -> dict[str, Any]:
     a day of an earlier version, which counted events only, events count.
     """
     first = ingested.date - dt.timedelta(config.label.days - 1)
-    days = [DayManifest.of(run) for day, run in ingested.days.items() if run is not None and day >= first]
+    runs = [run for day, run in ingested.days.items() if run is not None and day >= first]
+    by_events = any(DayManifest.of(run).clickers is None for run in runs)
     clicks = [0] * len(ingested.taxonomy.categories)
     events: Counter[str] = Counter()
-    by_users = [day.clickers for day in days]
-    for day, clickers in zip(days, by_users, strict=True):
-        for code, count in day.clicks if clickers is None or None in by_users else clickers:
+    for run in runs:
+        day = DayManifest.of(run)
+        clicked = day.clicks if by_events or day.clickers is None else day.clickers
+        for code, count in recode_counts(run, clicked).items():
             clicks[code] += count
         events.update(day.events_by_outcome)
     return {"clicks": clicks, "events_of_label_window": dict(sorted(events.items()))}

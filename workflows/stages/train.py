@@ -55,6 +55,7 @@ def train_model(
     What the config leaves open is chosen as `choose_parameters` says; with `tune_first`, λ or κ and the limit of planes
     are chosen anew. After a new choice it begins with no planes.
     """
+    from ammrank_dask.training.new_categories import score_by_siblings
     from ammrank_dask.training.train import train
 
     site, config = night.site, night.config
@@ -63,7 +64,9 @@ def train_model(
     parameters = config.train.parameters() | ({} if choice is None else choice.parameters)
     is_new = choice is not None and choice.parameters and choice.date == str(night.date)
     first = None if is_new else _model_to_start_from(config, ingested, start)
-    digest = digest_of([features.digest, parameters, None if start is None or first is None else start.digest])
+    unclicked = [] if start is None else ModelManifest.of(start).new_categories
+    begun_with = None if start is None or first is None else start.digest
+    digest = digest_of([features.digest, parameters, begun_with, *([unclicked] if unclicked else [])])
     path = site.run("models", ingested.date, digest)
     if is_finished(path):
         return open_run(path, MODEL_KIND)
@@ -76,6 +79,9 @@ def train_model(
         progress=night.progress,
         **parameters,
     )
+    clicked = dict(zip(ingested.taxonomy.categories, model.popularity_.tolist(), strict=True))
+    unclicked = [name for name in unclicked if not clicked.get(name)]
+    model = score_by_siblings(model, unclicked, {name: ingested.taxonomy.siblings_of(name) for name in unclicked})
     model.save(path)
     return finish_run(
         path,
@@ -87,13 +93,14 @@ def train_model(
             **model_identity(config, ingested.taxonomy),
             **parameters,
         },
-        inputs={"features": features.digest, "start": None if start is None or first is None else start.digest},
+        inputs={"features": features.digest, "start": begun_with},
         counts={
             "users": features.n_rows,
             "planes": int(model.n_planes_.sum()),
             "training": model.training_,
             "tuning": None if tuning is None else describe_tuning(tuning),
             "choice": None if choice is None else choice.to_json(),
+            **({"new_categories": unclicked} if unclicked else {}),
         },
     )
 

@@ -1,0 +1,33 @@
+"""Keep every taxonomy that a site has counted with: cells of days and states are codes, and these say of what."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.store.atomic import read_json, write_json
+
+FOLDER = "taxonomies"
+
+
+def keep_taxonomy(site: Path, taxonomy: Taxonomy) -> None:
+    """Write a taxonomy under its digest, unless it is there."""
+    if load_taxonomy(site, taxonomy.digest) is None:
+        path = _path(site, taxonomy.digest)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, {"categories": taxonomy.categories, "code_of": dict(taxonomy.code_of)})
+
+
+def load_taxonomy(site: Path, digest: str) -> Taxonomy | None:
+    """Return the taxonomy with a digest; None when the site has not kept it, or not as it was."""
+    try:
+        content = read_json(_path(site, digest))
+        taxonomy = Taxonomy(tuple(content["categories"]), dict(content["code_of"]))
+    except (FileNotFoundError, DamagedStore, LookupError, TypeError, ValueError):
+        return None
+    return taxonomy if taxonomy.digest == digest else None
+
+
+def _path(site: Path, digest: str) -> Path:
+    return site / FOLDER / f"{digest}.json"
