@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
@@ -15,6 +16,7 @@ from ammrank_dask.workflows.session.options import AmmrankCommand, computing_opt
 
 FIRST_DAY = dt.date(2026, 1, 5)
 HISTORY_DAYS = 60
+EVENTS = "lake/events"
 
 
 @click.command("demo", cls=AmmrankCommand)
@@ -35,6 +37,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
 
     place = Site(site.resolve())
     lake, truth = place.path / "lake", place.path / "lake-truth"
+    _refuse_other_site(place, truth)
     days = HISTORY_DAYS + nights - 1
     last = FIRST_DAY + dt.timedelta(days - 1)
     parameters = SimulationParameters(users, days, seed, FIRST_DAY.isoformat())
@@ -43,7 +46,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
             client, progress = start()
             write_simulation(client, lake, truth, parameters, progress=progress)
         if not place.config_path.is_file():
-            names = Lake(events="lake/events", users="lake/users.parquet", taxonomy="lake/taxonomy.csv")
+            names = Lake(events=EVENTS, users="lake/users.parquet", taxonomy="lake/taxonomy.csv")
             config = Config(lake=names, partitions=choose_partitions(users))
             write_text(place.config_path, write_config(config))
         session = Session(place, load_config(place.config_path), start)
@@ -52,6 +55,12 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
             facts = run_night(session, last - dt.timedelta(nights - 1 - night))
     outcome = facts if as_json else describe_outcome(facts)
     show({"site": str(place.path), **outcome}, as_json)
+
+
+def _refuse_other_site(site: Site, truth: Path) -> None:
+    """Refuse a folder that is somebody's site: a demo would run nights that are not its own."""
+    if site.config_path.is_file() and not (truth.is_dir() and load_config(site.config_path).lake.events == EVENTS):
+        raise BadInput(f"{site.path} is a site and not a demo; give a folder that does not exist, or that of a demo")
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.metrics import keep_metrics
 from ammrank_dask.workflows.stages.nightly import run_night
 from ammrank_dask.workflows.stages.publishing import describe_outcome
 
@@ -29,11 +30,12 @@ from ammrank_dask.workflows.stages.publishing import describe_outcome
 def command(site: Path, dates: list[dt.date], rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Run one night: ingest, features, training when due, scoring, report, publish."""
     with (
+        keep_metrics(site, dates[0]) as ended,
         announce(site, dates[0]) as facts,
         open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job,
     ):
         for date in dates:
-            facts["date"] = str(date)
+            facts["date"] = ended["date"] = str(date)
             try:
                 facts |= {**run_night(job, date, rebuild=rebuild), "nights": len(dates)}
             except HeldBack as held:

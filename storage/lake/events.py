@@ -40,6 +40,19 @@ QUARANTINED = {
     UNKNOWN_CATEGORY: "unknown_category",
 }
 
+
+def quarantined_share(events_by_outcome: Mapping[str, int]) -> float:
+    """Return the share of a day's events that was quarantined.
+
+    Examples
+    --------
+    >>> quarantined_share({"kept": 96, "unranked_category": 2, "no_user_id": 1, "unknown_category": 1})
+    0.02
+    """
+    bad = sum(events_by_outcome.get(reason, 0) for reason in QUARANTINED.values())
+    return bad / max(1, sum(events_by_outcome.values()))
+
+
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
 _FAR = 2**62 // 1_000_000
 

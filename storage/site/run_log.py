@@ -18,7 +18,7 @@ from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_json
 from ammrank_dask.storage.store.registry import FORMAT
 
-RUN, LOG = "run.json", "log.jsonl"
+RUN, LOG, LAST = "run.json", "log.jsonl", "runs/last.json"
 HELD = "held"
 """Status of an attempt at a night that a check held back."""
 EARLIER_KEPT = 20
@@ -48,6 +48,21 @@ def read_attempt(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         content = read_json(path)
+    except DamagedStore:
+        return None
+    return content if isinstance(content, dict) and content.get("format") == FORMAT else None
+
+
+def write_last_end(site: Path, end: Mapping[str, Any]) -> None:
+    """Write how the last command for a night ended: `date`, `exit_code`, `finished`. One may end before its record."""
+    write_json(site / LAST, {"format": FORMAT, **end}, durable=False)
+
+
+def read_last_end(site: Path) -> dict[str, Any] | None:
+    """Return how the last command for a night ended, None when there was none or its file cannot be read."""
+    path = site / LAST
+    try:
+        content = read_json(path) if path.is_file() else None
     except DamagedStore:
         return None
     return content if isinstance(content, dict) and content.get("format") == FORMAT else None

@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import click
@@ -91,6 +93,8 @@ def test_ammrank__usage_errors_exit_2(arguments, sentence):
         (OSError(28, "No space left on device", "/site/a"), 1,
          "No space left on device: /site/a; what is published is whole, run the command again"),
         (KeyboardInterrupt(), 130, "interrupted; run the same command again to go on"),
+        (SystemExit(143), 143, "stopped by SIGTERM; run the same command again to go on"),
+        (MemoryError(), 1, "memory ran out; give the command or its workers more, or use more partitions"),
     ],
 )  # fmt: skip
 def test_ammrank_command__errors_are_sentences_with_their_exit_code(error, exit_code, sentence):
@@ -100,6 +104,59 @@ def test_ammrank_command__errors_are_sentences_with_their_exit_code(error, exit_
     result = run_function(fail)
     assert result.exit_code == exit_code
     assert result.stderr == f"ammrank: {sentence}\n"
+
+
+def test_ammrank_command__an_unexpected_error_is_one_sentence_without_its_text(monkeypatch):
+    def fail():
+        raise KeyError("user 4711")
+
+    result = run_function(fail)
+    assert result.exit_code == 1
+    assert re.fullmatch(
+        r"ammrank: an unexpected KeyError at \w+\.py:\d+; what is published is whole; this is a mistake in"
+        r" ammrank-dask, and AMMRANK_TRACEBACK=1 shows where\n",
+        result.stderr,
+    )
+    monkeypatch.setenv("AMMRANK_TRACEBACK", "1")
+    assert isinstance(run_function(fail).exception, KeyError)
+
+
+def test_ammrank__a_reader_that_has_seen_enough_is_no_error(tmp_path):
+    site = write_site(tmp_path / "site", write_lake(tmp_path / "lake", n_days=1))
+    command = [sys.executable, "-m", "ammrank_dask.workflows.cli", "status", str(site.path)]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+def test_demo__refuses_a_site_that_is_not_a_demo(tmp_path):
+    site = write_site(tmp_path / "site", write_lake(tmp_path / "lake", n_days=1))
+    before = sorted(path.name for path in site.path.iterdir())
+    result = run("demo", site.path, "--users", "100")
+    assert result.exit_code == 65
+    assert result.stderr == (
+        f"ammrank: {site.path} is a site and not a demo; give a folder that does not exist, or that of a demo\n"
+    )
+    assert sorted(path.name for path in site.path.iterdir()) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "content", "code", "sentence"),
+    [
+        ([], "", 2, "give the user's id with --user, or a file that has it with --user-file"),
+        (["--user", "1", "--user-file", "-"], "1", 2, "give the user's id with --user, or a file"),
+        (["--user-file", "-"], "", 65, "--user-file must hold one id on one line, found 0 lines"),
+        (["--user-file", "-"], "4711\n4712\n", 65, "--user-file must hold one id on one line, found 2 lines"),
+    ],
+    ids=["none", "both", "empty", "two"],
+)
+def test_explain__the_id_may_come_from_a_file(tmp_path, arguments, content, code, sentence):
+    result = CliRunner().invoke(ammrank, ["explain", str(tmp_path), *arguments], input=content)
+    assert result.exit_code == code
+    assert sentence in result.stderr
+    assert "4711" not in result.output
 
 
 @pytest.mark.serial

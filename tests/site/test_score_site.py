@@ -290,6 +290,7 @@ def test_explain_user__adds_up_to_the_published_score(world):
 def test_explain__prints_text_or_json(world):
     user = str(all_users(world)[0])
     text = CliRunner().invoke(explain_command, [str(world.path), "--user", user])
+    assert CliRunner().invoke(explain_command, [str(world.path), "--user-file", "-"], input=user).output == text.output
     assert text.exit_code == 0, text.output
     assert text.output.startswith("night of 2026-01-10, user_top_k, model of 2026-01-10\n\n 1. ")
     assert re.search(r"    [+-]\d\.\d{3}  (page views of|searches in|ad views of|age|gender|s)", text.output)

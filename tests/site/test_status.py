@@ -330,3 +330,10 @@ def test_prune_nights__a_back_fill_removes_nothing(tmp_path):
     site.publish(day(2), {"qualifications": site.qualifications_folder(day(2))})
     prune_nights(site, check_config({"retention": {"qualifications": 2}}, "test"), day(1))
     assert len(os.listdir(tmp_path / "qualifications")) == 3
+
+
+def test_announce__what_the_command_prints_is_not_on_stdout(tmp_path, capfd):
+    write_text(tmp_path / "ammrank.yaml", write_config(check_config({"notify": {"on_success": "echo ding"}}, "test")))
+    with announce(tmp_path, day(0)):
+        pass
+    assert capfd.readouterr() == ("", "ding\n")

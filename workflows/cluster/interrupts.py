@@ -28,6 +28,14 @@ class LeaveInterrupts(WorkerPlugin):
             for name in ("distributed.worker.state_machine", "distributed.sizeof"):
                 logging.getLogger(name).setLevel(logging.ERROR)
             logging.getLogger("distributed.worker").addFilter(_is_no_lost_scheduler)
+            hush_failed_tasks()
+
+
+def hush_failed_tasks() -> None:
+    """Keep tracebacks of tasks off the terminal: the command says in one sentence what failed, and without ids."""
+    logger = logging.getLogger("distributed.worker")
+    if _is_no_failed_task not in logger.filters:
+        logger.addFilter(_is_no_failed_task)
 
 
 def hush_cancelled_waits() -> None:
@@ -42,6 +50,10 @@ def hush_cancelled_waits() -> None:
 
 def _is_no_lost_scheduler(record: logging.LogRecord) -> bool:
     return "Failed to communicate with scheduler" not in record.getMessage()
+
+
+def _is_no_failed_task(record: logging.LogRecord) -> bool:
+    return not record.getMessage().startswith("Compute Failed")
 
 
 def _is_no_cancelled_wait(record: logging.LogRecord) -> bool:

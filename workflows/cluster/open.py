@@ -33,7 +33,7 @@ from ammrank_dask.workflows.cluster.cluster_file import (
     load_cluster,
     refuse_open,
 )
-from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts, hush_cancelled_waits
+from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts, hush_cancelled_waits, hush_failed_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -80,6 +80,7 @@ def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = Fals
         hush_cancelled_waits()
         if config.class_ is not None:  # a cluster that is not ours keeps its signals, log levels and umask
             client.register_plugin(LeaveInterrupts())
+            hush_failed_tasks()  # of workers that are threads of this process
             stack.enter_context(private_workers(client))
         if site is not None and site.is_dir():
             stack.enter_context(checked_workers(client, site, timeout=config.timeout))

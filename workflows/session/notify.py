@@ -20,6 +20,7 @@ from ammrank_dask.workflows.session.options import exit_code_of, message_of
 logger = logging.getLogger(__name__)
 
 SECONDS_ALLOWED = 60
+STDERR = 2
 
 
 @contextlib.contextmanager
@@ -62,6 +63,7 @@ def _call(command: str | None, notice: dict[str, Any]) -> None:
             input=json.dumps(notice, sort_keys=True, default=str),
             text=True,
             env=environment,
+            stdout=STDERR,  # the result of the command is alone on stdout
             timeout=SECONDS_ALLOWED,
             check=False,
         )

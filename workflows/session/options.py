@@ -7,8 +7,10 @@ import datetime as dt
 import functools
 import json
 import logging
+import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,6 +20,11 @@ import click
 from ammrank_dask.storage.errors import REBUILD_COMMAND, AmmrankError, BadInput, HeldBack, SiteBusy, name_night
 from ammrank_dask.storage.store.atomic import private_files
 
+SHOW_TRACEBACK = "AMMRANK_TRACEBACK"
+"""The variable with which the traceback of an unexpected error is shown; it may hold user ids."""
+PACKAGE = "ammrank_dask"
+EXIT_BROKEN_PIPE = 141
+"""As a shell says it of a program whose reader is gone."""
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_HELD, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 66, 75, 130, 143
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -46,12 +53,45 @@ class AmmrankCommand(click.Command):
         with _terminate_cleanly(), private_files():
             try:
                 return super().invoke(ctx)
+            except BrokenPipeError:
+                _leave_stdout()
+                raise SystemExit(EXIT_BROKEN_PIPE) from None
+            except SystemExit as error:
+                if error.code == EXIT_TERMINATED:
+                    sentence = "stopped by SIGTERM; run the same command again to go on"
+                    raise CommandFailed(sentence, EXIT_TERMINATED) from None
+                raise
             except AmmrankError as error:
                 raise CommandFailed(name_own_night(str(error), ctx.params), exit_code_of(error)) from None
             except OSError as error:
                 raise CommandFailed(_say_os_error(error), EXIT_FAILED) from None
             except (KeyboardInterrupt, click.Abort) as error:
                 raise CommandFailed("interrupted; run the same command again to go on", exit_code_of(error)) from None
+            except (click.ClickException, click.exceptions.Exit):
+                raise
+            except Exception as error:
+                if os.environ.get(SHOW_TRACEBACK):
+                    raise
+                raise CommandFailed(_say_unexpected(error), EXIT_FAILED) from None
+
+
+def _leave_stdout() -> None:
+    """Let nothing more be written to a reader that is gone, as `head` is when it has seen enough."""
+    with contextlib.suppress(OSError, ValueError):  # in tests stdout is no file
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _say_unexpected(error: Exception) -> str:
+    """Return where an error came from; not its text, which may hold an id."""
+    if isinstance(error, MemoryError):
+        return "memory ran out; give the command or its workers more, or use more partitions"
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if PACKAGE in Path(frame.filename).parts] or list(frames)
+    at = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    return (
+        f"an unexpected {type(error).__name__}{at}; what is published is whole; this is a mistake in ammrank-dask, and"
+        f" {SHOW_TRACEBACK}=1 shows where"
+    )
 
 
 def name_own_night(message: str, options: Mapping[str, Any]) -> str:

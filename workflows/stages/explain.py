@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 
@@ -31,6 +31,17 @@ GROUP_WORDS = {
     "adv": "ad views of",
     "adc": "ad clicks in",
 }
+
+
+def read_one_id(file: TextIO) -> str:
+    """Return the one id that a file holds; its text is never shown."""
+    try:
+        lines = [line.strip() for line in file.read().splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        lines = []
+    if len(lines) != 1:
+        raise BadInput(f"--user-file must hold one id on one line, found {len(lines)} lines; give one user at a time")
+    return lines[0]
 
 
 def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None = None, n_features: int = 5) -> Any:

@@ -672,7 +672,8 @@ def test_record_performance__writes_a_page_that_needs_no_network(tmp_path):
 
 
 def test_alerts__use_only_metrics_that_there_are():
-    rules = yaml.safe_load((ROOT / "docs" / "alerts.yml").read_text(encoding="utf-8"))["groups"][0]["rules"]
+    groups = yaml.safe_load((ROOT / "docs" / "alerts.yml").read_text(encoding="utf-8"))["groups"]
+    rules = groups[1]["rules"]
     state = hostile_state()
     state.apply({"kind": "night", "state": "end"}, 103.0)
     begin_night(state, history=[{"date": "2026-03-04", "stages": {"ingest": 1.0}}])
@@ -683,6 +684,11 @@ def test_alerts__use_only_metrics_that_there_are():
     for rule in rules:
         assert set(re.findall(r"ammrank_\w+", rule["expr"])) <= known | exposure, rule["alert"]
         assert rule["annotations"]["summary"]
+    of_site = (ROOT / "workflows" / "stages" / "metrics.py").read_text(encoding="utf-8")
+    for rule in groups[0]["rules"]:
+        assert set(re.findall(r"ammrank_\w+", rule["expr"])) <= set(re.findall(r'"(ammrank_\w+)"', of_site))
+        assert rule["annotations"]["summary"]
+    assert {"AmmrankPublishedNightIsOld", "AmmrankLastNightFailed"} <= {rule["alert"] for rule in groups[0]["rules"]}
 
 
 def test_monitoring_md__names_every_metric_and_its_examples_run():
@@ -690,6 +696,9 @@ def test_monitoring_md__names_every_metric_and_its_examples_run():
     named = set(re.findall(r"`(ammrank_[a-z_]+)`", text))
     source = (ROOT / "ammrank_dask" / "monitor" / "prometheus.py").read_text(encoding="utf-8")
     written = set(re.findall(r'"(ammrank_[a-z_]+)"', source))
+    of_site = (ROOT / "workflows" / "stages" / "metrics.py").read_text(encoding="utf-8")
+    written |= set(re.findall(r'"(ammrank_[a-z_]+)"', of_site))
+    written |= {f"ammrank_published_{users}_error" for users in ("validation", "gate")}
     assert {name.removesuffix("_total") for name in named} == written
     for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         done = subprocess.run([sys.executable, "-c", block], capture_output=True, text=True, check=False)
