@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -24,11 +23,10 @@ from ammrank_dask.storage.lake.files import (
     EventColumns,
     FileFacts,
     FileSlice,
-    id_kind_of,
-    open_parquet,
     read_batches,
-    require_columns,
+    scan_file,
 )
+from ammrank_dask.storage.lake.listing import LakeFile
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, is_string
 from ammrank_dask.storage.vocabulary import DAY_US
 from ammrank_dask.tasks import Progress, run_tasks, silent
@@ -116,7 +114,7 @@ class UsersSurvey:
 
 def survey_events(
     client: Client,
-    days: Mapping[dt.date, Sequence[Path]],
+    days: Mapping[dt.date, Sequence[LakeFile]],
     columns: EventColumns,
     *,
     late_days: int,
@@ -129,29 +127,32 @@ def survey_events(
     """
     began = time.monotonic()
     names = (columns.user_id, columns.group, columns.category, columns.timestamp)
-    wanted = [(date, path) for date, paths in days.items() for path in paths]
-    looks = [(str(path), path.name, names) for _, path in wanted]
+    wanted = [(date, file) for date, files in days.items() for file in files]
+    looks = [
+        (str(file.path), file.path.name, names, {} if file.group is None else {columns.group: file.group})
+        for _, file in wanted
+    ]
     looked = run_tasks(client, "survey-files", look_at_file, looks, progress=progress)
-    files = [(date, file) for (date, _), file in zip(wanted, looked, strict=True) if sum(file.rows)]
-    if not files:
+    filled = [(date, file) for (date, _), file in zip(wanted, looked, strict=True) if sum(file.rows)]
+    if not filled:
         raise BadInput(f"the {len(wanted)} files of events have no rows; is it the right lake?")
-    id_kind = _only_kind([file for _, file in files], "events")
+    id_kind = _only_kind([file for _, file in filled], "events")
 
     times = TimeFacts()
-    chosen = sorted({int(i) for i in np.linspace(0, len(files) - 1, TIME_FILES)})
-    sampling = [(files[i][1], columns.timestamp, end_of(files[i][0]), late_days) for i in chosen]
+    chosen = sorted({int(i) for i in np.linspace(0, len(filled) - 1, TIME_FILES)})
+    sampling = [(filled[i][1], columns.timestamp, end_of(filled[i][0]), late_days) for i in chosen]
     for found in run_tasks(client, "survey-times", sample_times, sampling, progress=progress):
         times.add(found)
 
-    n_rows = sum(sum(file.rows) for _, file in files)
+    n_rows = sum(sum(file.rows) for _, file in filled)
     one_in = _sampling(n_rows) if count_users else 0
     events: Counter[Pair] = Counter()
     by_day: dict[dt.date, Counter[str | None]] = {date: Counter() for date in days}
     hashes = np.empty(0, np.uint64)
-    for first in range(0, len(files), FILES_AT_ONCE):
-        batch = files[first : first + FILES_AT_ONCE]
+    for first in range(0, len(filled), FILES_AT_ONCE):
+        batch = filled[first : first + FILES_AT_ONCE]
         readings = [(file, columns, one_in) for _, file in batch]
-        shifted = _shift(progress, first, len(files))
+        shifted = _shift(progress, first, len(filled))
         counted = run_tasks(client, "survey-values", survey_values, readings, progress=shifted)
         for (date, _), (pairs, _) in zip(batch, counted, strict=True):
             events.update(pairs)
@@ -159,9 +160,9 @@ def survey_events(
                 by_day[date][group] += count
         _refuse_many_values(events, columns, "the lake")
         hashes = np.unique(np.concatenate([hashes, *(users for _, users in counted)]))
-    logger.info("surveyed %d events in %d files in %.1f s", n_rows, len(files), time.monotonic() - began)
+    logger.info("surveyed %d events in %d files in %.1f s", n_rows, len(filled), time.monotonic() - began)
     return EventSurvey(
-        tuple(DayFiles(day, tuple(file for date, file in files if date == day)) for day in by_day),
+        tuple(DayFiles(day, tuple(file for date, file in filled if date == day)) for day in by_day),
         events,
         by_day,
         times,
@@ -200,7 +201,7 @@ def survey_clicks(
 
 def survey_users(
     client: Client,
-    paths: Sequence[Path],
+    files: Sequence[LakeFile],
     user_id: str,
     gender: str | None,
     *,
@@ -208,28 +209,18 @@ def survey_users(
 ) -> UsersSurvey:
     """Count the rows of a users table and its genders by spelling (none without such a column)."""
     names = (user_id,) if gender is None else (user_id, gender)
-    looks = [(str(path), path.name, names) for path in paths]
-    files = run_tasks(client, "survey-files", look_at_file, looks, progress=progress)
-    readings = [(file, gender) for file in files if gender is not None and sum(file.rows)]
+    looks: list[tuple[Any, ...]] = [(str(file.path), file.path.name, names, {}) for file in files]
+    looked = run_tasks(client, "survey-files", look_at_file, looks, progress=progress)
+    readings = [(file, gender) for file in looked if gender is not None and sum(file.rows)]
     genders: Counter[str | None] = Counter()
     for found in run_tasks(client, "survey-users", count_genders, readings, progress=progress):
         genders.update(found)
-    return UsersSurvey(sum(sum(file.rows) for file in files), genders, _only_kind(files, "users table"))
+    return UsersSurvey(sum(sum(file.rows) for file in looked), genders, _only_kind(looked, "users table"))
 
 
-def look_at_file(path: str, name: str, columns: Sequence[str]) -> FileFacts:
-    """Read the footer of a file and check that it has the columns, the first of which holds user ids.
-
-    Unlike `ammrank_dask.storage.lake.files.scan_file` it does not read the whole file for a digest.
-    """
-    status = os.stat(path)
-    with open_parquet(path) as file:
-        schema = file.schema_arrow
-        require_columns(schema, columns, path)
-        groups = range(file.metadata.num_row_groups)
-        rows = tuple(file.metadata.row_group(i).num_rows for i in groups)
-    kind = id_kind_of(schema, columns[0], path)
-    return FileFacts(path, name, status.st_size, status.st_mtime_ns, "", rows, kind)
+def look_at_file(path: str, name: str, columns: Sequence[str], constants: Mapping[str, str] | None = None) -> FileFacts:
+    """Read the footer of a file and check that it has the columns, the first of which holds user ids."""
+    return scan_file(path, name, columns, constants, with_digest=False)
 
 
 def sample_times(file: FileFacts, column: str, end: int, late_days: int) -> TimeFacts:
@@ -266,7 +257,7 @@ def survey_values(file: FileFacts, columns: EventColumns, one_in: int) -> tuple[
     hashes = np.empty(0, np.uint64)
     for table in _read(file, names, [columns.group, columns.category]):
         groups, group_names = _encode_column(table.column(columns.group), columns.group, file.path)
-        categories, category_names = _encode_column(table.column(columns.category), columns.category, file.path)
+        categories, category_names = _encode_categories(table, columns, file.path)
         cells = pd.Series(groups * len(category_names) + categories).value_counts(sort=False)
         for cell, count in zip(cells.index.tolist(), cells.tolist(), strict=True):
             group, category = divmod(cell, len(category_names))
@@ -290,7 +281,7 @@ def find_clickers(
     clicks = []
     for table in _read(file, names, [columns.group, columns.category]):
         groups, group_names = _encode_column(table.column(columns.group), columns.group, file.path)
-        categories, category_names = _encode_column(table.column(columns.category), columns.category, file.path)
+        categories, category_names = _encode_categories(table, columns, file.path)
         clicked = np.array([name in click_values for name in group_names])
         codes = np.array([code_of.get(name, -1) if name is not None else -1 for name in category_names])
         kept = np.flatnonzero(clicked[groups] & (codes[categories] >= 0))
@@ -345,16 +336,23 @@ def _read(file: FileFacts, columns: Sequence[str], dictionaries: Sequence[str]) 
         yield table
 
 
-def _encode_column(column: pa.ChunkedArray, name: str, where: str) -> tuple[np.ndarray, list[str | None]]:
+def _encode_categories(table: pa.Table, columns: EventColumns, where: str) -> tuple[np.ndarray, list[str | None]]:
+    return _encode_column(table.column(columns.category), columns.category, where, may_be_integers=True)
+
+
+def _encode_column(
+    column: pa.ChunkedArray, name: str, where: str, *, may_be_integers: bool = False
+) -> tuple[np.ndarray, list[str | None]]:
     """Return the code of every row (int64) and the value of every code; the last one is null."""
     array = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if pa.types.is_null(array.type):
         return np.zeros(len(array), np.int64), [None]
     if not pa.types.is_dictionary(array.type):
         array = array.dictionary_encode()
-    if not is_string(array.type.value_type):
-        raise BadInput(f"{where}: {name!r} must be a string column, found {array.type.value_type}; convert the column")
-    values = array.dictionary.to_pylist()
+    found = array.type.value_type
+    if not (is_string(found) or (may_be_integers and pa.types.is_integer(found))):
+        raise BadInput(f"{where}: {name!r} must be a string column, found {found}; convert the column")
+    values = [str(value) for value in array.dictionary.to_pylist()]
     codes = array.indices.cast(pa.int64()).fill_null(len(values))
     return codes.to_numpy(zero_copy_only=False), [*values, None]
 

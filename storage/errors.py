@@ -32,6 +32,10 @@ class HeldBack(AmmrankError):
         self.outcome = outcome
 
 
+class StoreFailed(AmmrankError):
+    """An object store does not answer, or answers with an error of its own."""
+
+
 class SiteBusy(AmmrankError):
     """Another run holds the site."""
 

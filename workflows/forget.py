@@ -6,7 +6,14 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, show, site_argument
+from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.workflows.session.options import (
+    AmmrankCommand,
+    LakePathType,
+    computing_options,
+    show,
+    site_argument,
+)
 from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.forget import forget_users
 
@@ -16,11 +23,11 @@ from ammrank_dask.workflows.stages.forget import forget_users
 @click.option(
     "--users",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File of user ids: parquet, or text with one a line.",
+    type=LakePathType(),
+    help="File or URL of user ids: parquet, or text with one a line.",
 )
 @computing_options
-def command(site: Path, users: Path, cluster: str | None, as_json: bool, quiet: bool) -> None:
+def command(site: Path, users: LakePath, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Remove users from everything that is kept, and keep them out of later nights.
 
     Partials, state, features, qualifications and quarantined rows of all kept runs are written again without them.

@@ -10,23 +10,25 @@ from typing import Any
 
 import click
 
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.lake_init.describe import describe_findings
 from ammrank_dask.workflows.lake_init.guess import EVENT_ROLES, USER_ROLES
 from ammrank_dask.workflows.lake_init.inspect import find_places, inspect_lake
 from ammrank_dask.workflows.lake_init.write import no_clicks, refuse_existing, write_site
-from ammrank_dask.workflows.session.options import AmmrankCommand, Assignment, computing_options, site_argument
+from ammrank_dask.workflows.session.options import (
+    AmmrankCommand,
+    Assignment,
+    computing_options,
+    lake_option,
+    site_argument,
+)
 
 
 @click.command("init", cls=AmmrankCommand)
 @site_argument
-@click.option(
-    "--lake",
-    required=True,
-    type=click.Path(path_type=Path),
-    help="Folder with events/date=YYYY-MM-DD/*.parquet, users.parquet and taxonomy.csv.",
-)
+@lake_option
 @click.option(
     "--column",
     "columns",
@@ -42,7 +44,7 @@ from ammrank_dask.workflows.session.options import AmmrankCommand, Assignment, c
 @computing_options
 def command(
     site: Path,
-    lake: Path,
+    lake: LakePath,
     columns: tuple[tuple[str, str], ...],
     groups: tuple[tuple[str, str], ...],
     force: bool,
@@ -57,7 +59,7 @@ def command(
     from ammrank_dask.workflows.session.session import open_lazily
 
     place = Site(site)
-    places = find_places(lake.resolve())
+    places = find_places(lake.resolve() if isinstance(lake, Path) else lake, groups)
     refuse_existing(place, places, force)
     with open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
         client, progress = start()

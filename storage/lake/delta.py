@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.paths import LakePath, RemotePath, store_failure
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
 
 DELTA_LOG = "_delta_log"
 _HARMLESS_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
@@ -19,16 +25,16 @@ class Snapshot:
     """The live files of one version of a table, with the values of its partition columns."""
 
     version: int
-    files: tuple[tuple[Path, dict[str, str]], ...]
+    files: tuple[tuple[LakePath, dict[str, str]], ...]
     partitioned_by: tuple[str, ...]
 
 
-def is_delta(folder: Path) -> bool:
+def is_delta(folder: LakePath) -> bool:
     """Tell whether a folder is the root of a Delta Lake table."""
     return (folder / DELTA_LOG).is_dir()
 
 
-def read_snapshot(folder: Path) -> Snapshot:
+def read_snapshot(folder: LakePath) -> Snapshot:
     """Return the newest snapshot of a table; the files of a table with deleted rows or renamed columns are refused."""
     try:
         from deltalake import DeltaTable
@@ -38,7 +44,7 @@ def read_snapshot(folder: Path) -> Snapshot:
             f"{folder} is a table of Delta Lake; install what reads its log with `pip install 'ammrank-dask[delta]'`"
         ) from None
     try:
-        table = DeltaTable(str(folder))
+        table = _open_table(DeltaTable, folder)
         asked = set(table.protocol().reader_features or ())
         if table.protocol().min_reader_version == 2:
             asked.add("columnMapping")
@@ -46,6 +52,9 @@ def read_snapshot(folder: Path) -> Snapshot:
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         version = table.version()
     except (DeltaError, OSError, ValueError) as error:
+        failure = store_failure(folder, OSError(str(error)))
+        if failure is not None:
+            raise failure from None
         reason = str(error).splitlines()[0]
         raise BadInput(f"the log of the Delta Lake table at {folder} cannot be read ({reason}); repair it") from None
     refused = sorted(asked - _HARMLESS_FEATURES)
@@ -58,10 +67,28 @@ def read_snapshot(folder: Path) -> Snapshot:
         (folder / action["path"], {name: str(action[f"partition.{name}"]) for name in partitioned_by})
         for action in actions
     ]
+    present = {path for path in folder.walk()} if isinstance(folder, RemotePath) else None
     for path, _ in files:
-        if not path.is_file():
+        if not (path.is_file() if present is None else path in present):
             raise BadInput(
                 f"the log of the Delta Lake table at {folder} names {path.name}, which is not there; restore the file,"
                 " or repair the log"
             )
     return Snapshot(version, tuple(sorted(files, key=lambda file: file[0])), partitioned_by)
+
+
+def _open_table(opener: type[DeltaTable], folder: LakePath) -> DeltaTable:
+    """Open a table; what the URL of a remote one says of its store is told to deltalake in its own names."""
+    if isinstance(folder, Path):
+        return opener(str(folder))
+    given = dict(parse_qsl(folder.options))
+    scheme = given.get("scheme", "https")
+    options = {
+        "AWS_ENDPOINT_URL": f"{scheme}://{given['endpoint_override']}" if "endpoint_override" in given else None,
+        "AWS_ALLOW_HTTP": "true" if scheme == "http" else None,
+        "AWS_REGION": given.get("region"),
+    }
+    return opener(
+        str(RemotePath(folder.store, folder.key)),
+        storage_options={name: value for name, value in options.items() if value is not None},
+    )

@@ -55,6 +55,9 @@ def quarantined_share(events_by_outcome: Mapping[str, int]) -> float:
 
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
 _FAR = 2**62 // 1_000_000
+_LAST_TIME = 253_402_300_800_000_000 - DAY_US
+"""A day before the year 10000: calendars of time zones end there."""
+_FIRST_TIME = 253_402_300_800_000_000 // 4
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,8 @@ class EventMapping:
     click_group: int
     late_days: int
     nobody: frozenset[str] = frozenset()
+    day_zone: str = "UTC"
+    """The zone whose days the day folders are: times are taken as its clocks show them."""
 
     @property
     def n_cells(self) -> int:
@@ -102,6 +107,8 @@ def decode_events(table: pa.Table, mapping: EventMapping, *, end: int, where: st
     group, group_status = _map_groups(table.column(columns.group), mapping, where)
     category, category_status = _map_categories(table.column(columns.category), mapping, where)
     time, no_time = to_microseconds(table.column(columns.timestamp), columns, where)
+    if mapping.day_zone != "UTC":
+        time = to_wall_clock(time, mapping.day_zone)
     ids, user, no_user = _map_users(table.column(columns.user_id), mapping, where)
 
     # The first reason that applies wins: written from the last to the first.
@@ -148,6 +155,18 @@ def to_microseconds(column: pa.ChunkedArray, columns: EventColumns, where: str) 
     return microseconds, no_time
 
 
+def to_wall_clock(time: np.ndarray, zone: str) -> np.ndarray:
+    """Return what the clocks of a zone show at a time, in microseconds since 1970 there: every day has 24 hours.
+
+    Examples
+    --------
+    >>> to_wall_clock(np.array([0]), "Asia/Tokyo") // 3_600_000_000
+    array([9])
+    """
+    index = pd.DatetimeIndex(np.clip(time, -_FIRST_TIME, _LAST_TIME).view("datetime64[us]")).tz_localize("UTC")
+    return index.tz_convert(zone).tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64)
+
+
 def _clip_unsigned(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_uint64(column.type):
         column = pc.min_element_wise(column, pa.scalar(2**63 - 1, pa.uint64()), skip_nulls=False)
@@ -163,8 +182,7 @@ def _scale(values: np.ndarray, unit: str) -> np.ndarray:
 
 
 def _localize(naive: np.ndarray, zone: str) -> np.ndarray:
-    limit = 253_402_300_800_000_000  # year 10000: calendars of time zones end there
-    index = pd.DatetimeIndex(np.clip(naive, -limit // 4, limit - DAY_US).view("datetime64[us]"))
+    index = pd.DatetimeIndex(np.clip(naive, -_FIRST_TIME, _LAST_TIME).view("datetime64[us]"))
     # Where clocks are turned back a time happens twice; the earlier one is taken.
     zoned = index.tz_localize(zone, ambiguous=np.ones(len(index), bool), nonexistent="shift_forward")
     return zoned.tz_convert("UTC").tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64)
@@ -186,7 +204,7 @@ def _map_groups(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> t
 
 
 def _map_categories(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> tuple[np.ndarray, np.ndarray]:
-    indices, values, nulls = _dictionary(column, mapping.columns.category, where)
+    indices, values, nulls = _dictionary(column, mapping.columns.category, where, may_be_integers=True)
     codes = np.zeros(len(values) + 1, np.int64)
     status = np.full(len(values) + 1, KEPT, np.uint8)
     code_of = mapping.taxonomy.code_of
@@ -256,17 +274,20 @@ def not_utf8(name: str, where: str) -> BadInput:
     return BadInput(f"{where}: {name!r} has text that is not UTF-8; write the column in UTF-8")
 
 
-def _dictionary(column: pa.ChunkedArray, name: str, where: str) -> tuple[np.ndarray, list[str], np.ndarray | None]:
+def _dictionary(
+    column: pa.ChunkedArray, name: str, where: str, *, may_be_integers: bool = False
+) -> tuple[np.ndarray, list[str], np.ndarray | None]:
     found = column.type
     value_type = found.value_type if pa.types.is_dictionary(found) else found
     if pa.types.is_null(found):
         column = column.cast(pa.string())
-    elif not is_string(value_type):
+    elif not (is_string(value_type) or (may_be_integers and pa.types.is_integer(value_type))):
         raise BadInput(f"{where}: {name!r} must be a string column, found {value_type}; convert the column")
     chunk = _combine(column if pa.types.is_dictionary(column.type) else column.dictionary_encode())
     nulls = _null_mask(chunk)
     try:
-        values = chunk.dictionary.to_pylist()
+        # A number stands for the text of its digits, as a taxonomy has it.
+        values = [str(value) for value in chunk.dictionary.to_pylist()]
     except UnicodeDecodeError:
         raise not_utf8(name, where) from None
     return _numbers(chunk.indices), values, nulls

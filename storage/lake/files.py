@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.store.atomic import digest_file, digest_of, read_json, write_json
+from ammrank_dask.storage.errors import BadInput, DamagedStore, StoreFailed
+from ammrank_dask.storage.lake.paths import (
+    LakePath,
+    current_status,
+    digest_open_file,
+    etag_of,
+    open_file,
+    parse_path,
+    say_failures,
+    store_failure,
+)
+from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.ids import is_string
 
 BATCH_ROWS = 1 << 20
@@ -43,6 +53,10 @@ class FileFacts:
     digest: str
     rows: tuple[int, ...]
     id_kind: str
+    etag: str = ""
+    """What an object store calls the version of the bytes; empty for a file of this machine."""
+    constants: Mapping[str, str] = field(default_factory=dict)
+    """Columns that are not in the file but in the names of its folders, with the value of all its rows."""
 
     @property
     def identity(self) -> list[Any]:
@@ -50,40 +64,68 @@ class FileFacts:
         return [self.name, self.size, self.digest]
 
 
-def open_parquet(path: Path | str, **options: Any) -> pq.ParquetFile:
-    """Open a parquet file or say in one sentence why it cannot be read."""
+def open_parquet(path: LakePath | str, *, source: Any = None, **options: Any) -> pq.ParquetFile:
+    """Open a parquet file, or one that is open already, or say in one sentence why it cannot be read."""
+    lake_path = parse_path(path) if isinstance(path, str) else path
     try:
-        return pq.ParquetFile(path, **options)
+        if source is None and isinstance(lake_path, Path):
+            return pq.ParquetFile(lake_path, **options)
+        # Of a remote file the columns of a row group are fetched together: a request costs more than bytes.
+        return pq.ParquetFile(lake_path.open() if source is None else source, pre_buffer=True, **options)
     except (pa.ArrowException, OSError, EOFError) as error:
+        failure = store_failure(lake_path, error)
+        if failure is not None:
+            raise failure from None
         reason = str(error).splitlines()[0]
         raise BadInput(f"{path} is not a readable parquet file ({reason}); replace or remove it") from None
 
 
-def count_file_rows(path: Path) -> int | None:
+def count_file_rows(path: LakePath) -> int | None:
     """Return the rows of a parquet file, from its footer alone; None when it cannot be read."""
     try:
-        return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError):
+        with open_file(path) as file:
+            return int(pq.read_metadata(file).num_rows)
+    except (pa.ArrowException, OSError, StoreFailed):
         return None
 
 
-def scan_file(path: str, name: str, columns: Sequence[str]) -> FileFacts:
-    """Read the footer of a file, check that it has the columns, and hash its bytes."""
-    status = os.stat(path)
-    with open_parquet(path) as file:
-        schema = file.schema_arrow
-        require_columns(schema, columns, path)
-        metadata = file.metadata
-        rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-    return FileFacts(
-        path,
-        name,
-        status.st_size,
-        status.st_mtime_ns,
-        digest_file(Path(path)),
-        rows,
-        # Of which type no ids are does not matter: writers of empty files often do not know it.
-        id_kind_of(schema, columns[0], path) if sum(rows) else "int64",
+def scan_file(
+    path: str,
+    name: str,
+    columns: Sequence[str],
+    constants: Mapping[str, str] | None = None,
+    *,
+    with_digest: bool = True,
+) -> FileFacts:
+    """Read the footer of a file, check that it has the columns, and hash its bytes, unless told not to.
+
+    The first column holds user ids. `constants` are columns that are not in the file, with the value of all its rows.
+    """
+    lake_path = parse_path(path)
+    made = dict(constants or {})
+    try:
+        size, time = current_status(lake_path)
+        with say_failures(lake_path), open_file(lake_path) as source:
+            etag = etag_of(source)
+            with open_parquet(lake_path, source=source) as file:
+                schema = file.schema_arrow
+                require_columns(schema, [column for column in columns if column not in made], path)
+                metadata = file.metadata
+                rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
+            source.seek(0)
+            digest = digest_open_file(source) if with_digest else ""
+    except FileNotFoundError:
+        raise _vanished(path) from None
+    except PermissionError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
+    # Of which type no ids are does not matter: writers of empty files often do not know it.
+    id_kind = id_kind_of(schema, columns[0], path) if sum(rows) else "int64"
+    return FileFacts(path, name, size, time, digest, rows, id_kind, etag, made)
+
+
+def _vanished(path: str) -> BadInput:
+    return BadInput(
+        f"{path} is gone since the lake was listed (compacted, or cleaned by its writer); run the command again"
     )
 
 
@@ -155,26 +197,44 @@ def read_batches(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield (row of the file, table of at most BATCH_ROWS rows); `dictionaries` are read without copying strings."""
     path = piece.file.path
+    constants = piece.file.constants
+    read = [name for name in columns if name not in constants]
+    encoded = [name for name in dictionaries if name not in constants]
     _refuse_changed(piece.file)
-    with open_parquet(path, read_dictionary=list(dictionaries)) as file:
+    with open_parquet(path, read_dictionary=encoded) as file:
         row = piece.first_row
         try:
             for batch in file.iter_batches(
-                BATCH_ROWS, row_groups=list(piece.row_groups), columns=list(columns), use_threads=False
+                BATCH_ROWS, row_groups=list(piece.row_groups), columns=read, use_threads=False
             ):
-                yield row, pa.Table.from_batches([batch])
+                table = pa.Table.from_batches([batch])
+                yield row, _add_constants(table, constants)
                 row += batch.num_rows
         except (pa.ArrowException, OSError) as error:
             _refuse_changed(piece.file)
+            failure = store_failure(parse_path(path), error)
+            if failure is not None:
+                raise failure from None
             reason = str(error).splitlines()[0]
             raise BadInput(f"{path} cannot be decoded ({reason}); replace or remove it") from None
     _refuse_changed(piece.file)
 
 
+def _add_constants(table: pa.Table, constants: Mapping[str, str]) -> pa.Table:
+    for name, value in constants.items():
+        codes = pa.array(np.zeros(table.num_rows, np.int32))
+        table = table.append_column(name, pa.DictionaryArray.from_arrays(codes, pa.array([value])))
+    return table
+
+
 def _refuse_changed(file: FileFacts) -> None:
+    path = parse_path(file.path)
     try:
-        status = os.stat(file.path)
-        is_same = (status.st_size, status.st_mtime_ns) == (file.size, file.mtime_ns)
+        if isinstance(path, Path) or not file.etag:
+            is_same = current_status(path) == (file.size, file.mtime_ns)
+        else:
+            with path.open() as source:
+                is_same = etag_of(source) == file.etag
     except FileNotFoundError:
         is_same = False
     if not is_same:

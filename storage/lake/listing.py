@@ -1,43 +1,93 @@
-"""List the days and the parquet files of a lake: plain folders, or the newest snapshot of a Delta Lake table."""
+"""List the days and the parquet files of a lake: of folders, or of the newest snapshot of a Delta Lake table."""
 
 from __future__ import annotations
 
 import datetime as dt
 import os
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import DELTA_LOG, is_delta, read_snapshot
+from ammrank_dask.storage.lake.layout import Layout
+from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once
 
 _NOT_DATA = (".", "_")
 _ICEBERG = "metadata"
 _DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
 
+class LakeFile(NamedTuple):
+    """A file of a lake: where it is, its name below the folder it belongs to, and its group if a folder says that."""
+
+    path: LakePath
+    name: str
+    group: str | None = None
+
+
 @dataclass(frozen=True)
 class LakeDay:
-    """A day of a lake: its folder, and of a table the files that are alive and the version they were read from."""
+    """A day of a lake: its folder, and of a table the files that are alive and the version they were read from.
 
-    folder: Path
-    live: tuple[Path, ...] | None = None
+    In a lake that is laid out in another way than a folder a day, `live` has the files of the day, too. `group_of` are
+    the groups of files that have no column for it.
+    """
+
+    folder: LakePath
+    live: tuple[LakePath, ...] | None = None
     version: int | None = None
+    group_of: Mapping[LakePath, str] = field(default_factory=dict)
 
-    def files(self) -> list[Path]:
+    def files(self) -> list[LakePath]:
         """Return the parquet files of the day in name order."""
-        return list_files(self.folder) if self.live is None else list(self.live)
+        return _walk_files(self.folder) if self.live is None else list(self.live)
+
+    def name_files(self) -> list[LakeFile]:
+        """Return the files of the day with their names below its folder."""
+        return [LakeFile(path, name_below(path, self.folder), self.group_of.get(path)) for path in self.files()]
 
 
-def list_days(events: Path, date_key: str) -> dict[dt.date, LakeDay]:
-    """Return the days of a lake in date order."""
+def name_below(path: LakePath, folder: LakePath) -> str:
+    """Return the name of a file below a folder."""
+    if isinstance(path, RemotePath):
+        assert isinstance(folder, RemotePath)
+        return path.relative_to(folder).as_posix()
+    return path.relative_to(str(folder)).as_posix()
+
+
+def list_day_files(days: Mapping[dt.date, LakeDay]) -> dict[dt.date, list[LakeFile]]:
+    """Return the files of days; many folders of an object store are listed at once."""
+    is_remote = any(isinstance(day.folder, RemotePath) for day in days.values())
+    listed = map_at_once(LakeDay.name_files, days.values()) if is_remote else map(LakeDay.name_files, days.values())
+    return dict(zip(days, listed, strict=True))
+
+
+def list_days(
+    events: LakePath, date_key: str, layout: str | None = None, group: str = "group"
+) -> dict[dt.date, LakeDay]:
+    """Return the days of a lake in date order.
+
+    Parameters
+    ----------
+    date_key
+        Day folders are named KEY=DATE; of a table it is the column of the day.
+    layout
+        Where the files of a day are if not in such folders (see `Layout`).
+    group
+        The column of groups, which a table may be partitioned by.
+    """
     if not events.is_dir():
         raise BadInput(f"there is no folder of events at {events}; set lake.events")
     if is_delta(events):
-        return _list_days_of_table(events, date_key)
+        return _list_days_of_table(events, date_key, group)
     refuse_table(events)
+    if layout is not None:
+        return _list_days_of_layout(events, Layout.parse(layout))
     days: dict[dt.date, LakeDay] = {}
-    for folder in sorted(events.iterdir()):
+    for folder in list_folder(events):
         key, found, value = folder.name.partition("=")
         if not found or key != date_key or not folder.is_dir():
             continue
@@ -54,7 +104,23 @@ def list_days(events: Path, date_key: str) -> dict[dt.date, LakeDay]:
     return dict(sorted(days.items()))
 
 
-def _list_days_of_table(events: Path, date_key: str) -> dict[dt.date, LakeDay]:
+def _list_days_of_layout(events: LakePath, layout: Layout) -> dict[dt.date, LakeDay]:
+    files: dict[dt.date, dict[LakePath, str | None]] = {}
+    for path in _walk_files(events):
+        matched = layout.match(name_below(path, events))
+        if matched is not None:
+            files.setdefault(matched.date, {})[path] = matched.group
+    if not files:
+        raise BadInput(f"{events} has no parquet files in folders {layout.text}; set lake.events or lake.layout")
+    return {
+        date: LakeDay(
+            events, tuple(of_day), group_of={path: group for path, group in of_day.items() if group is not None}
+        )
+        for date, of_day in sorted(files.items())
+    }
+
+
+def _list_days_of_table(events: LakePath, date_key: str, group: str) -> dict[dt.date, LakeDay]:
     snapshot = read_snapshot(events)
     if date_key not in snapshot.partitioned_by:
         names = ", ".join(snapshot.partitioned_by) or "nothing"
@@ -62,15 +128,18 @@ def _list_days_of_table(events: Path, date_key: str) -> dict[dt.date, LakeDay]:
             f"the Delta Lake table at {events} is partitioned by {names}, not by {date_key}; set lake.date_key to the"
             " column of the day"
         )
-    files: dict[dt.date, list[Path]] = {}
+    files: dict[dt.date, list[LakePath]] = {}
+    group_of: dict[LakePath, str] = {}
     for path, partition in snapshot.files:
+        if group in partition:
+            group_of[path] = partition[group]
         date = _read_date(partition[date_key])
         if date is None:
             raise BadInput(f"{path} of a Delta Lake table has {date_key} {partition[date_key]!r}, which is not a date")
         files.setdefault(date, []).append(path)
     if not files:
         raise BadInput(f"the Delta Lake table at {events} has no files; is it the right one?")
-    return {date: LakeDay(events, tuple(live), snapshot.version) for date, live in sorted(files.items())}
+    return {date: LakeDay(events, tuple(live), snapshot.version, group_of) for date, live in sorted(files.items())}
 
 
 def _read_date(text: str) -> dt.date | None:
@@ -84,7 +153,7 @@ def _read_date(text: str) -> dt.date | None:
         return None
 
 
-def refuse_table(folder: Path) -> None:
+def refuse_table(folder: LakePath) -> None:
     """Raise if the folder is in a table, or is one of Iceberg, whose log says which of its files are alive."""
     if is_delta(folder.parent):
         raise BadInput(
@@ -92,7 +161,7 @@ def refuse_table(folder: Path) -> None:
             " would count too; name the table itself in lake.events or lake.users"
         )
     for place in (folder, folder.parent):
-        if next((place / _ICEBERG).glob("*.metadata.json"), None) is not None:
+        if _has_metadata(place / _ICEBERG):
             raise BadInput(
                 f"{place} is a table of Iceberg (it has {_ICEBERG}/*.metadata.json), and parquet files that the table"
                 " no longer uses would count too; export one snapshot of it as plain parquet files, and name that copy"
@@ -100,7 +169,18 @@ def refuse_table(folder: Path) -> None:
             )
 
 
-def list_files(folder: Path) -> list[Path]:
+def _has_metadata(folder: LakePath) -> bool:
+    return folder.is_dir() and any(path.name.endswith(".metadata.json") for path in folder.iterdir())
+
+
+def table_files(table: LakePath) -> list[LakeFile]:
+    """Return the files of a table that is one file or a folder of files."""
+    if not table.is_dir():
+        return [LakeFile(table, table.name)]
+    return [LakeFile(path, name_below(path, table)) for path in list_files(table)]
+
+
+def list_files(folder: LakePath) -> list[LakePath]:
     """Return the parquet files of a folder in name order, without hidden ones and those of unfinished writers.
 
     Of a Delta Lake table these are the files of its newest snapshot.
@@ -108,7 +188,13 @@ def list_files(folder: Path) -> list[Path]:
     if is_delta(folder):
         return [path for path, _ in read_snapshot(folder).files]
     refuse_table(folder)
-    paths = []
+    return _walk_files(folder)
+
+
+def _walk_files(folder: LakePath) -> list[LakePath]:
+    if isinstance(folder, RemotePath):
+        return _walk_remote_files(folder)
+    paths: list[LakePath] = []
     for root, folders, names in os.walk(folder):
         if DELTA_LOG in folders:
             refuse_table(Path(root) / DELTA_LOG)
@@ -121,3 +207,16 @@ def list_files(folder: Path) -> list[Path]:
             if name.endswith((".parquet", ".parq")) and not name.startswith(_NOT_DATA)
         ]
     return sorted(paths)
+
+
+def _walk_remote_files(folder: RemotePath) -> list[LakePath]:
+    files: list[LakePath] = []
+    for path in folder.walk():
+        *above, name = path.relative_to(folder).parts
+        if DELTA_LOG in above:
+            refuse_table(folder / "/".join(above[: above.index(DELTA_LOG)]) / DELTA_LOG)
+        if above[-1:] == [_ICEBERG] and name.endswith(".metadata.json"):
+            refuse_table(path.parent.parent)
+        if name.endswith((".parquet", ".parq")) and not any(part.startswith(_NOT_DATA) for part in (*above, name)):
+            files.append(path)
+    return files

@@ -5,13 +5,12 @@ from __future__ import annotations
 import csv
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput, suggest
+from ammrank_dask.storage.lake.paths import LakePath, read_table
 from ammrank_dask.storage.lake.user_lists import parse_integer_id
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, ids_from_values
 from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
@@ -48,7 +47,7 @@ def opt_outs_by_name(pairs: Iterable[tuple[object, str]], categories: Sequence[s
     return make_opt_outs(ids, _codes(names, categories), len(categories))
 
 
-def read_opt_outs(path: Path, id_kind: str, categories: Sequence[str]) -> OptOuts:
+def read_opt_outs(path: LakePath, id_kind: str, categories: Sequence[str]) -> OptOuts:
     """Return the pairs of a file. Messages name lines, never ids.
 
     Parameters
@@ -87,7 +86,7 @@ def _codes(names: Iterable[tuple[str, str]], categories: Sequence[str]) -> np.nd
     return np.array(codes, np.int64)
 
 
-def _read_text(path: Path) -> Iterator[tuple[str, str, str]]:
+def _read_text(path: LakePath) -> Iterator[tuple[str, str, str]]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -101,9 +100,9 @@ def _read_text(path: Path) -> Iterator[tuple[str, str, str]]:
         yield f"{path}, line {number}", fields[0].strip(), fields[1].strip()
 
 
-def _read_parquet(path: Path) -> Iterator[tuple[str, str, str]]:
+def _read_parquet(path: LakePath) -> Iterator[tuple[str, str, str]]:
     try:
-        table = pq.read_table(path)
+        table = read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"cannot read {path}: {str(error).splitlines()[0]}; give user_id and category") from None
     if not {USER_ID, CATEGORY} <= set(table.column_names):

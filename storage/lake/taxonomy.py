@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
 
@@ -133,14 +134,14 @@ def compare_taxonomies(before: Taxonomy, now: Taxonomy) -> TaxonomyChange:
     )
 
 
-def read_taxonomy(path: Path, level: int, renames: Renames | None = None) -> Taxonomy:
+def read_taxonomy(path: LakePath, level: int, renames: Renames | None = None) -> Taxonomy:
     """Read `category,parent` rows and rank the nodes at `level` (a root is level 1)."""
     return build_taxonomy(_read_pairs(path), level, where=str(path), renames=renames)
 
 
-def _read_pairs(path: Path) -> list[tuple[str, str]]:
+def _read_pairs(path: LakePath) -> list[tuple[str, str]]:
     try:
-        with open(path, encoding="utf-8-sig", newline="") as file:
+        with io.TextIOWrapper(io.BytesIO(path.read_bytes()), encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             rows = [(reader.line_num, row) for row in reader if row]
     except FileNotFoundError:

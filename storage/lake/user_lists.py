@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.paths import LakePath, read_table
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, ids_from_values
 from ammrank_dask.storage.vocabulary import USER_ID
 
 
-def read_user_list(path: Path, id_kind: str, *, may_be_empty: bool = False) -> UserIds:
+def read_user_list(path: LakePath, id_kind: str, *, may_be_empty: bool = False) -> UserIds:
     """Return the ids of a file, sorted and distinct, as the kind of id that a site has.
 
     Messages name lines, never ids.
@@ -66,9 +65,9 @@ def parse_integer_id(text: str) -> int | None:
     return value if -(2**63) <= value < 2**63 else None
 
 
-def _read_parquet(path: Path) -> list[tuple[int, str]]:
+def _read_parquet(path: LakePath) -> list[tuple[int, str]]:
     try:
-        table = pq.read_table(path)
+        table = read_table(path)
     except (pa.ArrowException, OSError) as error:
         raise BadInput(f"cannot read {path}: {str(error).splitlines()[0]}; give a parquet file of user ids") from None
     names = table.column_names

@@ -203,6 +203,8 @@ def test_init__renamed_lake(init: Init, tmp_path: Path) -> None:
         "users": "../lake/users",
         "taxonomy": None,
         "date_key": "dt",
+        "layout": None,
+        "day_zone": "UTC",
         "missing_days": "refuse",
         "past": "refuse",
         "duplicates": "refuse",

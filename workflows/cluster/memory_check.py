@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from pathlib import Path
 from typing import Any
 
 from ammrank_dask.features.store import interest_columns
@@ -15,12 +14,13 @@ from ammrank_dask.model.memberships import count_centers
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import count_file_rows
-from ammrank_dask.storage.lake.listing import list_days, list_files
+from ammrank_dask.storage.lake.listing import list_day_files, table_files
+from ammrank_dask.storage.lake.paths import LakePath, map_at_once
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import PartFacts
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.session.settings import lake_days, lake_path
 
 USABLE_SHARE = 0.9
 """Share of its memory up to which a worker takes tasks (distributed.worker.memory.pause)."""
@@ -83,8 +83,9 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
     if current is not None and is_finished(site.path / current.runs["head"]):
         parts = open_run(site.path / current.runs["head"]).parts
         first = min(current.date, date)
-    days = list_days(lake_path(site, config.lake.events), config.lake.date_key)
-    by_day = _count_events([of_day.files() for day, of_day in days.items() if first <= day <= date])
+    days = lake_days(site, config)
+    listed = list_day_files({day: of_day for day, of_day in days.items() if first <= day <= date})
+    by_day = _count_events([[file.path for file in files] for files in listed.values()])
     events = max(by_day, default=0)
     if len(parts) == config.partitions:
         users, cells = max(part.rows for part in parts), max(part.nnz for part in parts)
@@ -98,12 +99,12 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
     return PartitionSize(users, cells, math.ceil(events / config.partitions))
 
 
-def _count_events(days: list[list[Path]]) -> list[int]:
+def _count_events(days: list[list[LakePath]]) -> list[int]:
     """Return the events of each day: counted in some files, estimated by size for the others."""
     listed = [path for files in days for path in files]
     rows = size = 0
-    for path in listed[:: max(1, len(listed) // FILES_OPENED)]:
-        counted = count_file_rows(path)
+    chosen = listed[:: max(1, len(listed) // FILES_OPENED)]
+    for path, counted in zip(chosen, map_at_once(count_file_rows, chosen), strict=True):
         if counted is not None:  # else ingest says what is wrong with the file
             rows += counted
             size += path.stat().st_size
@@ -114,8 +115,8 @@ def _count_events(days: list[list[Path]]) -> list[int]:
 def _count_people(site: Site, config: Config) -> int:
     if config.lake.users is None:
         return 0
-    place = lake_path(site, config.lake.users)
-    counted = [count_file_rows(path) for path in (list_files(place) if place.is_dir() else [place])]
+    files = table_files(lake_path(site, config.lake.users))
+    counted = map_at_once(count_file_rows, (file.path for file in files))
     return 0 if None in counted else sum(rows for rows in counted if rows is not None)
 
 

@@ -25,7 +25,7 @@ def _say_lake(findings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     lake, days = findings["lake"], findings["days"]
     if "config" in findings:
         yield "config", findings["config"]
-    yield "lake", f"{lake['events']} ({lake['date_key']}=YYYY-MM-DD)"
+    yield "lake", f"{lake['events']} ({lake['layout'] or lake['date_key'] + '=YYYY-MM-DD'})"
     gaps = name_some(days["gaps"]) or "no gaps"
     yield "days", f"{days['count']:,} from {days['first']} to {days['last']}, {'without ' * bool(days['gaps'])}{gaps}"
     if days["count"] < days["needed_to_train"]:

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from ammrank_dask.lake_survey import INTEGER, NAIVE, UNITS, TimeFacts
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.store.ids import is_string
 from ammrank_dask.storage.vocabulary import (
     AGE,
@@ -186,7 +187,7 @@ def choose_partitions(n_users: int) -> int:
     return max(MIN_PARTITIONS, math.ceil(n_users / USERS_A_PARTITION))
 
 
-def choose_path(target: Path, site: Path) -> str:
+def choose_path(target: LakePath, site: Path) -> str:
     """Return how the config of `site` names a path: relative when it is near, absolute otherwise.
 
     Examples
@@ -196,6 +197,8 @@ def choose_path(target: Path, site: Path) -> str:
     >>> choose_path(Path("/data/lake/events"), Path("/home/me/site"))
     '/data/lake/events'
     """
+    if not isinstance(target, Path):
+        return str(target)
     relative = Path(os.path.relpath(target, site))
     return relative.as_posix() if relative.parts.count("..") <= MAX_STEPS_UP else target.as_posix()
 
@@ -203,7 +206,7 @@ def choose_path(target: Path, site: Path) -> str:
 _WANTED = {
     USER_ID: "integers or strings",
     GROUP: "strings",
-    CATEGORY: "strings",
+    CATEGORY: "strings or integers",
     TIMESTAMP: "timestamps or integers",
     AGE: "numbers",
     GENDER: "strings",
@@ -233,7 +236,7 @@ def _fits(role: str, data_type: pa.DataType) -> bool:
         return pa.types.is_integer(data_type) or is_string(data_type)
     if role == AGE:
         return pa.types.is_integer(data_type) or pa.types.is_floating(data_type)
-    return is_string(data_type)
+    return is_string(data_type) or (role == CATEGORY and pa.types.is_integer(data_type))
 
 
 def _plain_spelling(text: str) -> str:

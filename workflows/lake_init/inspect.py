@@ -23,14 +23,23 @@ from ammrank_dask.lake_survey import (
     survey_users,
 )
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.delta import is_delta
 from ammrank_dask.storage.lake.files import (
     EventColumns,
     missing_days,
     open_parquet,
 )
-from ammrank_dask.storage.lake.listing import list_days, list_files, refuse_table
+from ammrank_dask.storage.lake.listing import (
+    LakeFile,
+    list_day_files,
+    list_days,
+    list_files,
+    refuse_table,
+    table_files,
+)
+from ammrank_dask.storage.lake.paths import LakePath, list_folder
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
-from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, IGNORE_GROUP, USER_ID
+from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, GROUP, IGNORE_GROUP, USER_ID
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.lake_init.guess import (
     EVENT_ROLES,
@@ -45,6 +54,12 @@ from ammrank_dask.workflows.lake_init.guess import (
     guess_unit,
     guess_zone,
 )
+from ammrank_dask.workflows.lake_init.layout_guess import (
+    add_groups_of_days,
+    first_day,
+    guess_day_layout,
+    guess_group_layout,
+)
 from ammrank_dask.workflows.session.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
 
@@ -57,10 +72,11 @@ _DAY_FOLDER = re.compile(r"([^=]+)=(?:\d{4}-\d{2}-\d{2}|\d{8})")
 class Places:
     """Where a lake keeps what: absolute paths, None for what it does not have."""
 
-    events: Path
+    events: LakePath
     date_key: str
-    users: Path | None
-    taxonomy: Path | None
+    users: LakePath | None
+    taxonomy: LakePath | None
+    layout: str | None = None
 
 
 @dataclass
@@ -80,33 +96,45 @@ class Inspection:
     categories: list[str] | None
 
 
-def find_places(lake: Path) -> Places:
+def find_places(lake: LakePath, groups: Sequence[tuple[str, str]] = ()) -> Places:
     """Find the events, the users and the taxonomy of a lake.
 
-    Events are in `events`, in the lake itself or in its only folder that has folders KEY=YYYY-MM-DD.
+    Events are in `events`, in the lake itself or in its only folder that has folders of days; or these have one folder
+    a group, whose names are known to mean groups or given as (group, value) pairs.
     """
     if not lake.is_dir():
         raise BadInput(f"there is no lake at {lake}; --lake names a folder")
     refuse_table(lake / "events")
-    events = next((place for place in (lake / "events", lake) if _date_keys(place)), None)
-    if events is None:
-        found = [place for place in sorted(lake.iterdir()) if _date_keys(place)]
-        if len(found) > 1:
-            names = ", ".join(place.name for place in found)
-            raise BadInput(f"{lake} has several folders of days ({names}); name the one with events by --lake")
-        if not found:
-            raise BadInput(
-                f"{lake} has no folders named KEY=YYYY-MM-DD, nor has a folder in it; events are one folder a day,"
-                " for example events/date=2026-03-05"
-            )
-        events = found[0]
-        refuse_table(events)
+    events, layout = _find_events(lake, groups)
     keys = _date_keys(events)
-    date_key = min(keys, key=lambda key: (-keys[key], key))
+    date_key = min(keys, key=lambda key: (-keys[key], key)) if keys else DEFAULTS.lake.date_key
     people = [lake / "users.parquet", *([lake / "users"] if list_files(lake / "users") else [])]
-    users = next((place for place in people if place.exists()), None)
+    users = next((path for path in people if path.exists()), None)
     taxonomy = lake / "taxonomy.csv"
-    return Places(events, date_key, users, taxonomy if taxonomy.is_file() else None)
+    return Places(events, date_key, users, taxonomy if taxonomy.is_file() else None, layout)
+
+
+def _find_events(lake: LakePath, groups: Sequence[tuple[str, str]]) -> tuple[LakePath, str | None]:
+    """Return the folder of events, and its layout where that is not one folder KEY=DATE a day."""
+    for folder in (lake / "events", lake):
+        layout = guess_day_layout(folder)
+        if layout is not None:
+            inner = None if is_delta(folder) else add_groups_of_days(layout, first_day(folder, layout), groups)
+            return folder, inner or (None if _date_keys(folder) else layout)
+        layout = guess_group_layout(folder, groups)
+        if layout is not None:
+            return folder, layout
+    found = [folder for folder in list_folder(lake) if guess_day_layout(folder) is not None]
+    if len(found) > 1:
+        names = ", ".join(folder.name for folder in found)
+        raise BadInput(f"{lake} has several folders of days ({names}); name the one with events by --lake")
+    if not found:
+        raise BadInput(
+            f"{lake} has no folders named KEY=YYYY-MM-DD, nor has a folder in it; events are one folder a day,"
+            " for example events/date=2026-03-05"
+        )
+    refuse_table(found[0])
+    return found[0], None if _date_keys(found[0]) else guess_day_layout(found[0])
 
 
 def inspect_lake(
@@ -141,7 +169,7 @@ def inspect_lake(
     survey = survey_events(client, days, read, late_days=late_days, count_users=count_users, progress=progress)
     users = None
     if people is not None and places.users is not None:
-        users = survey_users(client, _files_of(places.users), named[USER_ID], people[GENDER], progress=progress)
+        users = survey_users(client, table_files(places.users), named[USER_ID], people[GENDER], progress=progress)
         _remark_ids(survey, users, remarks)
     meant = _guess_groups(survey, groups, remarks)
     genders = _guess_genders(users, remarks)
@@ -205,6 +233,7 @@ def _lake_findings(
         "lake": {
             "events": str(places.events),
             "date_key": places.date_key,
+            "layout": places.layout,
             "users": str(places.users) if users else None,
             "taxonomy": str(places.taxonomy) if places.taxonomy else None,
         },
@@ -220,7 +249,7 @@ def _lake_findings(
     }
 
 
-def _date_keys(folder: Path) -> Counter[str]:
+def _date_keys(folder: LakePath) -> Counter[str]:
     """Count the day folders of a folder by key."""
     keys: Counter[str] = Counter()
     if folder.is_dir():
@@ -231,18 +260,16 @@ def _date_keys(folder: Path) -> Counter[str]:
     return keys
 
 
-def _list_event_files(places: Places, remarks: Remarks) -> dict[dt.date, list[Path]]:
+def _list_event_files(places: Places, remarks: Remarks) -> dict[dt.date, list[LakeFile]]:
     if places.date_key != DEFAULTS.lake.date_key:
         remarks.guessed.append(f"lake.date_key: {places.date_key}")
-    listed = {day: of_day.files() for day, of_day in list_days(places.events, places.date_key).items()}
-    days = {day: paths for day, paths in listed.items() if paths}
+    if places.layout is not None:
+        remarks.guessed.append(f"lake.layout: {places.layout}")
+    listed = list_day_files(list_days(places.events, places.date_key, places.layout))
+    days = {day: files for day, files in listed.items() if files}
     if not days:
         raise BadInput(f"the day folders in {places.events} have no parquet files; is it the right lake?")
     return days
-
-
-def _files_of(path: Path) -> list[Path]:
-    return list_files(path) if path.is_dir() else [path]
 
 
 def _lake_config(places: Places, site: Path, *, with_users: bool) -> Lake:
@@ -251,12 +278,15 @@ def _lake_config(places: Places, site: Path, *, with_users: bool) -> Lake:
         users=choose_path(places.users, site) if with_users and places.users else None,
         taxonomy=choose_path(places.taxonomy, site) if places.taxonomy else None,
         date_key=places.date_key,
+        layout=places.layout,
     )
 
 
-def _event_columns(path: Path, given: Mapping[str, str], remarks: Remarks) -> dict[str, str]:
-    schema = _schema(path)
-    guessed = guess_columns(schema, EVENT_ROLES, given, str(path))
+def _event_columns(file: LakeFile, given: Mapping[str, str], remarks: Remarks) -> dict[str, str]:
+    path, schema = file.path, _schema(file.path)
+    in_folders = {} if file.group is None else {GROUP: DEFAULTS.columns.group}
+    roles = [role for role in EVENT_ROLES if role not in in_folders]
+    guessed = {**guess_columns(schema, roles, given, str(path)), **in_folders}
     missing = [role for role, name in guessed.items() if name is None]
     if missing:
         options = " ".join(f"--column {role}=NAME" for role in missing)
@@ -270,7 +300,7 @@ def _event_columns(path: Path, given: Mapping[str, str], remarks: Remarks) -> di
 
 
 def _people_columns(
-    users: Path | None, user_id: str, given: Mapping[str, str], remarks: Remarks
+    users: LakePath | None, user_id: str, given: Mapping[str, str], remarks: Remarks
 ) -> dict[str, str | None] | None:
     """Return the columns of age and gender, None when there is no users table that can be used."""
     asked = [role for role in USER_ROLES if role in given]
@@ -279,7 +309,7 @@ def _people_columns(
             raise BadInput(f"--column {asked[0]}={given[asked[0]]}: the lake has no users table with this column")
         remarks.guessed.append("lake.users: null, as there is no users.parquet and no folder users")
         return None
-    paths = _files_of(users)
+    paths = [file.path for file in table_files(users)]
     if not paths:
         raise BadInput(f"{users} has no parquet files; add them or remove the folder")
     schema = _schema(paths[0])
@@ -298,7 +328,7 @@ def _people_columns(
     return found
 
 
-def _schema(path: Path) -> pa.Schema:
+def _schema(path: LakePath) -> pa.Schema:
     with open_parquet(path) as file:
         return file.schema_arrow
 
@@ -309,7 +339,7 @@ def _remark_columns(named: Mapping[str, str], given: Mapping[str, str], remarks:
             remarks.guessed.append(f"columns.{role}: {name}")
 
 
-def _read_levels(path: Path, remarks: Remarks) -> tuple[int, Taxonomy]:
+def _read_levels(path: LakePath, remarks: Remarks) -> tuple[int, Taxonomy]:
     """Return the level to rank and the taxonomy at it: 2 where there is one, otherwise 1."""
     roots = read_taxonomy(path, 1)
     if len(roots.code_of) > len(roots.categories):

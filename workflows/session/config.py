@@ -20,6 +20,7 @@ from pydantic import (
 
 from ammrank_dask.report import thresholds as report_thresholds
 from ammrank_dask.storage.errors import BadInput, suggest
+from ammrank_dask.storage.lake.layout import Layout
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
 
 
@@ -35,19 +36,48 @@ class Section(BaseModel):
         return {} if content is None else content
 
 
+def _existing_zone(value: str) -> str:
+    try:
+        ZoneInfo(value)
+    except Exception:
+        raise ValueError(f"{value!r} is not a time zone, for example UTC or Europe/Berlin") from None
+    return value
+
+
 class Lake(Section):
     events: str = Field(
         "events",
-        description="folder of events, one folder a day, or a table of Delta Lake; paths are relative to this file",
+        description="folder of events, one folder a day, or a table of Delta Lake; a path relative to this file or a"
+        " URL (s3://, gs://)",
     )
     users: str | None = Field("users.parquet", description="file or folder of users; null: no demographics")
     taxonomy: str | None = Field("taxonomy.csv", description="category,parent; null: flat, as listed in categories.csv")
     date_key: str = Field("date", description="day folders are named KEY=YYYY-MM-DD or KEY=YYYYMMDD")
+    layout: str | None = Field(
+        None,
+        description="where the files of a day are if elsewhere: YYYY/MM/DD, GROUP/date=YYYY-MM-DD (GROUP: the folder"
+        " says the event group); null: by date_key",
+    )
+    day_zone: str = Field(
+        "UTC", description="zone whose days the day folders are, for example Asia/Tokyo; a night ends at its midnight"
+    )
     missing_days: Literal["refuse", "bridge"] = Field("refuse", description="a day without files: refuse or bridge")
     duplicates: Literal["refuse", "keep"] = Field("refuse", description="a file that is there twice: refuse or keep")
     past: Literal["refuse", "keep"] = Field(
         "refuse", description="other rows in a day before the label window: refuse, or keep the day as it was folded"
     )
+
+    @field_validator("day_zone")
+    @classmethod
+    def _day_zone_exists(cls, value: str) -> str:
+        return _existing_zone(value)
+
+    @field_validator("layout")
+    @classmethod
+    def _layout_has_a_day(cls, value: str | None) -> str | None:
+        if value is not None:
+            Layout.parse(value)
+        return value
 
 
 class Columns(Section):
@@ -391,12 +421,7 @@ class Config(Section):
     @field_validator("timezone")
     @classmethod
     def _zone_exists(cls, value: str | None) -> str | None:
-        if value is not None:
-            try:
-                ZoneInfo(value)
-            except Exception:
-                raise ValueError(f"{value!r} is not a time zone, for example UTC or Europe/Berlin") from None
-        return value
+        return None if value is None else _existing_zone(value)
 
     @field_validator("groups")
     @classmethod

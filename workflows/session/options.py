@@ -187,6 +187,24 @@ class Assignment(click.ParamType):
         return name, given
 
 
+class LakePathType(click.ParamType):
+    """A path of this machine or a URL."""
+
+    name = "PATH or URL"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        from ammrank_dask.storage.lake.paths import parse_path  # most commands do not need pyarrow's file systems
+
+        return parse_path(value) if isinstance(value, str) else value
+
+
+def lake_option(function: Function) -> Function:
+    """Add --lake."""
+    text = "Folder or URL (s3://…) with events/date=YYYY-MM-DD/*.parquet, users.parquet and taxonomy.csv."
+    return click.option("--lake", required=True, type=LakePathType(), help=text)(function)
+
+
 def yesterday() -> dt.date:
     """Return yesterday's date in UTC."""
     return (dt.datetime.now(dt.UTC) - dt.timedelta(days=1)).date()
@@ -247,14 +265,12 @@ def _refuse_future(site: Path | None, date: dt.date) -> None:
     if site is None or date <= today:
         return
     # Here, because most commands need neither and they take seconds to import.
-    from ammrank_dask.storage.lake.listing import list_days
     from ammrank_dask.storage.site.site import Site
     from ammrank_dask.workflows.session.config import load_config
-    from ammrank_dask.workflows.session.settings import lake_path
+    from ammrank_dask.workflows.session.settings import lake_days
 
     place = Site(site)
-    lake = load_config(place.config_path).lake
-    newest = max(list_days(lake_path(place, lake.events), lake.date_key))
+    newest = max(lake_days(place, load_config(place.config_path)))
     if date > newest:
         raise BadInput(
             f"{date} is after today, {today} UTC, and after {newest}, the newest day of the lake;"

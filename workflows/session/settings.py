@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ from ammrank_dask.features.build import FeatureSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import EventColumns
+from ammrank_dask.storage.lake.listing import LakeDay, list_days
+from ammrank_dask.storage.lake.paths import LakePath, is_url, parse_path
 from ammrank_dask.storage.lake.people import PeopleMapping
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
 from ammrank_dask.storage.site.site import Site
@@ -18,11 +21,21 @@ from ammrank_dask.storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
 from ammrank_dask.workflows.session.config import Config
 
 CATEGORIES_NAME = "categories.csv"
+_LEFT_OUT = {"lake.day_zone": "UTC"}
+"""Settings that are not written down at this value: earlier versions had no other."""
 
 
-def lake_path(site: Site, given: str) -> Path:
-    """Return a path of the config; relative ones start at the site."""
+def lake_path(site: Site, given: str) -> LakePath:
+    """Return a path of the config: a URL, or a path of this machine; relative ones start at the site."""
+    if is_url(given):
+        return parse_path(given)
     return Path(given) if Path(given).is_absolute() else (site.path / given).resolve()
+
+
+def lake_days(site: Site, config: Config) -> dict[dt.date, LakeDay]:
+    """Return the days of the lake of a site."""
+    lake = config.lake
+    return list_days(lake_path(site, lake.events), lake.date_key, lake.layout, config.columns.group)
 
 
 def site_taxonomy(site: Site, config: Config) -> Taxonomy:
@@ -63,6 +76,7 @@ def event_mapping(config: Config, taxonomy: Taxonomy) -> EventMapping:
         groups.index(CLICK_GROUP),
         config.late_days,
         frozenset(config.unknown_user_ids),
+        config.lake.day_zone,
     )
 
 
@@ -93,16 +107,18 @@ def state_settings(config: Config, taxonomy: Taxonomy) -> dict[str, Any]:
         "taxonomy": taxonomy.digest,
         "state.max_age_days": config.state.max_age_days,
         "partitions": config.partitions,
+        **({} if config.lake.day_zone == _LEFT_OUT["lake.day_zone"] else {"lake.day_zone": config.lake.day_zone}),
     }
 
 
 def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | None:
     """Return which setting differs, as a phrase, None when all are equal."""
-    for key, value in now.items():
-        if before.get(key) != value:
+    for key, value in {**_LEFT_OUT, **now}.items():
+        earlier = before.get(key, _LEFT_OUT.get(key))
+        if earlier != value:
             if key == "taxonomy":
                 return "the taxonomy was another one"
-            return f"{key} was {before.get(key)!r} and is now {value!r}"
+            return f"{key} was {earlier!r} and is now {value!r}"
     return None
 
 

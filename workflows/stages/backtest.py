@@ -18,7 +18,6 @@ from ammrank_dask.evaluation.backtest import NightToMeasure, fit_logistic, measu
 from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.listing import list_days
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json, write_json
@@ -28,7 +27,7 @@ from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.tasks import Progress
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.session.settings import lake_days
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.models import find_run
@@ -39,7 +38,7 @@ from ammrank_dask.workflows.stages.work_area import clear_work, open_work, own_c
 
 def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every: int) -> list[dt.date]:
     """Return the nights of a backtest; refuse those with too little history, and those whose window is not over."""
-    days = list_days(lake_path(site, config.lake.events), config.lake.date_key)
+    days = lake_days(site, config)
     oldest, newest = min(days), max(days)
     earliest = oldest + dt.timedelta(config.label.days + max(1, config.features.min_days) - 1)
     if first < earliest:

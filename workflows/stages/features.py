@@ -11,8 +11,9 @@ import numpy as np
 from ammrank_dask.features.build import FeaturePlan, FeatureSource, build_features
 from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.store.atomic import digest_file, digest_of
+from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
@@ -110,7 +111,7 @@ def suppressed_users(night: Night, ingested: Ingested) -> tuple[dict[int, UserId
     ids = read_user_list(path, ingested.id_kind, may_be_empty=True)
     home = partition_of(ids, config.partitions)
     by_partition = {int(i): ids.take(np.flatnonzero(home == i)) for i in np.unique(home)}
-    return by_partition, {"suppress": digest_file(path)}
+    return by_partition, {"suppress": digest_lake_file(path)}
 
 
 def ranking_eligibility(config: Config, categories: Sequence[str]) -> Eligibility:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import shutil
-from pathlib import Path
 from typing import Any
 
 from ammrank_dask.forget import forget_in_runs, scan_runs
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.site.day_rows import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
@@ -21,7 +21,7 @@ from ammrank_dask.user_hash import bucket_of
 from ammrank_dask.workflows.stages.work_area import remove_work
 
 
-def forget_users(client: Any, site: Site, users: Path, *, progress: Progress = silent) -> dict[str, Any]:
+def forget_users(client: Any, site: Site, users: LakePath, *, progress: Progress = silent) -> dict[str, Any]:
     """Put users on the list, remove them from all that is kept, and look that nothing of them is left.
 
     The list is written first: whatever happens afterwards, later nights leave these users out, and the same command

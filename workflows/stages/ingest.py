@@ -18,7 +18,7 @@ from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import FileFacts, day_digest, load_scanned, save_scanned
-from ammrank_dask.storage.lake.listing import list_days, list_files
+from ammrank_dask.storage.lake.listing import LakeFile, list_day_files, table_files
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.site.site import Site
@@ -31,6 +31,7 @@ from ammrank_dask.workflows.cluster.memory_check import check_memory
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import (
     event_mapping,
+    lake_days,
     lake_path,
     people_mapping,
     site_taxonomy,
@@ -153,8 +154,8 @@ def _history_settings(night: Night, earlier: EarlierTaxonomies, states: Sequence
 
 def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
     """Refuse to fold again what the lake no longer has."""
-    days = list_days(lake_path(night.site, night.config.lake.events), night.config.lake.date_key)
-    in_lake = {day for day, of_day in days.items() if of_day.files()}
+    days = lake_days(night.site, night.config)
+    in_lake = {day for day, files in list_day_files(days).items() if files}
     manifests = []
     for path in night.site.finished_runs("state"):
         with contextlib.suppress(DamagedStore):  # not open_run, which refuses a damaged state
@@ -189,15 +190,16 @@ class LakeFiles(NamedTuple):
 def _scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
     """Return the files of the days up to the date, with their digests."""
     site, date = night.site, night.date
-    days = list_days(lake_path(site, night.config.lake.events), night.config.lake.date_key)
+    days = lake_days(site, night.config)
     if min(days) > date and not site.finished_runs("state"):
         raise BadInput(f"the lake has no events up to {date}; its first day is {min(days)}")
     columns = mapping.columns
     names = (columns.user_id, columns.group, columns.category, columns.timestamp)
-    listed = [(day, path) for day, of_day in days.items() if day <= date for path in of_day.files()]
-    paths = [(path, path.relative_to(days[day].folder).as_posix()) for day, path in listed]
+    by_day = list_day_files({day: of_day for day, of_day in days.items() if day <= date})
+    listed = [(day, file) for day, of_day in by_day.items() for file in of_day]
     files: dict[dt.date, list[FileFacts]] = {}
-    for (day, _), file in zip(listed, _scan(night, "days", paths, names, keep=True), strict=True):
+    scanned = _scan(night, "days", [file for _, file in listed], names, keep=True)
+    for (day, _), file in zip(listed, scanned, strict=True):
         files.setdefault(day, []).append(file)
     return LakeFiles({day: tuple(of_day) for day, of_day in files.items()}, days[min(days)].version, {}, {})
 
@@ -218,12 +220,13 @@ def _cap_days(
 
 
 def _scan(
-    night: Night, folder: str, paths: Sequence[tuple[Path, str]], columns: Sequence[str], *, keep: bool
+    night: Night, folder: str, files: Sequence[LakeFile], columns: Sequence[str], *, keep: bool
 ) -> list[FileFacts]:
     """Scan the files that are new or changed since the last time; with `keep` remember files that are gone, too."""
     cache = night.site.path / folder / "scanned.json"
     before = load_scanned(cache, columns)
-    scanned = scan_files(night.client, paths, columns, before, progress=night.progress)
+    group = night.config.columns.group
+    scanned = scan_files(night.client, files, columns, before, group=group, progress=night.progress)
     if any(before.get(file.path) != file for file in scanned):
         now = {file.path: file for file in scanned}
         save_scanned(cache, columns, ({**before, **now} if keep else now).values())
@@ -380,12 +383,10 @@ def _ingest_people(night: Night) -> Run | None:
     if not table.exists():
         raise BadInput(f"there is no users table at {table}; set lake.users (null for no demographics)")
     mapping = people_mapping(config)
-    folder = table if table.is_dir() else table.parent
-    paths = list_files(table) if table.is_dir() else [table]
-    if not paths:
+    people = table_files(table)
+    if not people:
         raise BadInput(f"{table} has no parquet files; set lake.users (null for no demographics)")
-    named = [(path, path.relative_to(folder).as_posix()) for path in paths]
-    files = _scan(night, "users", named, mapping.columns, keep=False)
+    files = _scan(night, "users", people, mapping.columns, keep=False)
     settings = {
         "columns": mapping.columns,
         "genders": dict(sorted(mapping.gender_of.items())),

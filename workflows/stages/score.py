@@ -15,8 +15,9 @@ from ammrank_dask.scoring.score import finish_qualifications, write_qualificatio
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
+from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_file, digest_of, swap_folder
+from ammrank_dask.storage.store.atomic import digest_of, swap_folder
 from ammrank_dask.storage.store.manifests import DayManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_run, verify_run
@@ -133,7 +134,7 @@ def read_night_opt_outs(night: Night, ingested: Ingested) -> tuple[OptOuts | Non
     path = lake_path(night.site, night.config.score.opt_out)
     if not path.is_file():
         raise BadInput(f"score.opt_out must name a file of pairs, found none at {path}; write it or set null")
-    return read_opt_outs(path, ingested.id_kind, ingested.taxonomy.categories), {"opt_out": digest_file(path)}
+    return read_opt_outs(path, ingested.id_kind, ingested.taxonomy.categories), {"opt_out": digest_lake_file(path)}
 
 
 def describe_opt_outs(scored: Run) -> dict[str, str]:

@@ -7,13 +7,12 @@ import shutil
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.listing import list_days
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Current, Site
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.session.settings import lake_days
 from ammrank_dask.workflows.stages.publishing import held_nights
 from ammrank_dask.workflows.stages.verdicts import find_verdict
 
@@ -76,7 +75,7 @@ def _describe_last_attempt(site: Site, running: bool) -> dict[str, Any]:
 
 def _days_to_come(site: Site, config: Config, current: Current | None, today: dt.date) -> tuple[list[str], list[str]]:
     """Return the days of the lake after the published one, and the dates up to `today` that it lacks."""
-    days = list_days(lake_path(site, config.lake.events), config.lake.date_key)
+    days = lake_days(site, config)
     first = current.date + dt.timedelta(1) if current is not None else min(days)
     span = [first + dt.timedelta(number) for number in range((today - first).days + 1)]
     return [str(day) for day in span if day in days], [str(day) for day in span if day not in days]

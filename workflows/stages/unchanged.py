@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.lake.listing import LakeDay, list_days, list_files
+from ammrank_dask.storage.lake.listing import list_day_files, table_files
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.site.forgotten import LIST_NAME
 from ammrank_dask.storage.site.reports import check_report
 from ammrank_dask.storage.site.run_log import read_attempt
@@ -18,7 +18,7 @@ from ammrank_dask.storage.store.atomic import bytes_below, digest_of
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.runs import is_finished, version_of
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
+from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_days, lake_path
 
 RESULTS = ("qualifications", "report")
 """What stays of a night after the next one is published."""
@@ -30,11 +30,12 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
     It covers the config, every file or folder that a setting names, the days of the lake up to the date, who is to be
     forgotten, and the version of this package.
     """
-    lake = list_days(lake_path(site, config.lake.events), config.lake.date_key)
-    days = [[str(day), _describe_day(of_day)] for day, of_day in lake.items() if day <= date]
+    lake = {day: of_day for day, of_day in lake_days(site, config).items() if day <= date}
+    days = [[str(day), [_describe_file(*file) for file in files]] for day, files in list_day_files(lake).items()]
     settings = config.model_dump(mode="json")
+    settings.pop("publish", None)  # where results go is no input
     named = [lake_path(site, text) for text in sorted(set(_all_texts(settings)) - {"", config.lake.events})]
-    files = [[str(path), _describe_files(path)] for path in named if os.path.exists(path)]
+    files = [[str(path), _describe_files(path)] for path in named if path.exists()]
     listed = [_describe_files(site.path / name) for name in (CATEGORIES_NAME, LIST_NAME)]
     version = version_of("ammrank-dask")
     return digest_of([FORMAT, version, settings, days, files, listed])
@@ -73,20 +74,14 @@ def _is_whole_run(path: Path, role: str, sizes: Mapping[str, int]) -> bool:
     return True
 
 
-def _describe_files(path: Path) -> list[list[Any]]:
+def _describe_files(path: LakePath) -> list[list[Any]]:
     """Return name, size and time of a file, or of all files of a day or table; nothing when there is none."""
-    if path.is_file():
-        return [_describe_file(path, path.parent)]
-    return [_describe_file(file, path) for file in list_files(path)]
+    return [_describe_file(*file) for file in table_files(path)] if path.exists() else []
 
 
-def _describe_day(day: LakeDay) -> list[list[Any]]:
-    return [_describe_file(path, day.folder) for path in day.files()]
-
-
-def _describe_file(path: Path, folder: Path) -> list[Any]:
+def _describe_file(path: LakePath, name: str, group: str | None) -> list[Any]:
     status = path.stat()
-    return [path.relative_to(folder).as_posix(), status.st_size, status.st_mtime_ns]
+    return [name, status.st_size, status.st_mtime_ns, *([] if group is None else [group])]
 
 
 def _all_texts(settings: Any) -> Iterator[str]:

@@ -1,0 +1,200 @@
+"""Lakes in an object store give what the same lake gives on this machine; what goes wrong there is one sentence."""
+
+import json
+import shutil
+
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from deltalake import write_deltalake
+from lakes import date_of, good_events, write_events, write_lake, write_site
+from s3 import always, every, serve_s3, slow
+
+from ammrank_dask.storage.errors import BadInput, StoreFailed
+from ammrank_dask.storage.lake.files import FileSlice, read_batches, scan_file
+from ammrank_dask.storage.lake.listing import list_days
+from ammrank_dask.storage.lake.opt_outs import read_opt_outs
+from ammrank_dask.storage.lake.paths import RemotePath, parse_path
+from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.workflows.cli import ammrank
+from ammrank_dask.workflows.session.config import load_config
+
+COLUMNS = ("user_id", "group", "category", "timestamp")
+
+
+@pytest.fixture(scope="module")
+def store():
+    with serve_s3() as server:
+        yield server
+
+
+@pytest.fixture
+def lake(tmp_path):
+    return write_lake(tmp_path / "lake", n_days=3)
+
+
+@pytest.fixture
+def bucket(store, lake, request):
+    """A bucket with a copy of the lake, of a name of its own."""
+    name = f"lake-{abs(hash(request.node.name)) % 10**12}"
+    store.make_bucket(name)
+    store.copy(lake, f"{name}/lake")
+    return name
+
+
+def remote_site(store, bucket, path, lake, **config):
+    """Return a site whose lake is in the bucket."""
+    named = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
+    own = {key: store.url(f"{bucket}/lake/{name}") for key, name in named.items()}
+    return write_site(path, lake, **config, lake={**own, **config.get("lake", {})})
+
+
+def run(cluster_file, name, site, *arguments, exit_code=0):
+    more = ["--cluster", str(cluster_file), "--quiet"] if name not in ("verify", "status") else []
+    result = CliRunner().invoke(ammrank, [name, str(site.path), *arguments, *more])
+    assert result.exit_code == exit_code, result.output
+    return result.output
+
+
+def digest(cluster_file, site):
+    return json.loads(run(cluster_file, "verify", site, "--digest", "--json"))["digest"]
+
+
+def test_ingest__an_s3_lake_gives_the_digest_of_the_local_one(store, bucket, lake, cluster_file, tmp_path):
+    local, remote = write_site(tmp_path / "local", lake), remote_site(store, bucket, tmp_path / "remote", lake)
+    for site in (local, remote):
+        run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    assert digest(cluster_file, local) == digest(cluster_file, remote)
+    # A second time nothing is read again: no object of events is asked for, only listings.
+    del store.requests[:]
+    run(cluster_file, "ingest", remote, "--date", str(date_of(2)))
+    read = [path for method, path in store.requests if method == "GET" and "date=" in path and path.endswith("parquet")]
+    scanned = (remote.path / "days" / "scanned.json").read_text(encoding="utf-8")
+    assert all(name["etag"] for name in json.loads(scanned)["files"])
+    assert len(read) <= 3  # the footers that memory is estimated from
+
+
+@pytest.mark.parametrize("fault", [slow(0.05), every(7, "503 Slow Down", "SlowDown")], ids=["slow", "failing"])
+def test_ingest__slow_and_failing_requests_change_nothing(store, bucket, lake, cluster_file, tmp_path, fault):
+    local, remote = write_site(tmp_path / "local", lake), remote_site(store, bucket, tmp_path / "remote", lake)
+    run(cluster_file, "ingest", local, "--date", str(date_of(1)))
+    with store.faults(fault):
+        run(cluster_file, "ingest", remote, "--date", str(date_of(1)))
+    assert digest(cluster_file, local) == digest(cluster_file, remote)
+
+
+def test_init__takes_an_s3_lake(store, bucket, cluster_file, tmp_path):
+    arguments = ["--lake", store.url(f"{bucket}/lake"), "--cluster", str(cluster_file), "--quiet"]
+    result = CliRunner().invoke(ammrank, ["init", str(tmp_path / "new"), *arguments])
+    assert result.exit_code == 0, result.output
+    config = load_config(tmp_path / "new" / "ammrank.yaml")
+    assert config.lake.events == store.url(f"{bucket}/lake/events")
+    assert config.lake.taxonomy == store.url(f"{bucket}/lake/taxonomy.csv")
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "sentence"),
+    [
+        (("403 Forbidden", "AccessDenied"), 65, "the store refuses the credentials of this process"),
+        (("400 Bad Request", "ExpiredToken"), 65, "the store refuses the credentials of this process"),
+        (("500 Internal Server Error", "InternalError"), 1, "what is published is whole, run the command again"),
+    ],
+    ids=["no permission", "expired", "broken"],
+)
+def test_ingest__a_store_that_refuses(store, bucket, lake, cluster_file, tmp_path, answer, code, sentence):
+    site = remote_site(store, bucket, tmp_path / "remote", lake)
+    run(cluster_file, "ingest", site, "--date", str(date_of(1)))
+    before = digest(cluster_file, site)
+    with store.faults(always(*answer)):
+        said = run(cluster_file, "ingest", site, "--date", str(date_of(2)), exit_code=code)
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert digest(cluster_file, site) == before
+
+
+def test_list_days__a_bucket_that_is_not_there(store):
+    with pytest.raises(BadInput, match="there is no folder of events at s3://nowhere"):
+        list_days(store.path("nowhere/events"), "date")
+
+
+@pytest.mark.parametrize("url", ["ftpx://host/lake", "s3a1://bucket/lake"])
+def test_init__a_url_without_support_says_so(tmp_path, url):
+    result = CliRunner().invoke(ammrank, ["init", str(tmp_path / "new"), "--lake", url])
+    assert result.exit_code == 65, result.output
+    assert f"there is no support for {url.partition(':')[0]}:// here" in result.stderr
+
+
+def test_parse_path__credentials_in_a_url_are_refused():
+    with pytest.raises(BadInput, match="must not hold credentials; give them in the environment"):
+        parse_path("s3://key:secret@bucket/lake")
+
+
+def test_parse_path__a_file_url_is_a_path(tmp_path):
+    assert parse_path(f"file://{tmp_path}") == tmp_path
+
+
+def test_read_batches__an_object_that_changes_while_it_is_read_is_refused(store, bucket):
+    path = store.path(f"{bucket}/lake/events/date={date_of(0)}/part-0.parquet")
+    file = scan_file(str(path), path.name, COLUMNS)
+    batches = read_batches(FileSlice(file, (0,)), COLUMNS, ())
+    next(batches)
+    data = bytearray(path.read_bytes())
+    data[10] ^= 1  # the same size, in the same second: only the ETag tells
+    path.write_bytes(bytes(data))
+    with pytest.raises(BadInput, match="changed while it was read; run the command again when it is complete"):
+        list(batches)
+
+
+def test_scan_file__an_object_that_vanished_is_named(store, bucket):
+    path = store.path(f"{bucket}/lake/events/date={date_of(0)}/part-0.parquet")
+    path.unlink()
+    with pytest.raises(BadInput, match="is gone since the lake was listed"):
+        scan_file(str(path), path.name, COLUMNS)
+
+
+def test_list_days__a_delta_table_in_a_bucket(store, bucket, lake, cluster_file, tmp_path):
+    events = lake / "delta"
+    for day, of_day in list_days(lake / "events", "date").items():
+        rows = pq.read_table(of_day.files()[0], partitioning=None)
+        write_deltalake(
+            events, rows.append_column("date", [[day] * rows.num_rows]), partition_by=["date"], mode="append"
+        )
+    store.copy(events, f"{bucket}/delta")
+    days = list_days(store.path(f"{bucket}/delta"), "date")
+    assert list(days) == [date_of(0), date_of(1), date_of(2)]
+    assert days[date_of(0)].version == 2
+    gone = days[date_of(1)].files()[0]
+    assert isinstance(gone, RemotePath)
+    gone.unlink()
+    with pytest.raises(BadInput, match=f"names {gone.name}, which is not there; restore the file, or repair the log"):
+        list_days(store.path(f"{bucket}/delta"), "date")
+
+
+def test_read_user_list__from_a_bucket(store, bucket):
+    listed, pairs = store.path(f"{bucket}/ids.txt"), store.path(f"{bucket}/pairs.csv")
+    listed.write_bytes(b"user_id\n3\n1\n")
+    pairs.write_bytes(b"user_id,category\n1,Shoes\n")
+    assert read_user_list(listed, "int64").to_arrow().to_pylist() == [1, 3]
+    assert read_opt_outs(pairs, "int64", ["Hats", "Shoes"]).code.tolist() == [1]
+    with (
+        store.faults(always("403 Forbidden", "AccessDenied")),
+        pytest.raises(BadInput, match="refuses the credentials"),
+    ):
+        read_user_list(listed, "int64")
+    with store.faults(always("500 Oops", "InternalError")), pytest.raises(StoreFailed, match="cannot be reached"):
+        read_user_list(listed, "int64")
+
+
+def test_ingest__a_compacted_day_in_a_bucket_is_known_by_its_rows(store, bucket, lake, cluster_file, tmp_path):
+    site = remote_site(store, bucket, tmp_path / "remote", lake)
+    run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    before = digest(cluster_file, site)
+    events = good_events(repeat=12)
+    folder = f"{bucket}/lake/events/date={date_of(0)}"
+    shutil.rmtree(lake / "events")
+    for number, half in enumerate((events[100:], events[:100])):
+        file = write_events(lake, 0, half, file=f"half-{number}.parquet")
+        store.path(f"{folder}/{file.name}").write_bytes(file.read_bytes())
+    store.path(f"{folder}/part-0.parquet").unlink()
+    run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    assert digest(cluster_file, site) == before
