@@ -20,6 +20,7 @@ from ammrank_dask.monitor.texts import label_of, number_text, seconds_text
 
 STATE_COLOURS = {"waiting": PALE, "running": ORANGE, "end": BLUE, "failed": RED, "skipped": PALE}
 STATE_WORDS = {"waiting": "waits", "skipped": "not due", "failed": "failed"}
+NO_TRAINING = "no training tonight"
 MAX_CATEGORIES, MAX_STARVED, MAX_WORKER_ROWS = 60, 25, 8
 
 
@@ -60,6 +61,7 @@ class Timeline(Panel):
             left.append(round(begin, 1))
             right.append(round(begin + length, 1))
             cursor = max(cursor, begin + length)
+        self.set(self.figure.title, text="Stages" if stages else "Stages: waits for a night to begin")
         self.set(self.figure.x_range, end=max(5.0, round(cursor * 1.5)))
         self.set(self.figure.y_range, end=max(0.6, len(stages) - 0.4))
         self.label(self.figure.yaxis[0], y, [label_of(stage["name"]) for stage in stages])
@@ -121,8 +123,9 @@ class Workers(Panel):
                     data["alpha"].append(round(0.12 + 0.4 * share, 2))
                     data["text"].append(number_text(rate))
                     data["colour"].append(ORANGE if share < 0.5 else BLUE)
-        shown = f"the {len(rows)} slowest of {len(workers)}" if len(workers) > len(rows) else f"{len(rows)}"
-        title = f"Speed of {shown} workers, per second of work; orange: half the best"
+        counted = "1 worker" if len(workers) == 1 else f"{len(workers)} workers"
+        shown = f"the {len(rows)} slowest of {counted}" if len(workers) > len(rows) else counted
+        title = f"Speed of {shown}, per second of work; orange: half the best"
         self.set(self.figure.title, text=title if rows else "Speed of workers: waits for the first task")
         self.set(self.figure.x_range, end=max(0.5, len(stages) - 0.5))
         self.set(self.figure.y_range, end=max(0.5, len(rows) - 0.5))
@@ -158,8 +161,9 @@ class Curve(Panel):
         y = [float(fact[self.fact]) for fact in found]
         night = f" (night {label_of(found[-1]['night'])})" if found and found[-1]["night"] else ""
         known = [fact[self.beside[1]] for fact in found if fact.get(self.beside[1]) is not None] if self.beside else []
+        waiting = f"{self.title}: {NO_TRAINING}" if _is_untrained(snapshot) else self.waiting
         level = f", {self.beside[0]} (dashed) {known[-1]:.4g}" if self.beside and known else ""
-        self.set(self.figure.title, text=f"{self.title}: {y[-1]:.4g}{level}{night}" if y else self.waiting)
+        self.set(self.figure.title, text=f"{self.title}: {y[-1]:.4g}{level}{night}" if y else waiting)
         self.set(self.points, data={"x": x, "y": y})
         # From the beginning, so that there is a line after the first epoch already.
         ends = [0.0, x[-1]] if known else []
@@ -185,7 +189,8 @@ class PlanesPanel(Panel):
         """Show the planes after the last round."""
         planes = snapshot["planes"]
         if planes is None:
-            self.set(self.figure.title, text="Planes per category: waits for the first round")
+            waits = NO_TRAINING if _is_untrained(snapshot) else "waits for the first round"
+            self.set(self.figure.title, text=f"Planes per category: {waits}")
             return
         pairs = sorted(zip(planes["counts"], planes["categories"], strict=True), key=lambda pair: -pair[0])
         counts = [count for count, _ in pairs]
@@ -228,7 +233,11 @@ class Exposure(Panel):
         """Show the counts so far."""
         found = snapshot["exposure"]
         if found is None:
-            self.set(self.figure.title, text="Exposure per category: waits for the first scored users")
+            is_unscored = any((stage["name"], stage["state"]) == ("score", "skipped") for stage in snapshot["stages"])
+            waits = (
+                "nobody is scored tonight, for there is no model" if is_unscored else "waits for the first scored users"
+            )
+            self.set(self.figure.title, text=f"Exposure per category: {waits}")
             return
         order = choose_categories(found["counts"], found["starved"])
         x = [float(i) for i in range(len(order))]
@@ -256,6 +265,10 @@ class Exposure(Panel):
         self.set(self.clicks, data={"x": x if clicked else [], "y": shares})
 
 
+def _is_untrained(snapshot: dict[str, Any]) -> bool:
+    return any((stage["name"], stage["state"]) == ("train", "skipped") for stage in snapshot["stages"])
+
+
 def choose_categories(counts: Sequence[int], starved: Sequence[bool]) -> list[int]:
     """Return the codes to draw, largest first: all when there is room, else the starved and the largest ones."""
     by_size = sorted(range(len(counts)), key=lambda code: (-counts[code], code))
@@ -274,8 +287,8 @@ def make_panels() -> list[Panel]:
         Curve(
             "error",
             "validation_error",
-            "Held-out error ε_dis",
-            "Held-out error: waits for the first epoch",
+            "Validation ε_dis",
+            "Validation ε_dis: waits for the first epoch",
             ORANGE,
             beside=("popularity", "popularity_error"),
         ),

@@ -18,6 +18,8 @@ train     `epoch` and `round` (from 1), `planes`, `users_per_second`; where know
 exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
           label window by category, or none, `starved_below` where it is not the usual share
 checks    `checks`: of each check of the night's report `name`, `what`, `value`, `limit` and `status`
+note      `name`, `text`: one sentence about the night that people should read, as the verdict of the gate; a later
+          one of the same name replaces it
 ========  =====================================================================================================
 
 No event holds a user id, and none comes once per task.

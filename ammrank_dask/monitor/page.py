@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from bokeh.core.properties import without_property_validation
@@ -16,6 +17,8 @@ from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, tabl
 
 REFRESH_MILLISECONDS = 2_000
 MAX_NIGHTS_SHOWN, MAX_TROUBLES = 10, 8
+NEARLY_FULL = 0.8
+"""Share of its memory above which a worker is shown in red."""
 
 STYLE = """
 :host > div { width: 100%; }
@@ -32,11 +35,15 @@ td { padding: 3px 6px; border-bottom: 1px solid #f1f3f5; white-space: nowrap; }
 .bar i { display: block; height: 100%; background: #e8912d; }
 .bad b { color: #c8372d; }
 .done b.state { color: #3f76b0; }
+.banner { margin: 0 0 8px; padding: 5px 10px; border-radius: 4px; background: #e8f0f8; color: #2c5a8a; }
+.banner.wrong { background: #fbeae8; color: #a82a21; }
+.notes td { white-space: normal; overflow-wrap: anywhere; }
+.notes td:first-child { white-space: nowrap; color: #707a87; }
 """
 
 
-def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> None:
-    """Fill the document of one visitor and keep it up to date.
+def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> Callable[[], None]:
+    """Fill the document of one visitor, keep it up to date, and return what brings it up to date at once.
 
     Parameters
     ----------
@@ -48,10 +55,10 @@ def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> None:
     style = InlineStyleSheet(css=STYLE)
     texts = {
         name: Div(name=name, sizing_mode="stretch_both", stylesheets=[style], disable_math=True)
-        for name in ("head", "troubles", "history")
+        for name in ("head", "notes", "troubles", "history")
     }
     panels = make_panels()
-    write = {"head": head_html, "troubles": troubles_html, "history": history_html}
+    write = {"head": head_html, "notes": notes_html, "troubles": troubles_html, "history": history_html}
 
     @without_property_validation
     def update() -> None:
@@ -68,6 +75,8 @@ def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> None:
         document.add_root(root)
     document.title = "AMM-rank"
     document.add_periodic_callback(update, REFRESH_MILLISECONDS)
+    refresh: Callable[[], None] = update
+    return refresh
 
 
 def head_html(snapshot: dict[str, Any]) -> str:
@@ -106,12 +115,57 @@ def head_html(snapshot: dict[str, Any]) -> str:
             for what in ("dearest", "cheapest")
             if prices[what] is not None
         ]
+    cells += _memory_cell(snapshot["memory"])
     cells.append(_cell("failed tasks", f"{snapshot['tasks_failed']:,}", bad=snapshot["tasks_failed"] > 0))
     if snapshot["workers_lost"]:
         cells.append(_cell("lost workers", f"{snapshot['workers_lost']:,}", bad=True))
     kind = {"failed": " bad", "end": " done"}.get(night["state"], "")
     bar = f'<div class="bar"><i style="width: {_share(snapshot):.1%}"></i></div>'
-    return f'<div class="facts{kind}">{"".join(cells)}</div>{bar}'
+    return f'{_banner(night)}<div class="facts{kind}">{"".join(cells)}</div>{bar}'
+
+
+def _banner(night: dict[str, Any]) -> str:
+    """Return a line that says that the night is over, and how it ended."""
+    if night["state"] == "end":
+        took = seconds_text(night["seconds"])
+        return f'<p class="banner">The night of {escape(label_of(night["date"]))} is over: it took {took}.</p>'
+    if night["state"] == "failed":
+        how = f"failed ({label_of(night['error'], 60)})" if night["error"] else "failed"
+        how = "is held back by a check" if night["error"] == "HeldBack" else how
+        text = f"The night of {label_of(night['date'])} {how}; what was published before is whole."
+        return f'<p class="banner wrong">{escape(text)}</p>'
+    return ""
+
+
+def _memory_cell(memory: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the memory of the worker that has the least room left, none before a worker told its own."""
+    rows = [row for row in memory if row["used"] is not None]
+    if not rows:
+        return []
+    fullest = max(rows, key=lambda row: (row["used"] / row["limit"] if row["limit"] else 0.0, row["used"]))
+    of_limit = f" of {_bytes_text(fullest['limit'])}" if fullest["limit"] else ""
+    who = "memory of 1 worker" if len(rows) == 1 else f"memory, fullest of {len(rows):,} workers"
+    is_full = bool(fullest["limit"]) and fullest["used"] > NEARLY_FULL * fullest["limit"]
+    return [_cell(who, f"{_bytes_text(fullest['used'])}{of_limit}", bad=is_full)]
+
+
+def notes_html(snapshot: dict[str, Any]) -> str:
+    """Return what people should read about the night: input, training, gate, and where the report is."""
+    rows = [
+        f"<tr><td>{escape(label_of(note['name'], 40))}</td><td>{_note_html(note)}</td></tr>"
+        for note in snapshot["notes"]
+    ]
+    empty = '<p class="none">Waits for what ingest, training, gate and report find.</p>'
+    found = f"<table><tbody>{''.join(rows)}</tbody></table>" if rows else empty
+    return f'<div class="notes"><h2>What the night found</h2>{found}</div>'
+
+
+def _note_html(note: dict[str, str]) -> str:
+    text = escape(label_of(note["text"], 400))
+    # Browsers follow it where the page is a file, or by opening the address: a scheduler hands out no files of a site.
+    path = Path(note["text"])
+    is_link = note["name"] == "report" and path.is_absolute()
+    return f'<a href="{escape(path.as_uri())}">{text}</a>' if is_link else text
 
 
 def _share(snapshot: dict[str, Any]) -> float:
@@ -171,7 +225,7 @@ def history_html(snapshot: dict[str, Any]) -> str:
         )
         for night in snapshot["history"][::-1][:MAX_NIGHTS_SHOWN]
     ]
-    head = ("night", "took", "users", "ε_dis", "starved categories", "coverage", "Gini")
+    head = ("night", "took", "users", "ε_dis, validation users", "starved categories", "coverage", "Gini")
     return f"<h2>Last nights</h2>{table(head, rows, empty='This is the first night the scheduler knows of.')}"
 
 
@@ -179,6 +233,11 @@ def _cell(name: str, value: object, kind: str = "", *, bad: bool = False) -> str
     outer = ' class="bad"' if bad else ""
     inner = f' class="{kind}"' if kind else ""
     return f"<div{outer}><b{inner}>{escape(str(value))}</b><span>{escape(name)}</span></div>"
+
+
+def _bytes_text(n_bytes: float) -> str:
+    gigabytes = n_bytes / 2**30
+    return f"{gigabytes:.2g} GiB" if gigabytes >= 1 else f"{n_bytes / 2**20:.0f} MiB"
 
 
 def _decimal(value: float | None) -> str:

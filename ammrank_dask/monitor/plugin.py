@@ -6,8 +6,10 @@ import json
 import logging
 import re
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from bokeh.document import Document
 from distributed import Client, SchedulerPlugin
@@ -39,6 +41,7 @@ class NightPlugin(SchedulerPlugin):
         self._page: Any = None
         self._snapshot: dict[str, Any] | None = None
         self._taken = 0.0
+        self._pages: WeakKeyDictionary[Document, Callable[[], None]] = WeakKeyDictionary()
 
     def __reduce__(self) -> tuple[type[NightPlugin], tuple[()]]:
         """Travel without state: the scheduler makes its own."""
@@ -67,9 +70,17 @@ class NightPlugin(SchedulerPlugin):
         """Return the snapshot, at most half a second old."""
         now = time.time()
         if self._snapshot is None or not 0 <= now - self._taken <= SNAPSHOT_SECONDS:
-            self._snapshot = take_snapshot(self.state, now)
+            self._snapshot = take_snapshot(self.state, now, self._read_memory())
             self._taken = now
         return self._snapshot
+
+    def _read_memory(self) -> list[dict[str, Any]]:
+        """Return what the workers said last about their memory."""
+        workers = {} if self._scheduler is None else self._scheduler.workers
+        return [
+            {"worker": address, "used": worker.metrics.get("memory"), "limit": worker.memory_limit or None}
+            for address, worker in workers.items()
+        ]
 
     def to_json(self) -> str:
         """Return the snapshot as JSON text."""
@@ -79,6 +90,8 @@ class NightPlugin(SchedulerPlugin):
         """Take in the events of our topic."""
         if topic == TOPIC and isinstance(msg, dict):
             self.state.apply(dict(msg), time.time())
+            if msg.get("kind") == "night":
+                self._refresh_pages()
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Count one task that changed its state."""
@@ -111,7 +124,14 @@ class NightPlugin(SchedulerPlugin):
         self.state.lose_client(client, time.time())
 
     def _build(self, document: Document) -> None:
-        build_page(document, self.read)
+        self._pages[document] = build_page(document, self.read)
+
+    def _refresh_pages(self) -> None:
+        """Bring all open pages up to date at once: a scheduler of one night is gone before they look again."""
+        self._snapshot = None
+        for document, update in list(self._pages.items()):
+            if document.session_context is not None:
+                document.add_next_tick_callback(update)
 
 
 def watch_cluster(client: Client) -> bool:

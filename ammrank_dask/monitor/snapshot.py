@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from ammrank_dask.monitor.exposure import exposure_facts, price_facts
@@ -13,7 +14,7 @@ from ammrank_dask.monitor.state import FORMAT, MAX_SLOW, SLOW_FACTOR, SLOW_SECON
 MAX_SHOWN_WORKERS = 200
 
 
-def take_snapshot(state: NightState, now: float) -> dict[str, Any]:
+def take_snapshot(state: NightState, now: float, memory: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
     """Return everything that is shown about a night at one moment.
 
     Parameters
@@ -22,12 +23,14 @@ def take_snapshot(state: NightState, now: float) -> dict[str, Any]:
         The state in the scheduler.
     now
         Seconds since the epoch.
+    memory
+        Of every worker that is there its `worker` (address), the bytes it has `used` and its `limit`, None without one.
 
     Returns
     -------
     dict
-        `night`, `stages`, `training`, `planes`, `workers`, `slow`, `failures`, `exposure`, `prices`, `checks`,
-        `history` and counters; numbers that are not known are None.
+        `night`, `stages`, `training`, `planes`, `workers`, `memory`, `slow`, `failures`, `exposure`, `prices`,
+        `checks`, `notes`, `history` and counters; numbers that are not known are None.
     """
     usual = _usual_seconds(state)
     stages = [_stage(stage, usual.get(stage.name), state, now) for stage in state.stages.values()]
@@ -51,11 +54,13 @@ def take_snapshot(state: NightState, now: float) -> dict[str, Any]:
         "training": list(state.rounds),
         "planes": state.planes,
         "workers": _workers(state),
+        "memory": [row | {"worker": state.worker_name(row["worker"])} for row in memory][:MAX_SHOWN_WORKERS],
         "slow": _slow(state, now),
         "failures": list(state.failures)[::-1],
         "exposure": None if state.exposure is None else exposure_facts(state.exposure),
         "prices": None if state.prices is None else price_facts(state.prices),
         "checks": list(state.checks),
+        "notes": [{"name": name, "text": text} for name, text in state.notes.items()],
         "history": list(state.nights),
         "tasks_done": state.tasks_done,
         "tasks_failed": state.tasks_failed,

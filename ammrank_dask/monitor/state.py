@@ -17,7 +17,7 @@ from ammrank_dask.monitor.progress_counts import Batch, Stage, WorkerPace
 
 FORMAT = 1
 MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_ROUNDS, MAX_NIGHTS = 64, 64, 1_000, 2_000, 30
-MAX_SLOW, MAX_FAILURES, MAX_CHECKS = 5, 20, 64
+MAX_SLOW, MAX_FAILURES, MAX_CHECKS, MAX_NOTES, MAX_NOTE = 5, 20, 64, 12, 400
 SLOW_FACTOR, SLOW_SECONDS = 3.0, 5.0
 """A task in hand is slow when it takes three times the mean of its batch, and five seconds."""
 
@@ -52,6 +52,7 @@ class NightState:
             "exposure": self._exposure,
             "prices": self._prices,
             "checks": self._checks,
+            "note": self._note,
         }.get(str(event.get("kind")))
         if handler is not None:
             handler(event, now)
@@ -78,6 +79,7 @@ class NightState:
         self.exposure: dict[str, Any] | None = None
         self.prices: dict[str, Any] | None = None
         self.checks: list[dict[str, Any]] = []
+        self.notes: OrderedDict[str, str] = OrderedDict()
         self.in_hand: dict[Key, tuple[float, str]] = {}
         self.paces: OrderedDict[tuple[str, str], WorkerPace] = OrderedDict()
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
@@ -157,6 +159,11 @@ class NightState:
 
     def _checks(self, event: dict[str, Any], now: float) -> None:
         self.checks = list(event["checks"])[:MAX_CHECKS]
+
+    def _note(self, event: dict[str, Any], now: float) -> None:
+        self.notes[str(event["name"])[:MAX_NOTE]] = str(event["text"])[:MAX_NOTE]
+        while len(self.notes) > MAX_NOTES:
+            self.notes.popitem(last=False)
 
     def _find_stage(self, name: str) -> Stage:
         if name not in self.stages:

@@ -19,7 +19,7 @@ from ammrank_dask.workflows.session.config import check_config, write_config
 
 pytestmark = pytest.mark.system
 
-PANELS = {"head", "timeline", "workers", "error", "loss", "planes", "exposure", "troubles", "history"}
+PANELS = {"head", "notes", "timeline", "workers", "error", "loss", "planes", "exposure", "troubles", "history"}
 SHOWN = """
 Object.fromEntries(Bokeh.documents[0].roots().map(root => [root.name, root.text ?? JSON.stringify({
     title: root.title.text,
@@ -92,7 +92,7 @@ def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_pat
     with Client(cluster, set_as_default=False) as client:
         assert watch_cluster(client)
     browser.open(f"{base}/ammrank")
-    browser.wait_for("!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 9")
+    browser.wait_for("!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 10")
     seen, texts = {name: [] for name in PANELS}, []
     for date in ("2026-01-27", "2026-01-28"):
         command = [sys.executable, "-m", "ammrank_dask.workflows.cli", "nightly", str(site), "--date", date]
@@ -116,6 +116,14 @@ def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_pat
     for word in ("2026-01-27", "2026-01-28", "running", "published", "users a second"):
         assert word in heads
     assert "2026-01-27" in seen["history"][-1]
+    # The second night does not train, and says so before it is over; what it found is there, and that it is over.
+    states = [json.loads(text)["stages"] for text in texts if text.startswith("{")]
+    assert [stage["state"] for stage in states[-1] if stage["name"] in ("train", "gate")] == ["skipped"] * 2
+    assert "The night of 2026-01-28 is over" in seen["head"][-1]
+    assert "memory, fullest of 2 workers" in seen["head"][-1]
+    assert any("gate, ε_dis on gate users" in shown for shown in seen["notes"])
+    assert "events of 2026-01-28: kept" in seen["notes"][-1]
+    assert f"{site}/reports/date=2026-01-28/report.html</a>" in seen["notes"][-1]
     assert "waits" not in json.loads(seen["exposure"][-1])["title"]
 
     # Nothing is wrong with it, nothing comes from another place, and no user is on it.
@@ -125,6 +133,48 @@ def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_pat
     assert len(users) == 3_000
     assert not [user for user in users if user in text]
     assert (tmp_path / "page.png").stat().st_size > 20_000
+
+
+ONE_NIGHT = """
+import sys
+from distributed import Client, LocalCluster
+from ammrank_dask.monitor.events import publish
+from ammrank_dask.monitor.plugin import watch_cluster
+
+_, port, date = sys.argv
+with (
+    LocalCluster(n_workers=1, processes=False, dashboard_address=f"127.0.0.1:{port}") as cluster,
+    Client(cluster) as client,
+):
+    watch_cluster(client)
+    publish(client, "night", state="begin", date=date, stages=["ingest"])
+    print(cluster.scheduler.http_server.port, flush=True)
+    sys.stdin.readline()
+    publish(client, "night", state="end")
+"""
+
+
+def test_page__says_that_the_connection_was_lost_and_comes_back(browser, tmp_path):
+    port = 0
+    for date in ("2026-02-01", "2026-02-02"):
+        command = [sys.executable, "-c", ONE_NIGHT, str(port), date]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            is_first = not port
+            port = int(process.stdout.readline())
+            if is_first:
+                browser.open(f"http://127.0.0.1:{port}/ammrank")
+            # The second scheduler has the port of the first: the page loads itself again.
+            browser.wait_for(
+                "!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 10 &&"
+                f" Bokeh.documents[0].roots().some(root => root.name == 'head' && root.text.includes('{date}'))"
+            )
+            assert browser.evaluate("document.querySelector('#ammrank-lost').hidden") is True
+            process.communicate("\n", timeout=60)
+        browser.wait_for("!document.querySelector('#ammrank-lost').hidden")
+        assert "connection was lost" in browser.evaluate("document.querySelector('#ammrank-lost').textContent")
+        # What was told last is still there, the end of the night too, though the scheduler went at once.
+        assert "is over" in browser.evaluate("Bokeh.documents[0].roots().find(root => root.name == 'head').text")
+    browser.screenshot(tmp_path / "lost.png")
 
 
 def test_page__is_in_the_navigation_bar_of_every_dashboard_page(cluster, browser):

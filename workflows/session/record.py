@@ -16,7 +16,7 @@ from typing import Any
 
 from distributed import Client, wait
 
-from ammrank_dask.monitor.events import watch_night, watch_stage
+from ammrank_dask.monitor.events import publish, watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.storage.errors import AmmrankError, HeldBack, name_night
 from ammrank_dask.storage.site.run_log import HELD, LOG, JsonLines, utc_now, write_attempt
@@ -67,6 +67,15 @@ class NightRecord:
         self.stages.append({"name": name, "seconds": seconds})
         logger.info("stage %s took %.1f s", name, seconds)
         self._write()
+
+    def skip(self, *names: str) -> None:
+        """Tell the dashboard that stages are not due tonight."""
+        for name in names:
+            publish(self.client, "stage", name=name, state="skipped")
+
+    def note(self, name: str, text: str) -> None:
+        """Tell the dashboard a sentence that people should read."""
+        publish(self.client, "note", name=name, text=text)
 
     def keep(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
         """Record the results of the night so far, the runs it wrote, and the digest of its inputs."""

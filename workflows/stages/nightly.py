@@ -9,7 +9,7 @@ from typing import Any
 from ammrank_dask.monitor.events import show_checks
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.reports import PAGE, read_checks
-from ammrank_dask.storage.store.manifests import ModelManifest
+from ammrank_dask.storage.store.manifests import DayManifest, ModelManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
@@ -28,6 +28,10 @@ from ammrank_dask.workflows.stages.train import too_little_history, train_model
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
 
 logger = logging.getLogger(__name__)
+
+TRAINING_STAGES = ("training_features", "train", "gate")
+NOTES = {"gate": "gate, ε_dis on gate users"}
+"""What the dashboard calls what a night tells, where that is not its name."""
 
 
 def run_night(session: Session, date: dt.date, *, rebuild: bool = False) -> dict[str, Any]:
@@ -48,6 +52,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             ingested = ingest(night, rebuild=rebuild)
             check_k(config, ingested)
             read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed
+        record.note("input", tell_input(ingested))
         with record.stage("features"):
             features = score_features(night, ingested)
         roles = {**ingested.roles, "features": features.path}
@@ -57,7 +62,13 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
         if model is None:
             model, training = _train_when_due(night, ingested, record)
             facts |= training
-        if model is not None:
+            for name, sentence in training.items():
+                record.note(NOTES.get(name, name), sentence)
+        else:
+            record.skip(*TRAINING_STAGES)
+        if model is None:
+            record.skip("chances", "score", "report")
+        else:
             with record.stage("chances"):
                 renew = "gate" in facts  # a training was judged tonight
                 chances, facts["chances"] = chances_of_night(night, ingested, model, renew=renew, rebuild=rebuild)
@@ -72,12 +83,29 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             roles |= {} if chances is None else {"chances": chances.path}
             facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored), **describe_new_categories(model)}
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
+            record.note("report", str((report / PAGE).absolute()))
         with record.stage("publish"):
             record.keep(facts, roles, inputs)
             hold_back(site, config, date, facts)
             facts["published"] = publish_night(site, config, date, roles)
         record.finish(facts)
     return facts
+
+
+def tell_input(ingested: Ingested) -> str:
+    """Return as a sentence what became of the events of the date, and which days are not as in the lake."""
+    day = ingested.days.get(ingested.date)
+    if day is None:
+        sentence = f"no events of {ingested.date}"
+    else:
+        manifest = DayManifest.of(day)
+        shares = [
+            f"{name.replace('_', ' ')} {number:,} ({number / max(1, manifest.n_events):.1%})"
+            for name, number in manifest.events_by_outcome.items()
+            if number
+        ]
+        sentence = f"{manifest.n_events:,} events of {ingested.date}: {', '.join(shares) or 'none'}"
+    return "; ".join([sentence, *(f"{name}: {days}" for name, days in ingested.notes.items())])
 
 
 def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tuple[Run | None, dict[str, str]]:
@@ -88,6 +116,7 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
     reason = too_little_history(night.config, ingested)
     if reason is None:
         if not is_due(night, champion, ingested):
+            record.skip(*TRAINING_STAGES)
             return champion, {}
         with record.stage("training_features"):
             features = training_features(night, ingested)
@@ -97,6 +126,7 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
             except TooFewUsers as error:
                 logger.warning("nothing is trained: %s", error)
                 trained, reason = None, str(error)
+                record.skip("gate")
         if trained is not None:
             with record.stage("gate"):
                 model, judgement = choose_model(night, ingested, features, champion, trained)
@@ -104,4 +134,6 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
             chosen = {} if choice is None else {"parameters": choice.to_text()}
             training = f"{ModelManifest.of(trained).n_users:,} users"
             return model, {"training": training, **chosen, "gate": judgement}
+    else:
+        record.skip(*TRAINING_STAGES)
     return champion, {"training": f"none: {reason}"}

@@ -25,7 +25,7 @@ from ammrank_dask.monitor.charts import MAX_CATEGORIES, choose_categories, make_
 from ammrank_dask.monitor.events import LiveExposure, publish, watch_night, watch_stage
 from ammrank_dask.monitor.exposure import exposure_facts
 from ammrank_dask.monitor.meters import measure, measure_each
-from ammrank_dask.monitor.page import build_page, head_html, history_html, troubles_html
+from ammrank_dask.monitor.page import build_page, head_html, history_html, notes_html, troubles_html
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, record_performance
 from ammrank_dask.monitor.plugin import NightPlugin, page_address, watch_cluster
 from ammrank_dask.monitor.prometheus import NightCollector
@@ -311,6 +311,8 @@ def hostile_state():
     state.apply(
         {"kind": "exposure", "users": 3, "categories": [HOSTILE] * 2, "counts": [3, 0], "clicks": [1, 1]}, 101.0
     )
+    state.apply({"kind": "note", "name": HOSTILE, "text": HOSTILE}, 101.0)
+    state.apply({"kind": "note", "name": "report", "text": f"/{HOSTILE}"}, 101.0)
     return state
 
 
@@ -319,7 +321,7 @@ def test_build_page__shows_hostile_names_as_text():
     state = hostile_state()
     build_page(document, lambda: take_snapshot(state, 102.0))
     assert {root.name for root in document.roots} == {
-        "head", "timeline", "workers", "error", "loss", "planes", "exposure", "troubles", "history",
+        "head", "notes", "timeline", "workers", "error", "loss", "planes", "exposure", "troubles", "history",
     }  # fmt: skip
     for root in document.roots:
         if isinstance(root, Div):
@@ -348,15 +350,15 @@ def test_curve__draws_popularity_as_a_level_beside_the_error():
     state = NightState()
     chart = next(panel for panel in make_panels() if panel.figure.name == "error")
     chart.update(take_snapshot(state, 1.0))
-    assert chart.figure.title.text == "Held-out error: waits for the first epoch"
+    assert chart.figure.title.text == "Validation ε_dis: waits for the first epoch"
     closed = {"kind": "train", "round": 2, "rounds": 2, "epochs": 5}
     state.apply({**closed, "epoch": 1, "validation_error": 0.25}, 1.0)
     chart.update(take_snapshot(state, 1.0))
-    assert chart.figure.title.text == "Held-out error ε_dis: 0.25"
+    assert chart.figure.title.text == "Validation ε_dis: 0.25"
     assert chart.level.data == {"x": [], "y": []}
     state.apply({**closed, "epoch": 2, "validation_error": 0.2, "popularity_error": 0.3}, 2.0)
     chart.update(take_snapshot(state, 2.0))
-    assert chart.figure.title.text == "Held-out error ε_dis: 0.2, popularity (dashed) 0.3"
+    assert chart.figure.title.text == "Validation ε_dis: 0.2, popularity (dashed) 0.3"
     assert chart.points.data == {"x": [1.0, 2.0], "y": [0.25, 0.2]}
     assert chart.level.data == {"x": [0.0, 2.0], "y": [0.3, 0.3]}
 
@@ -375,6 +377,95 @@ def test_page__tells_which_checks_warn():
     assert "psi" not in troubles
     begin_night(state, 200.0)
     assert take_snapshot(state, 201.0)["checks"] == []
+
+
+def test_apply__a_skipped_stage_is_not_counted_in_the_time_left():
+    state = NightState()
+    begin_night(state, 0.0, history=[{"date": "2026-03-04", "stages": {"ingest": 10.0, "train": 20.0, "score": 5.0}}])
+    state.apply({"kind": "stage", "name": "ingest", "state": "begin"}, 0.0)
+    state.apply({"kind": "stage", "name": "train", "state": "skipped"}, 1.0)
+    facts = take_snapshot(state, 4.0)
+    assert [stage["state"] for stage in facts["stages"]] == ["running", "skipped", "waiting"]
+    assert facts["night"]["left"] == 11.0
+
+
+def test_panels__say_what_they_wait_for():
+    state = NightState()
+    panels = {panel.figure.name: panel for panel in make_panels()}
+
+    def titles():
+        for panel in panels.values():
+            panel.update(take_snapshot(state, 1.0))
+        return {name: panel.figure.title.text for name, panel in panels.items()}
+
+    assert titles() == {
+        "timeline": "Stages: waits for a night to begin",
+        "workers": "Speed of workers: waits for the first task",
+        "error": "Validation ε_dis: waits for the first epoch",
+        "loss": "Training loss: waits for the first round",
+        "planes": "Planes per category: waits for the first round",
+        "exposure": "Exposure per category: waits for the first scored users",
+    }
+    begin_night(state, 0.0)
+    for name in ("train", "score"):
+        state.apply({"kind": "stage", "name": name, "state": "skipped"}, 0.5)
+    begin_tasks(state, "ingest-read", 1, 0.5, units=[10])
+    state.finish_task(("ingest-read", "t", 0), "tcp://a:1", 1.0)
+    assert titles() == {
+        "timeline": "Stages",
+        "workers": "Speed of 1 worker, per second of work; orange: half the best",
+        "error": "Validation ε_dis: no training tonight",
+        "loss": "Training loss: no training tonight",
+        "planes": "Planes per category: no training tonight",
+        "exposure": "Exposure per category: nobody is scored tonight, for there is no model",
+    }
+
+
+def test_head_html__says_that_a_night_is_over_and_how_it_ended():
+    state = NightState()
+    begin_night(state, 100.0)
+    assert "banner" not in head_html(take_snapshot(state, 101.0))
+    state.apply({"kind": "night", "state": "end"}, 112.0)
+    assert "The night of 2026-03-05 is over: it took 12 s." in head_html(take_snapshot(state, 500.0))
+    begin_night(state, 600.0, date="2026-03-06")
+    state.apply({"kind": "night", "state": "failed", "error": "BadInput"}, 601.0)
+    page = head_html(take_snapshot(state, 602.0))
+    assert "The night of 2026-03-06 failed (BadInput); what was published before is whole." in page
+    begin_night(state, 700.0, date="2026-03-07")
+    state.apply({"kind": "night", "state": "failed", "error": "HeldBack"}, 701.0)
+    assert "The night of 2026-03-07 is held back by a check; what was" in head_html(take_snapshot(state, 702.0))
+
+
+def test_head_html__shows_the_memory_of_the_fullest_worker():
+    state = NightState()
+    state.name_worker("tcp://a:1", "0")
+    one = {"worker": "tcp://a:1", "used": 512 * 2**20, "limit": 2 * 2**30}
+    page = head_html(take_snapshot(state, 1.0, [one]))
+    assert "<div><b>512 MiB of 2 GiB</b><span>memory of 1 worker</span></div>" in page
+    full = {"worker": "tcp://b:1", "used": 2**30, "limit": 1.2 * 2**30}
+    silent = {"worker": "tcp://c:1", "used": None, "limit": None}
+    page = head_html(take_snapshot(state, 1.0, [one, full, silent]))
+    assert '<div class="bad"><b>1 GiB of 1.2 GiB</b><span>memory, fullest of 2 workers</span></div>' in page
+    assert take_snapshot(state, 1.0, [one])["memory"] == [one | {"worker": "worker 0"}]
+
+
+def test_notes_html__has_the_last_sentence_of_each_name_and_a_link_to_the_report():
+    state = NightState()
+    assert "Waits for what ingest" in notes_html(take_snapshot(state, 1.0))
+    begin_night(state, 0.0)
+    for text in ("passed: .1", "turned down: <.2>"):
+        state.apply({"kind": "note", "name": "gate", "text": text}, 1.0)
+    state.apply({"kind": "note", "name": "report", "text": "/sites/a b/report.html"}, 1.0)
+    facts = take_snapshot(state, 2.0)
+    assert [note["name"] for note in facts["notes"]] == ["gate", "report"]
+    page = notes_html(facts)
+    assert "turned down: &lt;.2&gt;" in page
+    assert '<a href="file:///sites/a%20b/report.html">/sites/a b/report.html</a>' in page
+    state.apply({"kind": "note", "name": "report", "text": "not/absolute"}, 1.0)
+    assert "href" not in notes_html(take_snapshot(state, 3.0))
+    for number in range(50):
+        state.apply({"kind": "note", "name": str(number), "text": "x" * 9_000}, 1.0)
+    assert len(notes_html(take_snapshot(state, 4.0))) < 10_000
 
 
 def test_head_html__tells_night_stage_rate_and_failures():
