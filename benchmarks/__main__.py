@@ -105,7 +105,9 @@ def main(
         folder.mkdir(parents=True, exist_ok=True)
         for name in names or QUICK:
             if name == "label-ranking":
-                BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds, fold_seed=fold_seed)
+                chosen = {"methods": given["methods"]} if methods else {}
+                names_of_sets = sets.split(",") if sets else None
+                BENCHMARKS[name](data, sets=names_of_sets, n_folds=folds, fold_seed=fold_seed, **chosen)
             elif name == "tables":
                 BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds)
             else:

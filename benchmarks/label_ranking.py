@@ -6,13 +6,13 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from sklearn.kernel_approximation import RBFSampler
 
-from ammrank_dask import AMMRank
+from ammrank_dask import AMMRank, AMMRankPlus
 from ammrank_dask.model.ensemble import AMMRankEnsemble
 from ammrank_dask.model.feature_maps import FeatureMap, RandomBins
 from ammrank_dask.model.rows import Rows
@@ -25,7 +25,8 @@ FORESTS = {
     "wine": 0.956,
 }  # fmt: skip
 OTHERS = ("bodyfat", "cpu", "wisconsin")
-METHODS = ("plain", "maps")
+METHODS = ("plain", "maps", "plus", "plus-sum")
+"""Sums of AMM-rank models on the table's own features, and over maps too; one AMM-rank-plus model, and sums of them."""
 
 # Stages of the search: settings without and with a map that go on, steps and least epochs of a fit.
 STAGES = ((4, 8, 8_000, 8), (2, 3, 30_000, 15))
@@ -54,11 +55,50 @@ class Candidate(NamedTuple):
         )  # fmt: skip
         return self.feature_map, ranker
 
+    def with_more_rows(self) -> Candidate:
+        """Return the setting to try beside this one with more rows than the search had: less regularization."""
+        return self._replace(regularization=self.regularization / 10)
+
     def describe(self) -> str:
         """Return the setting in a few words."""
         cloning = f", cloning {self.clone_probability:g}" if self.clone_probability else ""
         last = "" if self.average else ", last model"
         return f"{self.name}, λ {self.regularization:g}, {self.max_planes} planes{cloning}{last}"
+
+
+class PlusCandidate(NamedTuple):
+    """One setting of AMM-rank-plus: grids beside the row, or none, and the parameters of the model."""
+
+    name: str
+    feature_map: FeatureMap | None
+    kappa: float
+    max_planes: int
+
+    def member(self, n_steps: int, n_rows: int, least_epochs: int = 15) -> tuple[FeatureMap | None, AMMRankPlus]:
+        """Return what the ensemble takes; half of the steps of an AMM-rank setting are enough, in 60 epochs at most."""
+        epochs = int(np.clip(n_steps // 2 // n_rows, min(8, least_epochs), 60))
+        return self.feature_map, AMMRankPlus(
+            kappa=self.kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=epochs
+        )
+
+    def with_more_rows(self) -> PlusCandidate:
+        """Return this setting: κ weighs against the sum over all rows."""
+        return self
+
+    def describe(self) -> str:
+        """Return the setting in a few words."""
+        return f"plus {self.name}, κ {self.kappa:g}, {self.max_planes} planes"
+
+
+AnyCandidate: TypeAlias = Candidate | PlusCandidate
+
+
+class Search(NamedTuple):
+    """Settings, the scores each gives to held-out rows, and the ranks of those."""
+
+    settings: list[AnyCandidate]
+    scores: list[np.ndarray]
+    truth: np.ndarray
 
 
 def run_label_ranking(
@@ -72,29 +112,30 @@ def run_label_ranking(
     """Print the mean Kendall τ of each set over its folds, and what was chosen.
 
     `plain` plants planes in the table's own features, standardised and divided by √d; `maps` may also choose
-    random maps of them. The search was designed on the folds of seed 0: another `fold_seed` deals the rows anew.
+    random maps of them; `plus` is one AMM-rank-plus model, `plus-sum` a mix of them. The search
+    was designed on the folds of seed 0: another `fold_seed` deals the rows anew.
     """
     if data is None:
         raise SystemExit("label-ranking needs --data, the folder of the tables")
     logging.getLogger("ammrank_dask").setLevel(logging.WARNING)
     print(f"\nKendall τ, {n_folds} folds (seed {fold_seed}), parameters chosen in training folds; {describe_machine()}")
     print(
-        f"  {'set':11} {'rows':>6} {'forest':>7} " + " ".join(f"{m:>7}" for m in methods) + "  seconds  chosen, fold 1"
+        f"  {'set':11} {'rows':>6} {'forest':>7} " + " ".join(f"{m:>8}" for m in methods) + "  seconds  chosen, fold 1"
     )
     found: dict[str, list[float]] = {}
     for name in sets or (*FORESTS, *OTHERS):
         X, ranks = read_table(data / f"{name}.csv")
         started = time.perf_counter()
-        results = [cross_validate(X, ranks, n_folds, fold_seed, method) for method in methods]
-        found[name] = [float(np.mean(taus)) for taus, _ in results]
+        taus, chosen = cross_validate(X, ranks, n_folds, fold_seed, methods)
+        found[name] = [float(np.mean(taus[method])) for method in methods]
         forest = f"{FORESTS[name]:7.3f}" if name in FORESTS else " " * 7
-        columns = " ".join(f"{tau:7.3f}" for tau in found[name])
+        columns = " ".join(f"{tau:8.3f}" for tau in found[name])
         seconds = time.perf_counter() - started
-        print(f"  {name:11} {len(X):6} {forest} {columns} {seconds:8.1f}  {results[-1][1]}", flush=True)
+        print(f"  {name:11} {len(X):6} {forest} {columns} {seconds:8.1f}  {chosen}", flush=True)
     known = [name for name in found if name in FORESTS]
     if known:
         forest_mean = np.mean([FORESTS[name] for name in known])
-        columns = " ".join(f"{tau:7.3f}" for tau in np.mean([found[name] for name in known], axis=0))
+        columns = " ".join(f"{tau:8.3f}" for tau in np.mean([found[name] for name in known], axis=0))
         print(f"  mean of {len(known):3}        {forest_mean:7.3f} {columns}")
 
 
@@ -106,22 +147,29 @@ def read_table(path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def cross_validate(
-    X: np.ndarray, ranks: np.ndarray, n_folds: int, fold_seed: int, method: str
-) -> tuple[list[float], str]:
-    """Return τ of each fold and what was chosen in the first."""
-    taus, chosen = [], ""
+    X: np.ndarray, ranks: np.ndarray, n_folds: int, fold_seed: int, methods: Sequence[str]
+) -> tuple[dict[str, list[float]], str]:
+    """Return τ of each method in each fold, and what the last method chose in the first."""
+    taus: dict[str, list[float]] = {method: [] for method in methods}
+    chosen = ""
     for fold, test in enumerate(split_rows(len(X), n_folds, seed=fold_seed)):
         train = np.setdiff1d(np.arange(len(X)), test)
         X_train, X_test = standardize(X[train], X[test])
-        counts = choose(X_train, ranks[train], candidates(method))
-        members = [c.member(FINAL_STEPS, len(train)) for c, n in counts.items() for _ in range(n)]
-        ensemble = AMMRankEnsemble(members, seed=fold).fit(X_train, ranks=ranks[train])
-        taus.append(kendall_tau(ensemble.decision_function(X_test), ranks[test]))
-        chosen = chosen or "; ".join(f"{n}× {c.describe()}" for c, n in counts.items())
+        searches: dict[str, Search] = {}
+        for method in methods:
+            pool = "plus" if method == "plus-sum" else method
+            if pool not in searches:
+                searches[pool] = search(X_train, ranks[train], candidates(pool))
+            counts = mix(searches[pool], 1 if method == "plus" else N_MEMBERS)
+            members = [c.member(FINAL_STEPS, len(train)) for c, n in counts.items() for _ in range(n)]
+            ensemble = AMMRankEnsemble(members, seed=fold).fit(X_train, ranks=ranks[train])
+            taus[method].append(kendall_tau(ensemble.decision_function(X_test), ranks[test]))
+        if not fold:
+            chosen = "; ".join(f"{n}× {c.describe()}" for c, n in counts.items())
     return taus, chosen
 
 
-def candidates(method: str) -> list[Candidate]:
+def candidates(method: str) -> list[AnyCandidate]:
     """Return the settings to search: planes over the table's own features, or over random maps of them too."""
     plain = [
         Candidate("plain", None, regularization, max_planes, cloning, average)
@@ -131,7 +179,9 @@ def candidates(method: str) -> list[Candidate]:
         if average or max_planes == 50
     ]
     if method == "plain":
-        return plain
+        return [*plain]
+    if method == "plus":
+        return plus_candidates()
     maps: list[tuple[str, FeatureMap]] = [
         (f"bins {depth}×{n_bins}", RandomBins(depth=depth, n_bins=n_bins))
         for depth, n_bins in ((1, 4), (1, 16), (1, 32), (2, 4), (2, 16), (3, 4))
@@ -149,12 +199,24 @@ def candidates(method: str) -> list[Candidate]:
     return [c for c in plain if c.average] + mapped
 
 
-def choose(X: np.ndarray, ranks: np.ndarray, settings: list[Candidate]) -> dict[Candidate, int]:
-    """Return how many members of each setting the ensemble shall have, from training rows alone.
+def plus_candidates() -> list[AnyCandidate]:
+    """Return the settings of AMM-rank-plus: strong κ for noise, grids beside the row for what planes say badly."""
+    plain: list[AnyCandidate] = [
+        PlusCandidate("plain", None, kappa, 5) for kappa in (4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0)
+    ]
+    binned: list[AnyCandidate] = [
+        PlusCandidate(f"bins {depth}×{n_bins}", RandomBins(depth=depth, n_bins=n_bins, keep_rows=True), kappa, planes)
+        for depth, n_bins in ((1, 16), (2, 4), (3, 4))
+        for kappa, planes in ((4e-4, 1), (4e-3, 1), (4e-3, 5), (4e-2, 1))
+    ]
+    return plain + binned
 
-    Successive halving on at most SEARCH_ROWS rows finds a few settings; their out-of-fold scores then decide the
-    mix: members are added one by one, each time the one that raises τ of the sum most. With more rows than the
-    search had, less regularization may be right: those settings join the mix, and all are fitted to all rows.
+
+def search(X: np.ndarray, ranks: np.ndarray, settings: list[AnyCandidate]) -> Search:
+    """Return a few settings and their scores of held-out training rows.
+
+    Successive halving on at most SEARCH_ROWS rows finds the settings. With more rows than the search had, less
+    regularization may be right: those settings join, and all are fitted to all rows.
     """
     rows = np.random.default_rng(1).permutation(len(X))[:SEARCH_ROWS]
     splits = Splits(X[rows], ranks[rows])
@@ -168,17 +230,21 @@ def choose(X: np.ndarray, ranks: np.ndarray, settings: list[Candidate]) -> dict[
         settings += [c for c in ordered if c.feature_map is not None][:n_mapped]
     if len(rows) < len(X):
         splits = Splits(X, ranks)
-        settings = list(dict.fromkeys(settings + [c._replace(regularization=c.regularization / 10) for c in settings]))
+        settings = list(dict.fromkeys(settings + [c.with_more_rows() for c in settings]))
         outcome = [splits.score(c, FINAL_STEPS, 1) for c in settings]
     else:
         outcome = [splits.score(c, MIX_STEPS, 5 if len(rows) <= 1000 else 2) for c in settings]
-    truth = outcome[0][1]
-    total, counts = np.zeros(truth.shape), dict.fromkeys(settings, 0)
-    for _ in range(N_MEMBERS):
-        taus = [kendall_tau(total + scores, truth) for scores, _ in outcome]
+    return Search(settings, [scores for scores, _ in outcome], outcome[0][1])
+
+
+def mix(found: Search, n_members: int) -> dict[AnyCandidate, int]:
+    """Return how many members of each setting to take: one by one, each time the one that raises τ of the sum most."""
+    total, counts = np.zeros(found.truth.shape), dict.fromkeys(found.settings, 0)
+    for _ in range(n_members):
+        taus = [kendall_tau(total + scores, found.truth) for scores in found.scores]
         best = int(np.argmax(taus))
-        total += outcome[best][0]
-        counts[settings[best]] += 1
+        total += found.scores[best]
+        counts[found.settings[best]] += 1
     return {c: n for c, n in counts.items() if n}
 
 
@@ -191,7 +257,7 @@ class Splits:
         self.mapped: dict[tuple[str, int], tuple[Rows, Rows]] = {}
 
     def score(
-        self, candidate: Candidate, n_steps: int, n_splits: int, least_epochs: int = 15
+        self, candidate: AnyCandidate, n_steps: int, n_splits: int, least_epochs: int = 15
     ) -> tuple[np.ndarray, np.ndarray]:
         """Return scaled scores and ranks of the rows held out in the first `n_splits` splits."""
         scores, truth = [], []
@@ -204,7 +270,7 @@ class Splits:
             truth.append(self.ranks[held_out])
         return np.concatenate(scores), np.concatenate(truth)
 
-    def _map(self, candidate: Candidate, split: int, train: np.ndarray, held_out: np.ndarray) -> tuple[Rows, Rows]:
+    def _map(self, candidate: AnyCandidate, split: int, train: np.ndarray, held_out: np.ndarray) -> tuple[Rows, Rows]:
         if candidate.feature_map is None:
             return self.X[train], self.X[held_out]
         key = (candidate.name, split)

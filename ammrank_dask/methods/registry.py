@@ -16,6 +16,7 @@ from ammrank_dask.methods.base import Method
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.halving import make_grid, scale_to_pairs
 from ammrank_dask.model.plane_model import PlaneModel
+from ammrank_dask.model.table_ranker import TableRanker
 from ammrank_dask.storage.errors import BadInput, suggest
 
 REFERENCE = "amm-rank"
@@ -42,7 +43,11 @@ METHODS = tuple(_HOMES)
 
 _REGULARIZATIONS, _PLANE_LIMITS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50)
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100
-_PLUS_TABLE_GRID = make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), max_planes=(1, 5, 20))
+_PLUS_TABLE_GRID = [
+    *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), max_planes=(1, 5)),
+    *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(1,), n_bins=(16,)),
+    *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(2, 3), n_bins=(4,)),
+]
 _PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
 
 
@@ -144,9 +149,9 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
     Planes get as many epochs as make 200,000 steps, 12 at least and 100 at most. Their λ weighs against the mean
     loss: the best one falls with the square root of the number of rows, as bounds for hinge losses have it, so one
     that was chosen with fewer rows is scaled down. The C of the logistic models weighs against the sum and stays, as
-    does the κ of AMM-rank-plus; its planes are not limited by clickers on a table, whose rows rank everything.
+    does the κ of AMM-rank-plus, which on a table may add the cells of random grids to a row.
     """
-    cls = load_method(name)
+    cls = TableRanker if name == PLUS and setting.is_table else load_method(name)
     known = inspect.signature(cls).parameters
     offered: dict[str, Any] = {
         "n_categories": setting.n_categories,
@@ -164,7 +169,7 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
     if name == PLUS and setting.is_table:
         fewest, most = _PLUS_TABLE_EPOCHS
         epochs = min(most, max(fewest, _PLUS_TABLE_STEPS // max(1, setting.n_rows)))
-        chosen = {"epochs": epochs, "clickers_per_plane": 1} | chosen
+        chosen = {"epochs": epochs} | chosen
     built: RankingEstimator = cls(**chosen)
     built.n_categories = setting.n_categories  # also where the constructor does not take it
     return built

@@ -1,4 +1,4 @@
-"""Add up the scores of several AMM-rank models."""
+"""Add up the scores of several models."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar, Self, TypeAlias
@@ -7,17 +7,18 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.feature_maps import FeatureMap
 from ammrank_dask.model.rankings import check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows
 
-Member: TypeAlias = tuple[FeatureMap | None, AMMRank, float]
+Member: TypeAlias = tuple[FeatureMap | None, AMMRank | AMMRankPlus, float]
 """A fitted map or None, a fitted model, and the spread of its scores over the rows it learned from."""
 
 
 class AMMRankEnsemble(RankingEstimator):
-    """Rank categories by the sum of the scaled scores of several AMM-rank models.
+    """Rank categories by the sum of the scaled scores of several models of AMM-rank or AMM-rank-plus.
 
     Each member has its own order of rows, its own draw of a feature map if it has one, and its own sample of the
     rows. The scores of a member are taken as differences to their mean per row and divided by their spread over
@@ -26,7 +27,7 @@ class AMMRankEnsemble(RankingEstimator):
     Parameters
     ----------
     members
-        Pairs of an unfitted feature map (or None) and an unfitted AMMRank. They are copied, with the seed of
+        Pairs of an unfitted feature map (or None) and an unfitted model. They are copied, with the seed of
         copy i drawn from (seed, i).
     sample
         Share of the rows each member learns from, drawn without replacement.
@@ -47,7 +48,7 @@ class AMMRankEnsemble(RankingEstimator):
     method: ClassVar[str] = "amm-rank-ensemble"
 
     def __init__(
-        self, members: Sequence[tuple[FeatureMap | None, AMMRank]], *, sample: float = 1.0, seed: int = 0
+        self, members: Sequence[tuple[FeatureMap | None, AMMRank | AMMRankPlus]], *, sample: float = 1.0, seed: int = 0
     ) -> None:
         self.members = members
         self.sample = sample

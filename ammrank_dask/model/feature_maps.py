@@ -34,6 +34,8 @@ class RandomBins(BaseEstimator):
         Features cut by one grid; 1 makes additive scores.
     n_bins
         Bins of a feature are between 2 and 2 · n_bins.
+    keep_rows
+        Put the row itself before its cells.
     seed
         Decides the grids.
 
@@ -45,10 +47,13 @@ class RandomBins(BaseEstimator):
     np.int32(10)
     """
 
-    def __init__(self, *, n_grids: int = 200, depth: int = 2, n_bins: int = 4, seed: int = 0) -> None:
+    def __init__(
+        self, *, n_grids: int = 200, depth: int = 2, n_bins: int = 4, keep_rows: bool = False, seed: int = 0
+    ) -> None:
         self.n_grids = n_grids
         self.depth = depth
         self.n_bins = n_bins
+        self.keep_rows = keep_rows
         self.seed = seed
 
     def fit(self, X: np.ndarray) -> Self:
@@ -67,19 +72,20 @@ class RandomBins(BaseEstimator):
         return self
 
     def transform(self, X: np.ndarray) -> sp.csr_matrix:
-        """Return the cells of each row, (n, number of used cells) CSR float32."""
+        """Return the cells of each row, (n, number of used cells) CSR float32, behind the row if it is kept."""
         column = np.empty((len(X), self.n_grids), np.int32)
         is_used = np.empty(column.shape, bool)
         n_columns = 0
-        for grid, (cells, used) in enumerate(zip(self._cells(X), self.used_, strict=True)):
-            position = np.minimum(np.searchsorted(used, cells), len(used) - 1)
-            is_used[:, grid] = used[position] == cells
+        for grid, (row_cells, used) in enumerate(zip(self._cells(X), self.used_, strict=True)):
+            position = np.minimum(np.searchsorted(used, row_cells), len(used) - 1)
+            is_used[:, grid] = used[position] == row_cells
             column[:, grid] = n_columns + position
             n_columns += len(used)
         indptr = np.concatenate([[0], np.cumsum(is_used.sum(axis=1))])
         indices = column[is_used]
         data = np.full(len(indices), 1 / np.sqrt(self.n_grids), np.float32)
-        return sp.csr_matrix((data, indices, indptr), shape=(len(X), n_columns))
+        cells = sp.csr_matrix((data, indices, indptr), shape=(len(X), n_columns))
+        return sp.hstack([sp.csr_matrix(X, dtype=np.float32), cells], format="csr") if self.keep_rows else cells
 
     def _cells(self, X: np.ndarray):  # type: ignore[no-untyped-def]
         """Yield the cell of each row for one grid after the other."""

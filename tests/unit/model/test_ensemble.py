@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.kernel_approximation import RBFSampler
 
-from ammrank_dask import AMMRank
+from ammrank_dask import AMMRank, AMMRankPlus
 from ammrank_dask.model.ensemble import AMMRankEnsemble, center_scores
 from ammrank_dask.model.feature_maps import RandomBins
+from ammrank_dask.model.table_ranker import TableRanker
 from benchmarks import label_ranking
 
 
@@ -160,3 +162,36 @@ def test_label_ranking__prints_a_table(tmp_path, monkeypatch, capsys):
     out = capsys.readouterr().out
     assert "iris            60   0.968" in out
     assert "mean of   1" in out
+
+
+def test_random_bins__keep_rows_before_their_cells():
+    X, _ = draw_steps(2)
+    cells = RandomBins(n_grids=8).fit(X).transform(X)
+    kept = RandomBins(n_grids=8, keep_rows=True).fit(X).transform(X)
+    np.testing.assert_array_equal(kept[:, : X.shape[1]].toarray(), X.astype(np.float32))
+    np.testing.assert_array_equal(kept[:, X.shape[1] :].toarray(), cells.toarray())
+
+
+def test_table_ranker__grids_learn_what_planes_say_badly():
+    X, ranks = draw_steps(2)
+    unseen, truth = draw_steps(3)
+    plain, binned = (TableRanker(bin_depth=depth, n_bins=16).fit(X, ranks=ranks) for depth in (0, 1))
+    taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, binned)]
+    assert taus[1] > 0.8
+    assert taus[1] > taus[0]
+    np.testing.assert_array_equal(binned.decision_function(sp.csr_matrix(unseen)), binned.decision_function(unseen))
+    assert binned.n_features_in_ == X.shape[1]
+    assert binned.n_planes_.sum() >= ranks.shape[1]
+
+
+def test_table_ranker__without_grids_is_amm_rank_plus():
+    X, ranks = draw_steps(4)
+    table = TableRanker(epochs=5, kappa=0.1, max_planes=2, seed=3).fit(X, ranks=ranks)
+    plus = AMMRankPlus(epochs=5, kappa=0.1, max_planes=2, clickers_per_plane=1, seed=3).fit(X, ranks=ranks)
+    np.testing.assert_array_equal(table.decision_function(X), plus.decision_function(X))
+
+
+def test_table_ranker__refuses_a_depth_below_0():
+    X, ranks = draw_steps(4)
+    with pytest.raises(ValueError, match="bin_depth must be 0 or above, got -1"):
+        TableRanker(bin_depth=-1).fit(X, ranks=ranks)
