@@ -21,7 +21,7 @@ from ammrank_dask.features.store import (
     finish_features,
     interest_columns,
 )
-from ammrank_dask.ingest.fold import DayPart, part_of, parts_of, read_states
+from ammrank_dask.ingest.fold import DayPart, fold_parts, part_of, parts_of
 from ammrank_dask.ingest.interest_state import InterestState, end_of
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
 from ammrank_dask.monitor.meters import measure
@@ -266,9 +266,8 @@ def _read_clicks(
     """Return the clicks that make rankings: not of users who are left out, nor on categories kept from them."""
     first = settings.groups.index(click_group) * len(settings.categories)
     cells = (first, first + len(settings.categories))
-    clicks = InterestState.empty(source.id_kind, settings.n_cells)
-    for _, state in read_states(None, source.label_days, settings.alpha, None, source.id_kind, settings.n_cells, cells):
-        clicks = state
+    nothing = InterestState.empty(source.id_kind, settings.n_cells)
+    clicks = fold_parts(nothing, source.label_days, settings.alpha, None, cells)
     allowed = source.eligibility.allowed(len(settings.categories))
     if len(allowed) or len(source.suppressed):
         counts = np.diff(clicks.indptr)

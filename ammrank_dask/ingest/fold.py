@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from distributed import Client
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.ids import ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
 from ammrank_dask.storage.store.registry import DAY, STATE
@@ -135,37 +134,36 @@ def fold_partition(
     n_cells: int,
 ) -> int:
     """Fold one partition, write it after each date of `outputs`, and return its users."""
-    n_users = 0
-    for date, state in read_states(base, days, alpha, max_age_days, id_kind, n_cells):
-        if date in outputs and not is_written(outputs[date], partition):
+    state = InterestState.empty(id_kind, n_cells) if base is None else InterestState.from_part(base, STATE)
+    remaining = list(days)
+    for date in sorted(outputs):
+        due = [day for day in remaining if day[0] <= date]
+        remaining = remaining[len(due) :]
+        state = fold_parts(state, due, alpha, max_age_days)
+        if not is_written(outputs[date], partition):
             with measure("write"):
                 write_part(outputs[date], partition, STATE, state.drop_empty_users().to_arrays())
-            n_users = len(state.user_ids)
-    return n_users
+    return len(state.user_ids)
 
 
-def read_states(
-    base: PartRef | None,
+def fold_parts(
+    base: InterestState,
     days: Sequence[DayPart],
     alpha: float,
     max_age_days: int | None,
-    id_kind: str,
-    n_cells: int,
     cells: tuple[int, int] | None = None,
-) -> Iterator[tuple[dt.date, InterestState]]:
-    """Yield the state of one partition after each of the days; users without cells are in it with no cells.
+) -> InterestState:
+    """Return the state of one partition after the days; users without cells are in it with no cells.
 
     Parameters
     ----------
     cells
         First and last (excluded) cell to read of the days; None for all.
     """
-    start = InterestState.empty(id_kind, n_cells) if base is None else InterestState.from_part(base, STATE)
-    users = union_of_many(ids_from_arrays(part.read(DAY, ID_ARRAYS)) for _, part in days if part is not None)
+    if not days:
+        return base
     partials = (None if part is None else _read_day(part, cells) for _, part in days)
-    states = fold_days(start, partials, users, first_end=end_of(days[0][0]), alpha=alpha, max_age_days=max_age_days)
-    for (date, _), state in zip(days, states, strict=True):
-        yield date, state
+    return fold_days(base, partials, first_end=end_of(days[0][0]), alpha=alpha, max_age_days=max_age_days)
 
 
 def _read_day(part: PartRef, cells: tuple[int, int] | None) -> InterestState:

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from ammrank_dask.ingest.routing import lay_out_users
 from ammrank_dask.kernels.interest import aggregate_cells, fold_cells
-from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
+from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef, Recoding
 from ammrank_dask.storage.store.registry import PartSchema
 from ammrank_dask.storage.vocabulary import DAY_US
+
+DAYS_AT_ONCE = 16
+"""Days that are folded in one pass over the state: their partials are in memory together."""
 
 
 def end_of(date: dt.date) -> int:
@@ -38,6 +43,11 @@ class InterestState:
     cell: np.ndarray
     intensity: np.ndarray
     last: np.ndarray
+
+    @property
+    def cell_arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The arrays with one entry a cell."""
+        return self.cell, self.intensity, self.last
 
     def to_arrays(self) -> dict[str, np.ndarray]:
         """Return the arrays under their names in the registry."""
@@ -171,16 +181,15 @@ def aggregate_events(
 def fold_days(
     base: InterestState,
     days: Iterable[InterestState | None],
-    day_users: UserIds | None,
     *,
     first_end: int,
     alpha: float,
     max_age_days: int | None,
-) -> Iterable[InterestState]:
-    """Fold the partials of consecutive days into a state and yield it after each of them.
+) -> InterestState:
+    """Return a state after the partials of consecutive days; users without cells are in it with no cells.
 
     Every day is one step `state · α + partial` in float64, so that a state is the same bits whether it was
-    folded night by night or in one go.
+    folded night by night or in one go. Some days are taken together, which saves passes over the state.
 
     Parameters
     ----------
@@ -188,29 +197,46 @@ def fold_days(
         The state at the end of the day before the first one.
     days
         The partial of each day, None for a day without any.
-    day_users
-        The users of all those days: rows are laid out once for all of them. None when there are none.
     first_end
         End of the first day, microseconds.
     max_age_days
         Cells whose newest event is older than this many days are dropped; None keeps all.
     """
-    users = base.user_ids if day_users is None else union([base.user_ids, day_users])
-    state = base.place(users)
-    nothing = InterestState.empty(users.kind, 1 << (8 * base.cell.dtype.itemsize))
-    for number, day in enumerate(days):
-        end = first_end + number * DAY_US
-        oldest = end - max_age_days * DAY_US if max_age_days is not None else np.iinfo(np.int64).min
-        partial = day if day is not None else nothing
-        size = len(state.cell) + len(partial.cell)
-        out_indptr = np.empty(len(users) + 1, np.int64)
-        out_cell = np.empty(size, state.cell.dtype)
-        out_intensity = np.empty(size, np.float64)
-        out_last = np.empty(size, np.int64)
-        written = fold_cells(
-            state.indptr, state.cell, state.intensity, state.last,
-            users.positions_of(partial.user_ids), partial.indptr, partial.cell, partial.intensity, partial.last,
-            alpha, oldest, out_indptr, out_cell, out_intensity, out_last,
-        )  # fmt: skip
-        state = InterestState(users, out_indptr, out_cell[:written], out_intensity[:written], out_last[:written])
-        yield state
+    state, end = base, first_end
+    remaining = iter(days)
+    while some := list(itertools.islice(remaining, DAYS_AT_ONCE)):
+        ends = end + np.arange(len(some)) * DAY_US
+        lowest = np.full(len(some), np.iinfo(np.int64).min)
+        oldest = lowest if max_age_days is None else ends - max_age_days * DAY_US
+        state = _fold_some_days(state, some, oldest, alpha)
+        end += len(some) * DAY_US
+    return state
+
+
+def _fold_some_days(
+    base: InterestState, days: Sequence[InterestState | None], oldest: np.ndarray, alpha: float
+) -> InterestState:
+    nothing = InterestState(empty_ids(base.user_ids.kind), np.zeros(1, np.int64), *(a[:0] for a in base.cell_arrays))
+    parts = [nothing if day is None else day for day in days]
+    users, positions = lay_out_users([base.user_ids, *(part.user_ids for part in parts)])
+    first_cell = np.concatenate([[0], np.cumsum([len(part.cell) for part in parts])])
+    day_start = np.concatenate([[0], np.cumsum([len(part.user_ids) for part in parts])])
+    begin, end = (
+        np.concatenate([part.indptr[which] + first for part, first in zip(parts, first_cell[:-1], strict=True)])
+        for which in (slice(None, -1), slice(1, None))
+    )
+    day_cell, day_intensity, day_last = (
+        np.concatenate(arrays) for arrays in zip(*(part.cell_arrays for part in parts), strict=True)
+    )
+    size = len(base.cell) + len(day_cell)
+    n_cells = 1 + max(int(base.cell.max(initial=0)), int(day_cell.max(initial=0)))
+    out_indptr = np.empty(len(users) + 1, np.int64)
+    out_cell, out_intensity, out_last = np.empty(size, base.cell.dtype), np.empty(size), np.empty(size, np.int64)
+    written = fold_cells(
+        positions[0], base.indptr, base.cell, base.intensity, base.last,
+        day_start, np.concatenate(positions[1:]), begin, end, day_cell, day_intensity, day_last, alpha, oldest,
+        day_start[:-1].copy(), np.empty(n_cells), np.empty(n_cells, np.int64), np.empty(n_cells, np.int64),
+        np.full(n_cells, -1, np.int64), np.empty(n_cells, np.int64),
+        out_indptr, out_cell, out_intensity, out_last,
+    )  # fmt: skip
+    return InterestState(users, out_indptr, out_cell[:written], out_intensity[:written], out_last[:written])

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ammrank_dask.kernels.interest import count_rows, number_ids, order_rows
+from ammrank_dask.kernels.interest import count_rows, locate_ids, merge_ids, number_ids, order_rows
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, union
 from ammrank_dask.user_hash import partition_of
 
@@ -89,3 +89,19 @@ def number_integer_ids(ids: np.ndarray) -> tuple[IntegerIds, np.ndarray]:
     rank = np.empty(n, np.int64)
     rank[order] = np.arange(n)
     return IntegerIds(found[order]), rank[number]
+
+
+def lay_out_users(parts: Sequence[UserIds]) -> tuple[UserIds, list[np.ndarray]]:
+    """Return the distinct ids of some sorted lists in ascending order, and for each list where its ids are in it."""
+    if not all(isinstance(part, IntegerIds) for part in parts if len(part)):
+        users = union(parts)
+        return users, [users.positions_of(part) for part in parts]
+    lists = [part.values if isinstance(part, IntegerIds) else np.empty(0, np.int64) for part in parts]
+    merged = lists[0]
+    for values in lists[1:]:
+        out = np.empty(len(merged) + len(values), np.int64)
+        merged = out[: merge_ids(merged, values, out)]
+    positions = [np.empty(len(values), np.int64) for values in lists]
+    for values, position in zip(lists, positions, strict=True):
+        locate_ids(merged, values, position)
+    return (IntegerIds(merged) if len(merged) else parts[0]), positions

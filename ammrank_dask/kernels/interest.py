@@ -160,40 +160,105 @@ def sort_prefix(values, n):
 
 
 @kernel
+def merge_ids(ids, other, out_ids):
+    """Write the distinct ids of two ascending lists in ascending order, and return how many there are."""
+    i, j, n = 0, 0, 0
+    while i < len(ids) or j < len(other):
+        if j >= len(other) or (i < len(ids) and ids[i] < other[j]):
+            out_ids[n] = ids[i]
+            i += 1
+        else:
+            if i < len(ids) and ids[i] == other[j]:
+                i += 1
+            out_ids[n] = other[j]
+            j += 1
+        n += 1
+    return n
+
+
+@kernel
+def locate_ids(ids, some, out_position):
+    """Write where each of `some` stands in `ids`; both are ascending, and all of `some` are in `ids`."""
+    i = 0
+    for j in range(len(some)):
+        while ids[i] != some[j]:
+            i += 1
+        out_position[j] = i
+
+
+@kernel
 def fold_cells(
-    indptr, cell, intensity, last, day_position, day_indptr, day_cell, day_intensity, day_last, decay, oldest,
+    position, indptr, cell, intensity, last,
+    day_start, day_position, day_begin, day_end, day_cell, day_intensity, day_last, decay, oldest,
+    next_row, total, newest, since, stamp, touched,
     out_indptr, out_cell, out_intensity, out_last,
 ):  # fmt: skip
-    """Write state·decay + day, cell by cell, without cells whose newest event is before `oldest`; return their count.
+    """Write a state after some days, user by user, and return the number of its cells.
 
-    The rows of the state are all users; row `r` of the day belongs to the user at `day_position[r]` (ascending).
+    A day is `state·decay + day`, cell by cell, without cells whose newest event is before its `oldest`. A cell is
+    multiplied once for every day, one after the other, so that the bits do not depend on how days are taken together.
+
+    Parameters
+    ----------
+    position, indptr, cell, intensity, last
+        The state before: row `r` is the user at `position[r]` (ascending), cells ascending.
+    day_start, day_position, day_begin, day_end
+        The rows of day d are `day_start[d]` to `day_start[d + 1]`: of each its user (ascending) and its cells, which
+        are `day_begin[r]` to `day_end[r]` of `day_cell`, `day_intensity` and `day_last`.
+    oldest
+        Of every day.
+    next_row
+        Work space: `day_start[:-1]`, used up.
+    total, newest, since, stamp, touched
+        Work space with one entry per possible cell; `stamp` is -1 everywhere.
     """
-    n_users = len(indptr) - 1
-    n_day_rows = len(day_position)
+    n_days = len(oldest)
     row = 0
     n = 0
-    for u in range(n_users):
-        out_indptr[u] = n
-        a, a_end = indptr[u], indptr[u + 1]
-        b, b_end = np.int64(0), np.int64(0)
-        if row < n_day_rows and day_position[row] == u:
-            b, b_end = day_indptr[row], day_indptr[row + 1]
+    for u in range(len(out_indptr) - 1):
+        n_old = 0
+        if row < len(position) and position[row] == u:
+            for j in range(indptr[row], indptr[row + 1]):
+                c = cell[j]
+                stamp[c], touched[n_old] = u, c
+                total[c], newest[c], since[c] = intensity[j], last[j], -1
+                n_old += 1
             row += 1
-        while a < a_end or b < b_end:
-            if b >= b_end or (a < a_end and cell[a] < day_cell[b]):
-                c, value, newest = cell[a], intensity[a] * decay, last[a]
+        n_touched = n_old
+        for d in range(n_days):
+            r = next_row[d]
+            if r >= day_start[d + 1] or day_position[r] != u:
+                continue
+            next_row[d] = r + 1
+            for j in range(day_begin[r], day_end[r]):
+                c = day_cell[j]
+                if stamp[c] != u:
+                    stamp[c], touched[n_touched] = u, c
+                    n_touched += 1
+                elif d == 0 or newest[c] >= oldest[d - 1]:
+                    value = total[c]
+                    for _ in range(since[c] + 1, d):
+                        value *= decay
+                    total[c] = value * decay + day_intensity[j]
+                    newest[c], since[c] = max(newest[c], day_last[j]), d
+                    continue
+                # The first event of the cell, or the first after it was dropped.
+                total[c], newest[c], since[c] = day_intensity[j], day_last[j], d
+        sort_prefix(touched[n_old:], n_touched - n_old)
+        out_indptr[u] = n
+        a, b = 0, n_old
+        while a < n_old or b < n_touched:
+            if b >= n_touched or (a < n_old and touched[a] < touched[b]):
+                c = touched[a]
                 a += 1
-            elif a >= a_end or day_cell[b] < cell[a]:
-                c, value, newest = day_cell[b], day_intensity[b], day_last[b]
-                b += 1
             else:
-                c, value, newest = cell[a], intensity[a] * decay + day_intensity[b], max(last[a], day_last[b])
-                a += 1
+                c = touched[b]
                 b += 1
-            if newest >= oldest:
-                out_cell[n] = c
-                out_intensity[n] = value
-                out_last[n] = newest
+            if newest[c] >= oldest[n_days - 1]:
+                value = total[c]
+                for _ in range(since[c] + 1, n_days):
+                    value *= decay
+                out_cell[n], out_intensity[n], out_last[n] = c, value, newest[c]
                 n += 1
-    out_indptr[n_users] = n
+    out_indptr[len(out_indptr) - 1] = n
     return n

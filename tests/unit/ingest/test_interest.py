@@ -16,15 +16,16 @@ from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF, S
 
 from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
 from ammrank_dask.features.from_pandas import interest_features
+from ammrank_dask.ingest import interest_state
 from ammrank_dask.ingest.events import EVENT_SALT, PartitionEvents, cap_events, join_slices
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, cell_dtype, end_of, fold_days
-from ammrank_dask.ingest.routing import number_integer_ids, slice_by_partition
+from ammrank_dask.ingest.routing import lay_out_users, number_integer_ids, slice_by_partition
 from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.exchange import read_slices, write_slices
-from ammrank_dask.storage.store.ids import ids_from_values, union, union_of_many
+from ammrank_dask.storage.store.ids import empty_ids, ids_from_values, union
 from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, hash_ids, partition_of, split_of
 
 ALPHA = 0.9
@@ -81,17 +82,13 @@ def fold_log(days, folder: Path, *, level, n_partitions, cuts, zone, kind):
     found = {}
     last_end = end_of(FIRST_DAY + dt.timedelta(len(days) - 1))
     for p in range(n_partitions):
-        states = list(
-            fold_days(
-                InterestState.empty(kind, mapping.n_cells),
-                [day[p] for day in partials],
-                union([day[p].user_ids for day in partials]),
-                first_end=end_of(FIRST_DAY),
-                alpha=ALPHA,
-                max_age_days=None,
-            )
-        )
-        state = states[-1].drop_empty_users()
+        state = fold_days(
+            InterestState.empty(kind, mapping.n_cells),
+            [day[p] for day in partials],
+            first_end=end_of(FIRST_DAY),
+            alpha=ALPHA,
+            max_age_days=None,
+        ).drop_empty_users()
         assert (partition_of(state.user_ids, n_partitions) == p).all()
         for row, user in enumerate(state.user_ids.to_arrow().to_pylist()):
             for j in range(state.indptr[row], state.indptr[row + 1]):
@@ -204,19 +201,90 @@ def test_fold_days__night_by_night_is_bit_equal_to_one_go(days, split):
 
     def fold(base, first, parts):
         end = end_of(FIRST_DAY + dt.timedelta(first))
-        users = union_of_many(part.user_ids for part in parts)
-        states = fold_days(base, parts, users, first_end=end, alpha=ALPHA, max_age_days=2)
-        return [state.drop_empty_users() for state in states]
+        return fold_days(base, parts, first_end=end, alpha=ALPHA, max_age_days=2).drop_empty_users()
 
     split = min(split, len(partials))
     empty = InterestState.empty("int64", mapping.n_cells)
-    at_once = fold(empty, 0, partials)[-1]
-    base = fold(empty, 0, partials[:split])[-1]
-    later = fold(base, split, partials[split:])
-    by_night = later[-1] if later else base
+    at_once = fold(empty, 0, partials)
+    by_night = fold(fold(empty, 0, partials[:split]), split, partials[split:])
     assert at_once.user_ids.equals(by_night.user_ids)
     for name in ("indptr", "cell", "intensity", "last"):
         assert np.array_equal(getattr(at_once, name), getattr(by_night, name))
+
+
+def fold_by_hand(base, days, first_end, max_age_days):
+    """Fold {user: {cell: (intensity, last)}} day by day, at α = ½."""
+    state = base
+    for number, day in enumerate(days):
+        oldest = first_end + (number - max_age_days) * reference.DAY
+        after = {}
+        for user in sorted({*state, *day}):
+            old, new = state.get(user, {}), day.get(user, {})
+            cells = {}
+            for cell in sorted({*old, *new}):
+                value, last = old.get(cell, (0.0, 0))
+                more, later = new.get(cell, (0.0, 0))
+                if max(last, later) >= oldest:
+                    cells[cell] = (value / 2 + more, max(last, later))
+            after[user] = cells
+        state = after
+    return {user: cells for user, cells in state.items() if cells}
+
+
+def state_of(users, kind):
+    ids = ids_from_values(pa.array([str(user) if kind == "string" else user for user in users], kind))
+    cells = [sorted(of_user.items()) for of_user in users.values()]
+    flat = [entry for of_user in cells for entry in of_user]
+    return InterestState(
+        ids,
+        np.cumsum([0, *map(len, cells)]),
+        np.array([cell for cell, _ in flat], np.uint16),
+        np.array([value for _, (value, _) in flat], np.float64),
+        np.array([last for _, (_, last) in flat], np.int64),
+    )
+
+
+def content_of(state):
+    return {
+        int(user): {
+            int(state.cell[j]): (state.intensity[j], int(state.last[j]))
+            for j in range(state.indptr[row], state.indptr[row + 1])
+        }
+        for row, user in enumerate(state.user_ids.to_arrow().to_pylist())
+    }
+
+
+@pytest.mark.parametrize("kind", ["int64", "string"])
+@pytest.mark.parametrize("days_at_once", [1, 3, 16])
+def test_fold_days__equals_the_fold_by_hand_whatever_is_taken_together(monkeypatch, kind, days_at_once):
+    """With α = ½ and whole intensities every sum is exact; cells are dropped, and some come again after that."""
+    monkeypatch.setattr(interest_state, "DAYS_AT_ONCE", days_at_once)
+    rng = np.random.default_rng(5)
+    first_end, max_age = end_of(FIRST_DAY), 3
+
+    def draw(end, share):
+        users = [user for user in range(100, 130) if rng.random() < share]
+        return {
+            user: {
+                int(cell): (float(rng.integers(1, 9)), end - int(rng.integers(0, 4 * reference.DAY)))
+                for cell in rng.choice(60, rng.integers(1, 50), replace=False)
+            }
+            for user in users
+        }
+
+    base = draw(first_end - reference.DAY, 0.5)
+    days = [draw(first_end + number * reference.DAY, 0.3) if number % 5 != 2 else {} for number in range(18)]
+    parts = [state_of(day, kind) if day else None for day in days]
+    found = fold_days(state_of(base, kind), parts, first_end=first_end, alpha=0.5, max_age_days=max_age)
+    expected = fold_by_hand(base, days, first_end, max_age)
+    assert len(expected) > 10
+    assert content_of(found.drop_empty_users()) == expected
+
+
+def test_lay_out_users__of_empty_lists_has_nobody():
+    users, positions = lay_out_users([empty_ids("string"), empty_ids("int64")])
+    assert len(users) == 0
+    assert [len(position) for position in positions] == [0, 0]
 
 
 def test_fold_days__drops_cells_older_than_the_limit_and_users_without_cells():
@@ -225,10 +293,8 @@ def test_fold_days__drops_cells_older_than_the_limit_and_users_without_cells():
     day = InterestState(
         ids, np.array([0, 1, 2]), np.array([0, 1], np.uint16), np.ones(2), np.array([end - reference.DAY, end])
     )
-    states = list(
-        fold_days(InterestState.empty("int64", 6), [day, None], ids, first_end=end, alpha=0.5, max_age_days=1)
-    )
-    last = states[-1].drop_empty_users()
+    folded = fold_days(InterestState.empty("int64", 6), [day, None], first_end=end, alpha=0.5, max_age_days=1)
+    last = folded.drop_empty_users()
     assert last.user_ids.to_arrow().to_pylist() == [2]
     assert last.intensity.tolist() == [0.5]
 
