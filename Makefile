@@ -14,7 +14,7 @@ APART := system or docs or long
 # What `make coverage` holds: percent of the lines of the three rooms.
 COVERED := 93
 
-.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel coverage lint bench clean
+.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel coverage lint bench bench-paper clean
 
 setup: $(STAMP)
 
@@ -64,6 +64,10 @@ lint: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+# A night of the paper's size, or of USERS; the lake is kept for the next time, results are build/paper/paper.json and .svg.
+bench-paper: setup
+	$(BIN)/python -m benchmarks paper --work build/paper $(if $(USERS),--users $(USERS))
 
 # A folder that holds nothing but compiled files is still imported: a move leaves such folders behind.
 clean:
