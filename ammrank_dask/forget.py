@@ -1,9 +1,13 @@
-"""Remove users from the runs of a site, and prove that they are gone."""
+"""Remove users from the runs of a site, and prove that they are gone.
+
+Only the partitions of the users are touched, which the hash of their ids tells, and of the files by category those of
+what they held. Where the ids are not known, because a command was interrupted, everything is looked at.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +16,31 @@ from distributed import Client
 
 from ammrank_dask.features.store import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.storage.site.forgotten import ForgetList, drop_users, find_in_table, load_forgotten, write_without
+from ammrank_dask.storage.site.forgotten import (
+    NamedUsers,
+    UsersToForget,
+    drop_users,
+    find_in_table,
+    load_forgotten,
+    write_without,
+)
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
-from ammrank_dask.storage.store.ids import ids_from_arrays
+from ammrank_dask.storage.store.category_files import partitions_of
+from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays, ids_from_values, union
+from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_names, write_part
+from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, category_folder, write_table
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
+from ammrank_dask.storage.store.replace import replace_files
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
+from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.user_hash import partition_of
+
+BYTES_AT_ONCE = 2 << 30
+"""Bytes of files that stand beside their old ones before they take their names: bounds the space it takes."""
+BYTES_OF_TASK = 64 << 20
 
 _ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
 
@@ -37,65 +58,140 @@ class Removed:
         return Removed(self.files + other.files, self.with_users + other.with_users, self.rows + other.rows)
 
 
-def forget_in_runs(
-    client: Client, site: Path, runs: Sequence[Path], tables: Sequence[Path], *, progress: Progress = silent
-) -> Removed:
-    """Write runs and tables again without the users on the list of the site; each changes with one rename.
+@dataclass(frozen=True)
+class NewTable:
+    """A table that was written again beside the old one: sizes, and what its removed rows were about."""
 
-    Parameters
-    ----------
-    site
-        The folder with the list.
-    runs
-        Finished runs: partials, states, users, features and qualifications.
-    tables
-        Parquet files with a column `user_id` of text.
+    name: str
+    beside: str
+    entry: list[int]
+    n_rows: int
+    categories: frozenset[str]
+    users: UserIds
+
+
+@dataclass(frozen=True)
+class Forgetting:
+    """One command: the site, and the users by their ids, or None for everybody on the list of the site.
+
+    `tell` gets the users whose qualifications are about to be removed, before any is.
     """
-    opened = [open_run(path) for path in runs]
-    buildings = [temporary_beside(run.path) for run in opened]
-    tasks: list[tuple[Any, ...]] = []
-    for run, building in zip(opened, buildings, strict=True):
-        tasks += [(site, run.path, building, name) for name in _pieces(run)]
-    found = run_tasks(client, "forget", forget_piece, tasks, progress=progress)
-    by_run: dict[Path, list[tuple[str, Removed]]] = {}
-    for (_, path, _, name), removed in zip(tasks, found, strict=True):
-        by_run.setdefault(path, []).append((name, removed))
-    for run, building in zip(opened, buildings, strict=True):
-        changed = {name for name, removed in by_run.get(run.path, []) if removed.with_users}
-        if changed:
-            _exchange(run, building, changed)
-    emptied = run_tasks(client, "forget-tables", forget_table, [(site, table) for table in tables], progress=progress)
-    return sum([*found, *emptied], start=Removed())
+
+    client: Client
+    site: Path
+    users: UserIds | None
+    tell: Callable[[UserIds], None]
+    progress: Progress = silent
+
+    def forget(self, runs: Sequence[Path], tables: Sequence[Path]) -> tuple[Removed, dict[Path, set[str]]]:
+        """Write what holds one of the users again without them; return counts, and by run the files it touched."""
+        opened = [open_run(path) for path in runs]
+        removed = Removed()
+        touched: dict[Path, set[str]] = {}
+        for batch in _batches([run for run in opened if run.kind != QUALIFICATIONS]):
+            removed += self._forget_in_parts(batch)
+        for batch in _batches([run for run in opened if run.kind == QUALIFICATIONS]):
+            in_batch, of_batch = self._forget_in_qualifications(batch)
+            removed += in_batch
+            touched |= of_batch
+        emptied = self._run("forget-tables", forget_table, [(table,) for table in tables])
+        return sum(emptied, start=removed), touched
+
+    def scan(self, runs: Sequence[Path], tables: Sequence[Path], touched: dict[Path, set[str]]) -> Removed:
+        """Look for the users in everything that can hold one, and of the files by category in those `touched`."""
+        tasks: list[tuple[Any, ...]] = [(table.parent, [table.name]) for table in tables]
+        for run in map(open_run, runs):
+            if run.kind == QUALIFICATIONS:
+                named = touched.get(run.path, set())
+                names = [name for name in self._tables(run) if not name.startswith(BY_CATEGORY) or name in named]
+                tasks += [(run.path, batch) for batch in _by_size(run, names)]
+            else:
+                tasks += [(run.path, [name]) for name in self._parts(run)]
+        return sum(self._run("forget-scan", scan_pieces, tasks), start=Removed())
+
+    def _forget_in_parts(self, runs: Sequence[Run]) -> Removed:
+        buildings = {run.path: temporary_beside(run.path) for run in runs}
+        tasks = [(run.path, buildings[run.path], name) for run in runs for name in self._parts(run)]
+        counts = self._run("forget", forget_part, tasks)
+        for run in runs:
+            changed = {
+                name for (path, _, name), found in zip(tasks, counts, strict=True) if path == run.path and found.rows
+            }
+            if changed:
+                _exchange(run, buildings[run.path], changed)
+        return sum(counts, start=Removed())
+
+    def _forget_in_qualifications(self, runs: Sequence[Run]) -> tuple[Removed, dict[Path, set[str]]]:
+        """Write tables again beside the old ones: by user and delta first, which tell the categories of the users."""
+        first = [(run, [n for n in self._tables(run) if not n.startswith(BY_CATEGORY)]) for run in runs]
+        new, n_files = self._write_tables(first)
+        second = []
+        for run in runs:
+            held: dict[str, set[int]] = {}
+            for table in new[run.path]:
+                for category in table.categories if table.name.startswith(BY_USER) else ():
+                    held.setdefault(category_folder(category), set()).update(partitions_of(table.name))
+            names = [name for name in self._tables(run) if name.startswith(BY_CATEGORY)]
+            if self.users is not None:
+                names = [n for n in names if held.get(n.split("/")[1], set()) & set(partitions_of(n))]
+            second.append((run, names))
+        by_category, n_more = self._write_tables(second)
+        gone = [table.users for tables in new.values() for table in tables if table.name.startswith(BY_USER)]
+        if gone:
+            self.tell(union(gone))
+        n_rows, touched = 0, {}
+        for run in runs:
+            tables = [*new[run.path], *by_category[run.path]]
+            n_rows += sum(table.n_rows for table in tables)
+            touched[run.path] = {table.name for table in tables}
+            if tables:
+                replace_files(run, {table.name: (table.beside, table.entry) for table in tables})
+        n_touched = sum(map(len, touched.values()))
+        return Removed(n_files + n_more, n_touched, n_rows), touched
+
+    def _write_tables(self, names_of: Sequence[tuple[Run, Sequence[str]]]) -> tuple[dict[Path, list[NewTable]], int]:
+        """Return by run the tables that had to be written again, and how many were looked at."""
+        tasks = [(run.path, batch) for run, names in names_of for batch in _by_size(run, names)]
+        new: dict[Path, list[NewTable]] = {run.path: [] for run, _ in names_of}
+        for (path, _), tables in zip(tasks, self._run("forget-lists", forget_in_tables, tasks), strict=True):
+            new[path] += tables
+        return new, sum(len(names) for _, names in tasks)
+
+    def _run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
+        arguments = [(self.site, self.users, *task) for task in tasks]
+        return run_tasks(self.client, stage, function, arguments, progress=self.progress)
+
+    def _parts(self, run: Run) -> list[str]:
+        """Return the numbers of the partitions of a run that can hold one of the users."""
+        schema = PART_SCHEMAS.get(run.kind)
+        if schema is None or not schema.has_users or not run.n_parts:
+            return []
+        return [str(partition) for partition in self._partitions(run.n_parts)]
+
+    def _tables(self, run: Run) -> list[str]:
+        """Return the tables of qualifications that have a partition of one of the users."""
+        wanted = set(self._partitions(QualificationsManifest.of(run).n_partitions))
+        names = [name for name in run.files if name.endswith(".parquet")]
+        return [name for name in names if wanted & set(partitions_of(name))]
+
+    def _partitions(self, n_partitions: int) -> list[int]:
+        if self.users is None:
+            return list(range(n_partitions))
+        return sorted(set(partition_of(self.users, n_partitions).tolist()))
 
 
-def scan_runs(
-    client: Client, site: Path, runs: Sequence[Path], tables: Sequence[Path], *, progress: Progress = silent
-) -> Removed:
-    """Look for the users on the list in everything that can hold one."""
-    tasks: list[tuple[Any, ...]] = [(site, run.path, name) for run in map(open_run, runs) for name in _pieces(run)]
-    tasks += [(site, table.parent, table.name) for table in tables]
-    return sum(run_tasks(client, "forget-scan", scan_piece, tasks, progress=progress), start=Removed())
-
-
-def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
-    """Write one partition or table of a run again, beside the run, when it has one of the users.
+def forget_part(site: Path, users: UserIds | None, run: Path, building: Path, name: str) -> Removed:
+    """Write one partition of a run again, beside the run, when it has one of the users.
 
     Raises DamagedStore when it is not what was written: with new checksums nobody could find that any more.
     """
-    forgotten = _load(site)
     opened = open_run(run)
-    if name.endswith(".parquet"):
-        table, dropped = find_in_table(CheckedReader(run, opened.files)(name), forgotten)
-        if dropped.any():
-            write_without(building / name, table, dropped)
-        return Removed(1, int(dropped.any()), int(dropped.sum()))
     part = opened.part(int(name))
     schema = PART_SCHEMAS[opened.kind]
-    arrays = part.read(schema)
-    dropped = forgotten.is_on(ids_from_arrays(arrays))
+    dropped = _named(site, users).is_on(ids_from_arrays(part.read(schema, _ID_ARRAYS)))
     if dropped.any():
         check_part(run, part.partition, part.checksum)  # also what is not in an array
-        left = drop_users(schema, arrays, dropped)
+        left = drop_users(schema, part.read(schema), dropped)
         attributes = {}
         if schema is FEATURES:
             columns = part.attributes(FEATURES, "X")["shape"][1]
@@ -105,39 +201,76 @@ def forget_piece(site: Path, run: Path, building: Path, name: str) -> Removed:
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
-def forget_table(site: Path, table: Path) -> Removed:
+def forget_in_tables(site: Path, users: UserIds | None, run: Path, names: Sequence[str]) -> list[NewTable]:
+    """Write tables of qualifications that have one of the users again, beside the old ones; return what is new."""
+    who, read, new = _named(site, users), CheckedReader(run, open_run(run).files), []
+    for name in names:
+        table, dropped = find_in_table(read(name), who)
+        if not dropped.any():
+            continue
+        beside = temporary_beside(run / name)
+        entry = write_table(beside, table.filter(~dropped))
+        gone = table.filter(dropped)
+        categories = gone[CATEGORY].unique().to_pylist() if name.startswith(BY_USER) else []
+        ids = ids_from_values(gone[USER_ID].unique())
+        new.append(
+            NewTable(name, beside.relative_to(run).as_posix(), entry, int(dropped.sum()), frozenset(categories), ids)
+        )
+    return new
+
+
+def forget_table(site: Path, users: UserIds | None, table: Path) -> Removed:
     """Write a table that stands alone again when it has one of the users."""
-    found, dropped = find_in_table(table, _load(site))
+    rows, dropped = find_in_table(table, _named(site, users))
     if dropped.any():
-        write_without(table, found, dropped)
+        write_without(table, rows, dropped)
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
-def scan_piece(site: Path, run: Path, name: str) -> Removed:
-    """Count the rows of users on the list in one partition or table."""
-    forgotten = _load(site)
-    if name.endswith(".parquet"):
-        dropped = find_in_table(run / name, forgotten)[1]
-    else:
-        opened = open_run(run)
-        dropped = forgotten.is_on(ids_from_arrays(opened.part(int(name)).read(PART_SCHEMAS[opened.kind], _ID_ARRAYS)))
-    return Removed(1, int(dropped.any()), int(dropped.sum()))
+def scan_pieces(site: Path, users: UserIds | None, run: Path, names: Sequence[str]) -> Removed:
+    """Count the rows of the users in partitions or tables."""
+    who, total = _named(site, users), Removed()
+    for name in names:
+        if name.endswith(".parquet"):
+            dropped = find_in_table(run / name, who, only_ids=True)[1]
+        else:
+            opened = open_run(run)
+            dropped = who.is_on(ids_from_arrays(opened.part(int(name)).read(PART_SCHEMAS[opened.kind], _ID_ARRAYS)))
+        total += Removed(1, int(dropped.any()), int(dropped.sum()))
+    return total
 
 
-def _pieces(run: Run) -> Iterable[str]:
-    """Return what of a run can hold users: its tables by name, or the numbers of its partitions."""
-    if run.kind == QUALIFICATIONS:
-        return [name for name in run.files if name.endswith(".parquet")]
-    schema = PART_SCHEMAS.get(run.kind)
-    return map(str, range(run.n_parts)) if schema is not None and schema.has_users else []
+def _batches(runs: Sequence[Run]) -> Iterator[list[Run]]:
+    """Yield runs in batches of about `BYTES_AT_ONCE`."""
+    batch: list[Run] = []
+    for run in runs:
+        batch.append(run)
+        if sum(map(_bytes_of, batch)) >= BYTES_AT_ONCE:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def _bytes_of(run: Run) -> int:
+    return sum(part.bytes for part in run.parts) + sum(entry[0] for entry in run.files.values())
+
+
+def _by_size(run: Run, names: Sequence[str]) -> Iterator[list[str]]:
+    """Yield tables in batches of about `BYTES_OF_TASK`."""
+    batch: list[str] = []
+    for name in names:
+        batch.append(name)
+        if sum(run.files[found][0] for found in batch) >= BYTES_OF_TASK:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
 
 
 def _exchange(run: Run, building: Path, changed: set[str]) -> None:
     """Complete the new run with the unchanged files of the old one, give it its name, and remove the old one."""
-    if run.kind == QUALIFICATIONS:
-        renewed = changed
-    else:
-        renewed = {name for partition in changed for name in part_names(int(partition))}
+    renewed = {name for partition in changed for name in part_names(int(partition))}
     for path in sorted(path for path in run.path.rglob("*") if path.is_file()):
         name = path.relative_to(run.path).as_posix()
         if name == MANIFEST or {name, name.partition("/")[0]} & renewed:
@@ -150,8 +283,10 @@ def _exchange(run: Run, building: Path, changed: set[str]) -> None:
     remove_run(building)
 
 
-def _load(site: Path) -> ForgetList:
-    found = load_forgotten(site)
-    if found is None:
+def _named(site: Path, users: UserIds | None) -> UsersToForget:
+    if users is not None:
+        return NamedUsers(users)
+    listed = load_forgotten(site)
+    if listed is None:
         raise AmmrankError(f"{site} has no list of users to forget; run `ammrank forget` again")
-    return found
+    return listed

@@ -14,10 +14,10 @@ from benchmarks import (
     chances,
     comparison,
     event_path,
+    forget,
     ingest,
     label_ranking,
     monitor,
-    nights,
     options,
     paper,
     peers,
@@ -28,6 +28,7 @@ from benchmarks import (
     store,
     training,
 )
+from benchmarks import nights as whole_nights
 
 BENCHMARKS = {
     "balanced": balanced.compare_balanced,
@@ -40,11 +41,12 @@ BENCHMARKS = {
     "peers": peers.compare_peers,
     "day": ingest.compare_day,
     "event-path": event_path.follow_event,
+    "forget": forget.compare_forget,
     "label-ranking": label_ranking.run_label_ranking,
     "monitor": monitor.compare_monitor,
-    "large-site": nights.run_large_site,
+    "large-site": whole_nights.run_large_site,
     "night": ingest.compare_night,
-    "nights": nights.compare_nights,
+    "nights": whole_nights.compare_nights,
     "options": options.compare_options,
     "read": store.compare_read,
     "real": real.compare_on_real_log,
@@ -66,6 +68,7 @@ QUICK = ("day", "night", "read", "epoch", "score")
 @click.argument("names", nargs=-1, type=click.Choice(sorted(BENCHMARKS)))
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), help="Folder of lakes, kept.")
 @click.option("--users", type=click.IntRange(min=1_000), help="Simulated users, where the benchmark has them.")
+@click.option("--nights", type=click.IntRange(min=1), help="Nights that are kept, in forget.")
 @click.option(
     "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of label-ranking tables."
 )
@@ -83,6 +86,7 @@ def main(
     names: tuple[str, ...],
     work: Path | None,
     users: int | None,
+    nights: int | None,
     data: Path | None,
     sets: str | None,
     folds: int,
@@ -96,6 +100,7 @@ def main(
     """Measure this package on this machine."""
     given: dict[str, Any] = {
         "users": users,
+        "nights": nights,
         "households": households,
         "methods": methods.split(",") if methods else None,
         "rivals": rivals or None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dask
+import psutil
 import yaml
 from distributed import Client, LocalCluster
 
@@ -45,6 +46,12 @@ def best_cpu_of(times: int, function: Callable[[], Any]) -> float:
         function()
         found.append(time.thread_time() - started)
     return min(found)
+
+
+def cpu_seconds() -> float:
+    """Return the CPU time of this process and its workers: other work on the machine is not in it."""
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import psutil
 from distributed import Client
 
 from ammrank_dask.storage.site.run_log import read_attempt
@@ -16,7 +15,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
-from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
+from benchmarks.measure import cluster, cpu_seconds, describe_machine, make_lake, site_of, worker_facts
 
 FIRST = dt.date(2026, 1, 5)
 
@@ -31,9 +30,9 @@ def compare_nights(work: Path, *, users: int = 200_000, history: int = 60, worke
         last = FIRST + dt.timedelta(history - 1)
         attempts, cpu = [], []
         for number in range(2):
-            before = _cpu_seconds()
+            before = cpu_seconds()
             attempts.append(_run(client, site, config, last + dt.timedelta(number)))
-            cpu.append(_cpu_seconds() - before)
+            cpu.append(cpu_seconds() - before)
         shutil.rmtree(site.path)
     first, second = attempts
     print(f"\nnights on {history} days, {users:,} users, {events:,} events, {workers} workers; {describe_machine()}")
@@ -69,12 +68,6 @@ def _fresh_site(folder: Path, lake: Path, users: int) -> tuple[Site, Config]:
     """Return a new site in place of one that an interrupted run left."""
     shutil.rmtree(folder, ignore_errors=True)
     return site_of(folder, lake, users)
-
-
-def _cpu_seconds() -> float:
-    """Return the CPU time of this process and its workers: other work on the machine is not in it."""
-    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    return sum(sum(process.cpu_times()[:2]) for process in processes)
 
 
 def _run(client: Client, site: Site, config: Any, date: dt.date) -> dict[str, Any]:

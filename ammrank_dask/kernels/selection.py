@@ -190,13 +190,20 @@ def order_assigned(codes, bits, position, indptr, out_code, out_bits):
 
 
 @kernel
-def mark_new(indptr, code, other_indptr, other_code, seen, out_new):
-    """Mark the categories of each user that the user does not have in the other list.
+def match_pairs(indptr, code, other_indptr, other_code, seen, out_match, out_is_gone):
+    """Write for each category of a user where the other list of the user has it, -1 where it does not.
 
-    `seen` (number of categories,) is work space of integers, all -1 at first.
+    `out_is_gone` marks the pairs of the other list that this one lacks. `seen` (number of categories,) is work space
+    of integers, all -1 at first.
     """
+    out_is_gone[:] = True
     for user in range(indptr.shape[0] - 1):
-        for pair in range(other_indptr[user], other_indptr[user + 1]):
-            seen[np.uintp(other_code[pair])] = user
+        begin = other_indptr[user]
+        for pair in range(begin, other_indptr[user + 1]):
+            seen[np.uintp(other_code[pair])] = pair
         for pair in range(indptr[user], indptr[user + 1]):
-            out_new[pair] = seen[np.uintp(code[pair])] != user
+            match = seen[np.uintp(code[pair])]
+            # What is older than this user's pairs is of another user.
+            out_match[pair] = match if match >= begin else -1
+            if match >= begin:
+                out_is_gone[match] = False

@@ -16,6 +16,7 @@ from ammrank_dask.features.store import Features
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
+from ammrank_dask.scoring.by_category import write_by_category
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
 from ammrank_dask.scoring.exposure_bounds import FLOOR
@@ -168,13 +169,15 @@ def write_qualifications(
     variant: str | None = None,
     clicks: Sequence[int] | None = None,
     starved_below: float | None = None,
+    tombstones: Path | None = None,
     progress: Progress = silent,
 ) -> ScoreCounts:
     """Write all partitions of a run and return the counts; what is whole from an earlier try is not done again.
 
     Parameters are those of `score`; `clicks` by category code are what the dashboard compares the exposure with and
     floors and caps are multiples of (by default those the model was trained on), and
-    `starved_below` is the share of its share of clicks below which it shows a category as starved.
+    `starved_below` is the share of its share of clicks below which it shows a category as starved. `tombstones` is the
+    list of users who were forgotten since the `previous` night.
     """
     started = time.perf_counter()
     if variant is None:
@@ -194,13 +197,14 @@ def write_qualifications(
     job = ScoreJob(
         run, features.path, settings, variant,
         None if previous is None else PreviousQualifications.of(previous.run), features.n_partitions, chances,
-        last_prices(previous, features.categories), tuple(counted),
+        last_prices(previous, features.categories), tuple(counted), tombstones,
     )  # fmt: skip
     live = LiveExposure(
         client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below,
         excluded=settings.exclude,
     )  # fmt: skip
     counts = ScorePasses(client, job, live, progress).run(features, panels.tie_order)
+    write_by_category(client, run, features.categories, features.n_partitions, progress=progress)
     seconds = time.perf_counter() - started
     logger.info("scored %d users, %d of them cold, %.1f s", counts.n_users, counts.cold_users, seconds)
     return counts

@@ -33,6 +33,7 @@ from ammrank_dask.scoring.first_scores import FirstScores, FirstScratch
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.settings import ScoreSettings
+from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
 
@@ -52,6 +53,8 @@ class ScoreJob:
     chances: Chances | None = None
     start_prices: np.ndarray | None = None
     clicks: tuple[int, ...] = ()
+    tombstones: Path | None = None
+    """Where the users are listed who were forgotten since the previous night, if any was."""
 
     @property
     def table(self) -> ChanceTable:
@@ -100,7 +103,8 @@ class ScoreJob:
         start = np.empty(len(categories) + 1, np.int64)
         order = np.empty(len(rows.category), np.int32)
         sort_by_category(rows.category, rows.score.view(np.uint32), start, order)
-        changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions)
+        forgotten = None if self.tombstones is None else read_tombstones(self.tombstones)
+        changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions, forgotten)
         write_partition_files(
             self.run, partition, rows, categories, order=order, start=start, changes=changes, counts=counts
         )

@@ -11,21 +11,49 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_atomic, write_json
 from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
+from ammrank_dask.storage.store.qualifications import FORGOTTEN
 from ammrank_dask.storage.store.registry import FORMAT, PartSchema
-from ammrank_dask.storage.vocabulary import USER_ID
+from ammrank_dask.storage.vocabulary import CHANGE, USER_ID
 
 KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
 _KEY_BYTES, _HASH_BYTES = 32, 16
 _STARTS = {"indptr": "cell", "X/indptr": "value", "ranking/indptr": "click", "user_id_offsets": "id_byte"}
 """Arrays of starts, and the dimension that each cuts into users."""
+
+
+class UsersToForget(Protocol):
+    """Tells who is to be forgotten: by a list of ids, or of their hashes."""
+
+    def is_on(self, ids: UserIds) -> np.ndarray:
+        """Return which ids are on the list."""
+
+    def rows_on(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Return which rows of a column of ids, of any type, are of users on the list; null is nobody."""
+
+
+@dataclass(frozen=True)
+class NamedUsers:
+    """Some users by their ids, ascending: for as long as a command runs."""
+
+    ids: UserIds
+
+    def is_on(self, ids: UserIds) -> np.ndarray:
+        """Return which ids are among them."""
+        return np.asarray(pc.is_in(ids.to_arrow(), self.ids.to_arrow()).to_numpy(zero_copy_only=False))
+
+    def rows_on(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Return which rows of a column of ids, of any type, are of these users."""
+        return np.asarray(pc.is_in(column, self.ids.to_arrow().cast(column.type)).to_numpy())
 
 
 @dataclass(frozen=True)
@@ -45,6 +73,14 @@ class ForgetList:
     def is_on(self, ids: UserIds) -> np.ndarray:
         """Return which ids are on the list."""
         return self.texts_on(ids.to_arrow().cast(pa.string()))
+
+    def rows_on(self, column: pa.ChunkedArray) -> np.ndarray:
+        """Return which rows of a column of ids, of any type, are of users on the list; null is nobody."""
+        # Ids repeat in a table: each distinct one is hashed once.
+        ids = column.combine_chunks().dictionary_encode()
+        on_list = self.texts_on(ids.dictionary.cast(pa.string()))
+        codes = ids.indices.fill_null(len(on_list)).to_numpy(zero_copy_only=False)
+        return np.append(on_list, False)[codes]
 
     def texts_on(self, texts: pa.Array) -> np.ndarray:
         """Return which ids, given as text, are on the list; null is nobody."""
@@ -112,14 +148,18 @@ def drop_users(schema: PartSchema, arrays: Mapping[str, np.ndarray], dropped: np
     return left
 
 
-def find_in_table(source: Path | bytes, forgotten: ForgetList) -> tuple[pa.Table, np.ndarray]:
-    """Read a table with a column `user_id`, a file or its bytes; return it, and which rows are of users on the list."""
-    table = pq.read_table(pa.BufferReader(source) if isinstance(source, bytes) else source)
-    # Ids repeat in a table: each distinct one is hashed once.
-    ids = table.column(USER_ID).combine_chunks().dictionary_encode()
-    on_list = forgotten.texts_on(ids.dictionary.cast(pa.string()))
-    codes = ids.indices.fill_null(len(on_list)).to_numpy(zero_copy_only=False)
-    return table, np.append(on_list, False)[codes]
+def find_in_table(source: Path | bytes, users: UsersToForget, *, only_ids: bool = False) -> tuple[pa.Table, np.ndarray]:
+    """Read a table with a column `user_id`, a file or its bytes; return it, and which rows are of users on the list.
+
+    Rows of a delta that tell of forgotten users stay.
+    """
+    with pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source) as file:
+        wanted = {USER_ID, CHANGE} & set(file.schema_arrow.names) if only_ids else file.schema_arrow.names
+        table = file.read(columns=list(wanted))
+    dropped = users.rows_on(table.column(USER_ID))
+    if CHANGE in table.column_names and dropped.any():
+        dropped = dropped & pc.not_equal(table.column(CHANGE).cast(pa.string()), FORGOTTEN).to_numpy()
+    return table, dropped
 
 
 def write_without(path: Path, table: pa.Table, dropped: np.ndarray) -> None:

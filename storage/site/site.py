@@ -7,19 +7,34 @@ import datetime as dt
 import fcntl
 import os
 import time
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, name_night
-from ammrank_dask.storage.store.atomic import OTHERS, digest_tree, read_json, sync_folder, undo_swaps, write_json
+from ammrank_dask.storage.store.atomic import (
+    OTHERS,
+    digest_tree,
+    read_json,
+    sweep_tree,
+    sync_folder,
+    undo_swaps,
+    write_json,
+    write_text,
+)
 from ammrank_dask.storage.store.registry import FORMAT
-from ammrank_dask.storage.store.runs import MANIFEST, remove_run, verify_run
+from ammrank_dask.storage.store.replace import finish_replacing
+from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "models", "chances", "gates")
 PROMISED = ("state", "users", "features", "models", "chances", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
+FORGETTING = ".forgetting"
+"""Name of the empty file that is there while users are being forgotten."""
+REPLACED = ".replaced-"
+"""Prefix of qualifications that others took the place of."""
 LOOK_SECONDS = 2.0
 """How long a run waits for a lock before it takes its holder for another run."""
 OPTIONAL_ROLES = frozenset({"users", "lag", "chances"})
@@ -124,10 +139,10 @@ class Site:
         too: it was whole, only later than others.
         """
         current = self.current()
-        for night in self.published_nights():  # the current one too, if a crash came before it was remembered
-            self._remember(night)
+        self.mark_published()  # the current one too, if a crash came before it was marked
         if current is not None and date < current.date and "qualifications" in runs:
             self._remember(date)
+            self.mark_published()
         if current is not None and (date < current.date or not set(runs) >= set(current.runs) - OPTIONAL_ROLES):
             return False
         for role, path in runs.items():
@@ -135,9 +150,37 @@ class Site:
                 raise BadInput(f"cannot publish {role}: {path} does not exist")
         named = {role: self.relative(path) for role, path in runs.items()}
         write_json(self.path / "CURRENT", {"format": FORMAT, "date": str(date), "runs": named})
-        if "qualifications" in runs:
-            self._remember(date)
+        self.mark_published()
         return True
+
+    def mark_published(self) -> None:
+        """Tell readers of qualifications what is published: `_SUCCESS` in the folder of a night, and `LATEST`.
+
+        Both follow from CURRENT: what a crash left out is made up for by the next run.
+        """
+        nights = self.published_nights()
+        for night in nights:
+            self._remember(night)
+            folder = self.qualifications_folder(night)
+            if (folder / MANIFEST).is_file() and not (folder / SUCCESS).is_file():
+                (folder / SUCCESS).touch()
+        if nights and self.qualifications_folder(nights[-1]).is_dir():
+            latest = self.path / "qualifications" / LATEST
+            text = f"{self.qualifications_folder(nights[-1]).name}\n"
+            if not latest.is_file() or latest.read_text(encoding="utf-8") != text:
+                write_text(latest, text)
+
+    def set_aside(self, replaced: Path, date: dt.date) -> None:
+        """Keep qualifications that others took the place of until the next retention: somebody may be reading them."""
+        for path in (self.path / "qualifications").glob(f"{REPLACED}date={date}-*"):
+            remove_run(path)
+        replaced.rename(replaced.with_name(f"{REPLACED}date={date}-{uuid.uuid4().hex[:12]}"))
+
+    def remove_replaced(self, date: dt.date) -> None:
+        """Remove what was set aside before the night of a date."""
+        for path in (self.path / "qualifications").glob(f"{REPLACED}date=*"):
+            if not path.name.startswith(f"{REPLACED}date={date}-"):
+                remove_run(path)
 
     def published_nights(self) -> list[dt.date]:
         """Return the dates whose qualifications were published, oldest first, as far as they are remembered."""
@@ -216,9 +259,36 @@ class Site:
             for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
                 for place in self.path.glob(folder):
                     undo_swaps(place)
+            self._mend_forgetting()
+            self._mend_marks()
             yield
         finally:
             os.close(descriptor)
+
+    def is_forgetting(self) -> bool:
+        """Tell whether a command that forgets users has not come to its end."""
+        return (self.path / FORGETTING).is_file()
+
+    def begin_forgetting(self) -> None:
+        """Remember that users are being forgotten, until `end_forgetting`."""
+        (self.path / FORGETTING).touch()
+        sync_folder(self.path)
+
+    def end_forgetting(self) -> None:
+        """Remember that all are forgotten."""
+        (self.path / FORGETTING).unlink(missing_ok=True)
+        sync_folder(self.path)
+
+    def _mend_forgetting(self) -> None:
+        """Finish files that were about to be replaced, and sweep those that were not yet."""
+        if self.is_forgetting():
+            for folder in (self.path / "qualifications").glob("date=*"):
+                finish_replacing(folder)
+                sweep_tree(folder)
+
+    def _mend_marks(self) -> None:
+        with contextlib.suppress(BadInput):  # whoever needs CURRENT says what is wrong with it
+            self.mark_published()
 
     def _lock(self, descriptor: int) -> None:
         """Take the lock; whoever only looks whether a run is going on has it for a moment."""

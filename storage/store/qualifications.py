@@ -1,5 +1,6 @@
 """Keep the qualifications of a night: parquet by user, by category, and what changed since the night before.
 
+A partition leaves its rows by category in the work folder; when all are there, they are brought together in few files.
 A partition is written file by file under temporary names; the list of its files, with sizes, checksums and counts,
 is written last and makes it whole. The lists are removed when the manifest of the run has all of them.
 """
@@ -25,22 +26,26 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_text
+from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
-from ammrank_dask.storage.store.parts import CheckedReader, check_files
+from ammrank_dask.storage.store.parts import CheckedReader, check_files, checksum_file
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CATEGORY, CHANCE, CHANGE, PROPENSITY, RANK, SCORE, USER_ID
 
 KIND = "qualifications"
 BY_USER, BY_CATEGORY, DELTA = "by_user", "by_category", "delta"
-ADDED, REMOVED = "added", "removed"
+CHANGES = ADDED, REMOVED, CHANGED, FORGOTTEN = "added", "removed", "changed", "forgotten"
+"""What became of a pair since the night before; a user who was forgotten has one row without a category."""
 WORK = ".work"
 """Folder of what only a run that is going on needs: lists of parts, scratch, the model."""
 
 _LONGEST_FOLDER, _CUT_FOLDER = 255, 120
 """Characters of the longest folder name that all file systems take, and of what is kept of a longer one."""
+_WITH_GAPS = (CATEGORY, RANK, SCORE, CHANCE)
+"""Columns of a delta that what is gone does not have."""
 _DICTIONARY = (CATEGORY, RANK, CHANGE)
-_CHANGES = [ADDED, REMOVED]
+_STARTS = "category_starts"
+_BATCH = "by-category-"
 
 
 @dataclass(frozen=True)
@@ -83,11 +88,16 @@ class QualificationRows:
 
 @dataclass(frozen=True)
 class Changes:
-    """Qualifications that are new or gone, by user: `row_ids` has the user of each, `codes` number the `names`."""
+    """Qualifications that are new, gone or changed, by user, as parallel arrays.
+
+    `row_ids` has the user of each, `codes` number the `names` and are -1 for a user who was forgotten, and `change`
+    numbers `CHANGES`. `row` is the row of the new qualification that it is about, -1 where there is none.
+    """
 
     row_ids: UserIds
     codes: np.ndarray
-    added: np.ndarray
+    change: np.ndarray
+    row: np.ndarray
     names: Sequence[str]
 
 
@@ -148,7 +158,7 @@ def write_partition_files(
     files = {}
 
     def keep(name: Path, columns: dict[str, pa.Array]) -> None:
-        files[name.as_posix()] = _write(run / name, pa.table(columns))
+        files[name.as_posix()] = write_table(run / name, pa.table(columns))
 
     keep(
         table_path(Path(BY_USER), partition),
@@ -167,21 +177,48 @@ def write_partition_files(
         RANK: pa.array(rows.rank[order]),
         **({} if rows.chance is None else {CHANCE: pa.array(rows.chance[order])}),
     }
-    for code, category in enumerate(categories):
-        if start[code] < start[code + 1]:
-            keep(
-                table_path(Path(BY_CATEGORY, category_folder(category)), partition),
-                {name: column[start[code] : start[code + 1]] for name, column in ordered.items()},
-            )
-    keep(
-        table_path(Path(DELTA), partition),
-        {
-            USER_ID: changes.row_ids.to_arrow(),
-            CATEGORY: pa.DictionaryArray.from_arrays(pa.array(changes.codes), pa.array(changes.names, pa.string())),
-            CHANGE: pa.DictionaryArray.from_arrays(pa.array((~changes.added).view(np.int8)), pa.array(_CHANGES)),
-        },
-    )
-    write_text(_list_path(run, partition), json.dumps({"files": files, "facts": dict(counts)}), durable=False)
+    files |= _save_by_category(run, partition, pa.table(ordered))
+    keep(table_path(Path(DELTA), partition), _delta_columns(rows, changes))
+    listed = {"files": files, "facts": dict(counts), _STARTS: start.tolist()}
+    write_text(_list_path(run, partition), json.dumps(listed), durable=False)
+
+
+def _delta_columns(rows: QualificationRows, changes: Changes) -> dict[str, pa.Array]:
+    """Return the columns of a delta; what is gone has neither rank nor score."""
+    is_gone = changes.row < 0
+    at = np.where(is_gone, 0, changes.row)
+
+    def of_rows(values: np.ndarray) -> pa.Array:
+        taken = values[at] if len(values) else np.zeros(len(at), values.dtype)
+        return pa.array(taken, mask=is_gone)
+
+    codes = pa.array(np.maximum(changes.codes, 0), mask=changes.codes < 0)
+    return {
+        USER_ID: changes.row_ids.to_arrow(),
+        CATEGORY: pa.DictionaryArray.from_arrays(codes, pa.array(changes.names, pa.string())),
+        CHANGE: pa.DictionaryArray.from_arrays(pa.array(changes.change), pa.array(CHANGES)),
+        RANK: of_rows(rows.rank),
+        SCORE: of_rows(rows.score),
+        **({} if rows.chance is None else {CHANCE: of_rows(rows.chance)}),
+    }
+
+
+def _save_by_category(run: Path, partition: int, table: pa.Table) -> dict[str, list[int]]:
+    """Keep the rows of a partition, which are by category, until all partitions are written; return the entry."""
+    path = scratch_path(run, partition)
+
+    def write(temporary: Path) -> None:
+        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+    write_atomic(path, write, durable=False)
+    return {path.relative_to(run).as_posix(): checksum_file(path)}
+
+
+def category_starts(run: Path, partition: int) -> list[int]:
+    """Return where each category begins in the rows that a partition left, and last where they end."""
+    starts: list[int] = read_json(_list_path(run, partition))[_STARTS]
+    return starts
 
 
 def written_facts(run: Path, partition: int) -> dict[str, Any] | None:
@@ -196,12 +233,11 @@ def written_facts(run: Path, partition: int) -> dict[str, Any] | None:
 
 
 def written_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
-    """Return size and checksum of every file of all partitions, by relative name."""
-    return {
-        name: entry
-        for partition in range(n_partitions)
-        for name, entry in read_json(_list_path(run, partition))["files"].items()
-    }
+    """Return size and checksum of every file of all partitions and categories, by relative name."""
+    lists = [_list_path(run, partition) for partition in range(n_partitions)]
+    lists += sorted((run / WORK).glob(f"{_BATCH}*.json"))
+    files = {name: entry for path in lists for name, entry in read_json(path)["files"].items()}
+    return {name: entry for name, entry in files.items() if not name.startswith(f"{WORK}/")}
 
 
 @dataclass(frozen=True)
@@ -289,15 +325,26 @@ def _list_path(run: Path, partition: int) -> Path:
     return run / WORK / f"part-{partition:05d}.json"
 
 
-def _write(path: Path, table: pa.Table) -> list[int]:
+def batch_path(run: Path, number: int) -> Path:
+    """Return the list of one batch of files by category."""
+    return run / WORK / f"{_BATCH}{number:05d}.json"
+
+
+def scratch_path(run: Path, partition: int) -> Path:
+    """Return the file in which the rows of a partition wait by category."""
+    return run / WORK / f"{_BATCH}{partition:05d}.arrow"
+
+
+def write_table(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
     sink = pa.BufferOutputStream()
     # Each is used only where it is worth what it costs: dictionaries where values repeat, compression where those of a
-    # user follow each other, statistics where a reader looks for users. No value is ever missing; columns that say so
-    # take a third of the time.
+    # user follow each other, statistics where a reader looks for users. Where no value is ever missing, columns that
+    # say so take a third of the time.
     by_user = CATEGORY in table.column_names
     compressed = (USER_ID, RANK) if by_user else ()
-    required = pa.schema([field.with_nullable(False) for field in table.schema])
+    gaps = _WITH_GAPS if CHANGE in table.column_names else ()
+    required = pa.schema([field.with_nullable(field.name in gaps) for field in table.schema])
     pq.write_table(
         table.cast(required),
         sink,

@@ -268,7 +268,8 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
         ),
     ),
     "by_category": (
-        "qualifications/date=…/by_category/category=…/part-*.parquet, by score from the highest and then user id. The"
+        "qualifications/date=…/by_category/category=…/part-*.parquet, by score from the highest and then user id within"
+        " a file. A file has about a million rows: those of the partitions that its name gives (part-FIRST-LAST). The"
         " folder has the category as `urllib.parse.quote(category, safe='')` writes it; one that is longer than a file"
         " name may be has a short folder with an `@`, and `config.short_folders` of the manifest says of which"
         " category",
@@ -280,11 +281,19 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
         ),
     ),
     "delta": (
-        "qualifications/date=…/delta/part-*.parquet: what changed since the night before, by user id",
+        "qualifications/date=…/delta/part-*.parquet: what changed since the last published night, by user id",
         (
             ColumnSpec(USER_ID, "int64 or string", "who"),
-            ColumnSpec(CATEGORY, "string", "the category"),
-            ColumnSpec(CHANGE, "string", "added or removed; on a first night everything is added"),
+            ColumnSpec(CATEGORY, "string, nullable", "the category; null for a user who was forgotten"),
+            ColumnSpec(
+                CHANGE,
+                "string",
+                "added (on a first night everything), removed, changed (in rank or score), or forgotten: the user was"
+                " forgotten since, and all that is held of them is to be removed",
+            ),
+            ColumnSpec(RANK, "int16, nullable", "as in by_user; null for what is removed or forgotten"),
+            ColumnSpec(SCORE, "float32, nullable", "the same"),
+            ColumnSpec(CHANCE, "float32, nullable", "the same; not there without chances"),
         ),
     ),
     "exposure.csv": (

@@ -29,6 +29,10 @@ from ammrank_dask.storage.store.parts import (
 from ammrank_dask.storage.store.registry import PART_SCHEMAS, READ_FORMATS, RUN_FORMAT
 
 MANIFEST = "manifest.json"
+SUCCESS = "_SUCCESS"
+"""An empty file in the folder of a night that is published."""
+LATEST = "LATEST"
+"""A file beside the folders of nights with the name of the newest published one."""
 DECIDE_BYTES = ("ammrank-dask", "numpy", "numba", "zarr", "numcodecs", "pyarrow")
 """The packages on whose versions stored bytes depend."""
 VERSIONED = (*DECIDE_BYTES, "cloudpickle", "dask", "distributed", "pandas")
@@ -149,7 +153,7 @@ def finish_run(
         "versions": {name: version_of(name) for name in DECIDE_BYTES},
         "parts": [part.to_json() for part in parts],
     }
-    write_json(path / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
+    write_manifest(path, manifest)
     sync_folder(path.parent)
     return open_run(path, kind)
 
@@ -163,8 +167,13 @@ def rewrite_manifest(run: Run, folder: Path, renewed: Collection[str]) -> None:
     parts = [part_facts(folder, i).to_json() if part["name"] in renewed else part for i, part in enumerate(before)]
     files = {name: checksum_file(folder / name) if name in renewed else listed for name, listed in run.files.items()}
     sync_tree(folder)
-    manifest = {**run.manifest, "format": RUN_FORMAT, "parts": parts, "files": files}
-    write_json(folder / MANIFEST, {**manifest, "checksum": checksum_of(manifest)})
+    write_manifest(folder, {**run.manifest, "format": RUN_FORMAT, "parts": parts, "files": files})
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write the manifest of a run with the checksum of its content."""
+    content = {name: value for name, value in manifest.items() if name != "checksum"}
+    write_json(folder / MANIFEST, {**content, "checksum": checksum_of(content)})
 
 
 def is_finished(path: Path) -> bool:
@@ -216,7 +225,7 @@ def _found_beside_parts(run: Run) -> set[str]:
     """Return the files of a run that are neither its manifest nor of one of its parts."""
     parts = [part["name"] for part in run.manifest["parts"]]
     lists = [str(Path(name).with_suffix(".json")) for name in parts if name.endswith(FOLDER_SUFFIX)]
-    known = {MANIFEST, *parts, *lists}
+    known = {MANIFEST, SUCCESS, *parts, *lists}
     found = set()
     for root, folders, names in os.walk(run.path):
         place = Path(root).relative_to(run.path)

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 import shutil
 import stat
 
@@ -21,6 +22,7 @@ from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import PartRef, part_path
 from ammrank_dask.storage.store.registry import FEATURES, STATE
 from ammrank_dask.storage.store.runs import verify_run
+from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.forget import forget_users
@@ -66,7 +68,12 @@ def found_users(site):
     """Return the ids in every store, read without our own readers, by the first folder of the store."""
     found = {}
     for path in site.path.rglob("*.parquet"):
-        column = pq.read_table(path).column("user_id")
+        table = pq.read_table(path, partitioning=None)
+        if "change" in table.column_names:  # what tells of a forgotten user is to be there
+            table = table.filter(pc.not_equal(table["change"].cast(pa.string()), "forgotten"))
+        if "tombstones" in path.parts:
+            continue
+        column = table.column("user_id")
         found.setdefault(path.relative_to(site.path).parts[0], set()).update(str(value) for value in column.to_pylist())
     for path in site.path.rglob("*.zarr.zip"):
         with zarr.storage.ZipStore(path, mode="r") as part:
@@ -129,6 +136,12 @@ def test_forget_users__stay_away_and_the_night_equals_one_that_never_knew_them(c
     nightly(Night(client, site, load_config(site.config_path), date_of(6)))
     for store, users in found_users(site).items():
         assert not users & {str(user) for user in gone}, store
+    # Whoever applies the delta is told to remove them; nothing else is said of them.
+    delta = pq.read_table(site.qualifications_folder(date_of(6)) / "delta")
+    told = delta.filter(pc.equal(delta["change"].cast(pa.string()), "forgotten"))
+    assert sorted(told["user_id"].to_pylist()) == gone
+    assert told["category"].null_count == told["rank"].null_count == told["score"].null_count == len(gone)
+    verify_run(site.qualifications_folder(date_of(6)))
     # From scratch, with the list in force from the first day on, the states are the same.
     fresh = type(site)(tmp_path / "fresh")
     fresh.path.mkdir()
@@ -178,15 +191,14 @@ def test_forget_users__what_was_damaged_before_is_still_found(client, place, tmp
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
-@pytest.mark.parametrize("where", ["table with the user", "table without", "array", "attributes"])
+@pytest.mark.parametrize("where", ["table with the user", "array", "attributes"])
 def test_forget_users__refuses_to_write_what_is_damaged_again(client, place, tmp_path, where):
     site, ids = place
     head = site.path / site.current().runs["head"]
-    with_user, without = holder_of(site.qualifications_folder(date_of(5)) / "by_user", ids[3])
+    with_user, _ = holder_of(site.qualifications_folder(date_of(5)) / "by_user", ids[3])
     number = next(n for n in range(2) if ids[3] in PartRef(head, n).read(STATE)["user_id"])
     victim, harm = {
         "table with the user": (with_user, lambda: flip(with_user)),
-        "table without": (without, lambda: flip(without)),
         "array": (part_path(head, number) / "cell/c/0", lambda: flip_entry(part_path(head, number), "cell/c/0")),
         "attributes": (part_path(head, number) / "zarr.json", lambda: flip_entry(part_path(head, number), "zarr.json")),
     }[where]
@@ -218,6 +230,68 @@ def test_forget_users__goes_on_after_a_crash(client, place, tmp_path):
     assert not list((site.path / "qualifications").glob(".building-*"))
     again = forget_users(client, site, listed)
     assert (again["rows removed"], again["on the list"]) == (0, 3)
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+def test_forget_users__touches_only_the_partitions_of_the_users(client, place, tmp_path):
+    site, ids = place
+    listed = write_list(tmp_path / "list.txt", ids[3:4])
+    (partition,) = partition_of(ids_from_values(ids[3:4]), 2)
+    night = site.qualifications_folder(date_of(5))
+    before = {path: path.stat().st_ino for path in site.path.rglob("part-*") if "models" not in path.parts}
+    held = set(pq.read_table(night / "by_user", filters=[("user_id", "=", ids[3])])["category"].to_pylist())
+    forget_users(client, site, listed)
+    replaced = {path for path, inode in before.items() if path.stat().st_ino != inode}
+    assert night / "by_user" / f"part-{partition:05d}.parquet" in replaced
+    other = f"part-{1 - partition:05d}"
+    assert not any(path.is_file() and path.stem == other for path in replaced)
+    changed = {path.parent.name for path in replaced if path.parent.parent == night / "by_category"}
+    assert changed == {f"category={category}" for category in held}
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+@pytest.mark.parametrize("stop", ["before a list", "between two renames", "before the manifest"])
+def test_forget_users__stopped_while_files_are_replaced(client, place, tmp_path, monkeypatch, stop):
+    site, ids = place
+    gone = {str(user) for user in ids[:3]}
+
+    class Killed(BaseException):
+        pass
+
+    def die(*args, **options):
+        raise Killed
+
+    calls = itertools.count()
+
+    def die_at_the_second(*args):
+        if next(calls) == 1:
+            raise Killed
+        return os.replace(*args)
+
+    with monkeypatch.context() as patched:
+        if stop == "before a list":
+            patched.setattr("ammrank_dask.storage.store.replace.write_json", die)
+        elif stop == "between two renames":
+            fake = type("os", (), {"replace": staticmethod(die_at_the_second)})
+            patched.setattr("ammrank_dask.storage.store.replace.os", fake)
+        else:
+            patched.setattr("ammrank_dask.storage.store.replace.write_manifest", die)
+        with pytest.raises(Killed):
+            forget_users(client, site, write_list(tmp_path / "list.txt", ids[:3]))
+    # The next run of any command mends what was begun: every night is whole.
+    with site.exclusive():
+        for run in site.kept_runs():
+            verify_run(run)
+    # Another list: those of the interrupted command are forgotten, too.
+    with site.exclusive():
+        facts = forget_users(client, site, write_list(tmp_path / "other.txt", ids[5:6]))
+    assert facts["rows left"] == 0
+    assert not any(users & (gone | {str(ids[5])}) for users in found_users(site).values())
+    tombstones = pq.read_table(site.path / "tombstones" / f"date={date_of(5)}.parquet")["user_id"].to_pylist()
+    assert tombstones == [*ids[:3], ids[5]]
+    assert not list(site.path.glob(".forgetting"))
+    for run in site.kept_runs():
+        verify_run(run)
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)

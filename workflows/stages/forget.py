@@ -5,17 +5,18 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from ammrank_dask.forget import forget_in_runs, scan_runs
+from ammrank_dask.forget import Forgetting
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.site.day_rows import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
 from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
+from ammrank_dask.storage.site.tombstones import add_tombstones
 from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.manifests import StateManifest
-from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import bucket_of
 from ammrank_dask.workflows.stages.work_area import remove_work
@@ -32,13 +33,18 @@ def forget_users(client: Any, site: Site, users: LakePath, *, progress: Progress
         raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
     ids = read_user_list(users, StateManifest.of(open_run(site.path / head.runs["head"])).id_kind)
     add_forgotten(site.path, ids)
+    # Whom an interrupted command was to forget only the list knows, and it takes a look at everything to find them.
+    wanted = None if site.is_forgetting() else ids
+    site.begin_forgetting()
     _blank_day_rows(site, ids)
     _remove_leftovers(site)
     runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
-    removed = forget_in_runs(client, site.path, runs, tables, progress=progress)
-    left = scan_runs(client, site.path, runs, tables, progress=progress)
+    command = Forgetting(client, site.path, wanted, lambda gone: add_tombstones(site.path, head.date, gone), progress)
+    removed, touched = command.forget(runs, tables)
+    left = command.scan(runs, tables, touched)
     if left.rows:
         raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
+    site.end_forgetting()
     listed = load_forgotten(site.path)
     return {
         "users": len(ids),
@@ -47,8 +53,8 @@ def forget_users(client: Any, site: Site, users: LakePath, *, progress: Progress
         "files scanned": left.files,
         "rows left": left.rows,
         "on the list": len(listed.hashes) if listed is not None else 0,
-        "not changed": "trained models, which hold no user; the lake, which is yours; and systems that took them from "
-        "the qualifications, whose next delta does not name them: remove them there too",
+        "not changed": "trained models, which hold no user; the lake, which is yours: remove them there; and systems "
+        "that took them from the qualifications: the next delta names them as forgotten",
     }
 
 
@@ -63,8 +69,12 @@ def _remove_leftovers(site: Site) -> None:
     """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users."""
     shutil.rmtree(site.scratch, ignore_errors=True)
     finished = set(site.kept_runs())
+    current = site.current()
     for run in finished:
         sweep_tree(run)
+        night = run.name.removeprefix("date=")
+        if run.parent.name == "qualifications" and current is not None and night > str(current.date):
+            remove_run(run)  # not published: the night is to be run again, for its delta does not name the users
     for folder in (*RUN_FOLDERS, "qualifications"):
         levels = "*/*" if folder == "days" else "*"
         for path in (site.path / folder).glob(levels):

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.tombstones import remove_tombstones
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import sweep_temporary
 from ammrank_dask.storage.store.manifests import ModelManifest
@@ -63,6 +64,8 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
             if night not in published:
                 remove_run(night)
     site.unmark_removed_nights()
+    site.remove_replaced(date)
+    remove_tombstones(site.path, set(site.published_nights()))
     for unfinished in (site.path / "qualifications").glob(".building-*"):
         remove_run(unfinished)
 

@@ -6,10 +6,12 @@ import datetime as dt
 import logging
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.policies import POLICIES
+from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
@@ -17,10 +19,11 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of, swap_folder
+from ammrank_dask.storage.site.tombstones import tombstones_path
+from ammrank_dask.storage.store.atomic import digest_file, digest_of, swap_folder
 from ammrank_dask.storage.store.manifests import DayManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
-from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_run, verify_run
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run, verify_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_path
@@ -88,7 +91,8 @@ def score_users(
         **({} if chances is None else {"chances": chances.digest}),
     }
     opt_outs, listed = read_night_opt_outs(night, ingested)
-    inputs |= listed
+    tombstones = _find_tombstones(site, previous)
+    inputs |= listed | ({} if tombstones is None else {"tombstones": digest_file(tombstones)})
     final = site.qualifications_folder(ingested.date)
     published = _published_run(site, ingested.date, inputs, settings, rebuild)
     if published is not None:
@@ -109,6 +113,7 @@ def score_users(
             previous=previous,
             clicks=window["clicks"],
             starved_below=config.report.thresholds.starved_ratio,
+            tombstones=tombstones,
             progress=night.progress,
         )
         finish_qualifications(
@@ -123,8 +128,14 @@ def score_users(
         )
     swap_folder(building, final)
     if building.is_dir():
-        remove_run(building)
+        site.set_aside(building, ingested.date)
     return open_run(final, KIND)
+
+
+def _find_tombstones(site: Site, previous: Qualifications | None) -> Path | None:
+    """Return the list of users who were forgotten while the previous night was in force, None when there is none."""
+    path = None if previous is None else tombstones_path(site.path, previous.manifest.date)
+    return path if path is not None and path.is_file() else None
 
 
 def read_night_opt_outs(night: Night, ingested: Ingested) -> tuple[OptOuts | None, dict[str, str]]:
@@ -164,7 +175,10 @@ def _published_run(
         return found if found.digest == _digest(inputs, settings) else None
     found = open_run(final, KIND)
     # What was the night before when they were written stays so: neither a back-fill nor retention changes the past.
-    if found.digest != _digest({**inputs, "previous": QualificationsManifest.of(found).previous}, settings):
+    stones = {name: digest for name, digest in QualificationsManifest.of(found).inputs.items() if name == "tombstones"}
+    before = {"previous": QualificationsManifest.of(found).previous, **stones}
+    now = {name: digest for name, digest in inputs.items() if name != "tombstones"}
+    if found.digest != _digest({**now, **before}, settings):
         raise BadInput(
             f"the qualifications of {date} were written from other input;"
             f" write them again with `ammrank nightly {site.path} --date {date} --rebuild`"

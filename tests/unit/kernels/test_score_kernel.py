@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.eligibility import UNKNOWN_AGE, Eligibility, group_of
-from ammrank_dask.kernels.selection import mark_new, order_key, sort_by_category
+from ammrank_dask.kernels.selection import match_pairs, order_key, sort_by_category
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import arrange_planes, top_categories
 from ammrank_dask.scoring.category_cutoffs import order_keys
@@ -114,12 +114,11 @@ def test_order_key__orders_as_the_floats_do(a, b):
     assert order_keys(bits).tolist() == keys
 
 
-def test_mark_new__by_hand():
+def test_match_pairs__by_hand():
     # User 0 had 1 and now has 1 and 2; user 1 had nothing and has 0; user 2 had 2 and has nothing.
     now, before = np.array([0, 2, 3, 3]), np.array([0, 1, 1, 2])
     codes, old_codes = np.array([1, 2, 0], np.int32), np.array([1, 2], np.int32)
-    added, removed = np.empty(3, bool), np.empty(2, bool)
-    mark_new(now, codes, before, old_codes, np.full(3, -1), added)
-    mark_new(before, old_codes, now, codes, np.full(3, -1), removed)
-    assert added.tolist() == [False, True, True]
+    match, removed = np.empty(3, np.int64), np.empty(2, bool)
+    match_pairs(now, codes, before, old_codes, np.full(3, -1), match, removed)
+    assert match.tolist() == [0, -1, -1]
     assert removed.tolist() == [False, True]

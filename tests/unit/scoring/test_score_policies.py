@@ -26,9 +26,11 @@ from ammrank_dask.scoring.score import finish_qualifications, score, write_quali
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
+from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.qualifications import QualificationRows
+from ammrank_dask.storage.store.qualifications import CHANGES, QualificationRows
 from ammrank_dask.storage.store.runs import verify_run
+from ammrank_dask.user_hash import partition_of
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
 INTEGERS = np.array([-(2**62), -5, 0, 3, 8, 13, 21, 55, 89, 2**40])
@@ -245,6 +247,40 @@ def test_score__a_category_longer_than_a_file_name_has_a_short_folder_in_the_man
     verify_run(quals.path)
 
 
+def held_by(quals):
+    """Return rank and score of every pair of a user and a category."""
+    return {(u, c): (r, s) for u, r, c, s in quals.to_pandas().itertuples(index=False)}
+
+
+def test_score__by_category_has_few_files_of_ranges_of_partitions(client, tmp_path, monkeypatch):
+    rng = np.random.default_rng(4)
+    model = make_model(rng, whole=True)
+    features = make_features(tmp_path / "f", rng, n_users=300, n_partitions=6, whole=True)
+    digests = []
+    for rows_of_file, n_files in ((10**6, 1), (60, 3), (1, 6)):
+        monkeypatch.setattr("ammrank_dask.scoring.by_category.ROWS_OF_FILE", rows_of_file)
+        quals = score(client, model, features, tmp_path / f"quals-{rows_of_file}", k=3)
+        folder = quals.path / "by_category" / "category=news"
+        parts = sorted(folder.iterdir())
+        rows = []
+        for part in parts:
+            table = pq.read_table(part, partitioning=None).to_pandas()
+            assert len(table) >= min(rows_of_file, 1) or part == parts[-1]
+            keys = list(zip(-table["score"], table["user_id"], strict=True))
+            assert keys == sorted(keys)
+            users = ids_from_values(table["user_id"].tolist())
+            assert set(partition_of(users, 6)) <= set(partitions_of(part.name))
+            rows += table.itertuples(index=False, name=None)
+        digests.append(sorted(rows))
+        covered = [partition for part in parts for partition in partitions_of(part.name)]
+        assert covered == sorted(set(covered))
+        assert len(parts) <= n_files
+        verify_run(quals.path)
+    assert digests[0] == digests[1] == digests[2]
+    held = {(u, r, s) for (u, c), (r, s) in held_by(quals).items() if c == "news"}
+    assert {(u, r, s) for u, s, r in digests[0]} == held
+
+
 def test_score__delta_leads_from_one_night_to_the_next(client, tmp_path):
     rng = np.random.default_rng(6)
     model = make_model(rng)
@@ -252,21 +288,26 @@ def test_score__delta_leads_from_one_night_to_the_next(client, tmp_path):
     after = make_features(tmp_path / "after", rng, n_users=170, n_partitions=3)
     first = score(client, model, before, tmp_path / "first", k=2)
     second = score(client, model, after, tmp_path / "second", k=2, previous=first, exclude=["autos"])
-    held = {(u, c) for u, _, c, _ in first.to_pandas().itertuples(index=False)}
+    held = held_by(first)
     rows = [row for part in sorted((first.path / "delta").iterdir()) for row in pq.read_table(part).to_pylist()]
-    assert {(row["user_id"], row["category"]) for row in rows} == held
+    assert {(row["user_id"], row["category"]): (row["rank"], row["score"]) for row in rows} == held
     assert {row["change"] for row in rows} == {"added"}
+    seen = set()
     for part in sorted((second.path / "delta").iterdir()):
         rows = pq.read_table(part).to_pylist()
         assert [row["user_id"] for row in rows] == sorted(row["user_id"] for row in rows)
         for row in rows:
-            pair = (row["user_id"], row["category"])
-            if row["change"] == "added":
-                assert pair not in held
-                held.add(pair)
+            pair, now = (row["user_id"], row["category"]), (row["rank"], row["score"])
+            seen.add(row["change"])
+            if row["change"] == "removed":
+                assert now == (None, None)
+                del held[pair]
             else:
-                held.remove(pair)
-    assert held == {(u, c) for u, _, c, _ in second.to_pandas().itertuples(index=False)}
+                assert (row["change"] == "changed") == (pair in held)
+                assert held.get(pair) != now
+                held[pair] = now
+    assert seen == {"added", "changed", "removed"}
+    assert held == held_by(second)
     # The same partitions on both sides.
     third = score(client, model, after, tmp_path / "third", k=2, previous=second, exclude=["autos"])
     assert all(pq.read_table(part).num_rows == 0 for part in (third.path / "delta").iterdir())
@@ -279,11 +320,24 @@ def test_compare_qualifications__a_category_that_is_gone_is_removed_by_name(clie
     users = ids_from_values([10**6])
     rows = QualificationRows(users, np.array([0, 1]), np.array([1], np.int32), np.zeros(1, np.float32))
     changes = compare_qualifications(rows, ["brand new", "news"], previous, 0, 1)
-    rows = zip(changes.row_ids.to_arrow().to_pylist(), changes.codes, changes.added, strict=True)
-    found = {(user, changes.names[code], bool(added)) for user, code, added in rows}
+    rows = zip(changes.row_ids.to_arrow().to_pylist(), changes.codes, changes.change, strict=True)
+    found = {(user, changes.names[code], CHANGES[change]) for user, code, change in rows}
     frame = first.to_pandas()
-    gone = {(u, c, False) for u, c in zip(frame["user_id"], frame["category"], strict=True)}
-    assert found == gone | {(10**6, "news", True)}
+    gone = {(u, c, "removed") for u, c in zip(frame["user_id"], frame["category"], strict=True)}
+    assert found == gone | {(10**6, "news", "added")}
+
+
+def test_compare_qualifications__who_was_forgotten_has_a_row_without_a_category(client, tmp_path):
+    rng = np.random.default_rng(6)
+    features = make_features(tmp_path / "f", rng, n_partitions=1)
+    first = score(client, make_model(rng), features, tmp_path / "first", k=1)
+    nobody = QualificationRows(ids_from_values([7]), np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
+    changes = compare_qualifications(
+        nobody, list(first.categories), PreviousQualifications.of(first.run), 0, 1, ids_from_values([5, 10**6])
+    )
+    stones = np.flatnonzero(changes.change == CHANGES.index("forgotten"))
+    assert changes.row_ids.take(stones).to_arrow().to_pylist() == [5, 10**6]
+    assert (changes.codes[stones].tolist(), changes.row[stones].tolist()) == ([-1, -1], [-1, -1])
 
 
 def test_score__limits_hold_under_both_policies(client, tmp_path):

@@ -1,0 +1,91 @@
+"""Keep the files by category of a night: while it is written, the rows of each partition by category.
+
+What partitions leave in the work folder is one Arrow file each, mapped and cut where a category begins.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.atomic import read_json, write_text
+from ammrank_dask.storage.store.parts import check_files
+from ammrank_dask.storage.store.qualifications import (
+    BY_CATEGORY,
+    batch_path,
+    category_folder,
+    category_starts,
+    scratch_path,
+    write_table,
+)
+
+
+@dataclass(frozen=True)
+class CategoryFile:
+    """A file of one category: its rows are those of the partitions from `first` to `last`."""
+
+    category: str
+    code: int
+    first: int
+    last: int
+    n_rows: int
+
+    @property
+    def name(self) -> str:
+        """Its name below the run."""
+        last = "" if self.first == self.last else f"-{self.last:05d}"
+        return f"{BY_CATEGORY}/{category_folder(self.category)}/part-{self.first:05d}{last}.parquet"
+
+
+def partitions_of(name: str) -> range:
+    """Return the partitions whose rows a file has, by its name.
+
+    Examples
+    --------
+    >>> partitions_of("by_category/category=Hats/part-00004-00006.parquet")
+    range(4, 7)
+    >>> partitions_of("by_user/part-00003.parquet")
+    range(3, 4)
+    """
+    found = re.search(r"part-(\d+)(?:-(\d+))?\.parquet$", name)
+    if found is None:
+        raise BadInput(f"{name} is not the name of a file of qualifications")
+    first = int(found[1])
+    return range(first, int(found[2] or first) + 1)
+
+
+class PartitionRows:
+    """The rows of one partition by category, best first, as they wait in the work folder."""
+
+    def __init__(self, run: Path, partition: int) -> None:
+        self.starts = category_starts(run, partition)
+        self.table = pa.ipc.open_file(pa.memory_map(str(scratch_path(run, partition)))).read_all()
+
+    def of_category(self, code: int) -> pa.Table:
+        """Return the rows of a category."""
+        return self.table.slice(self.starts[code], self.starts[code + 1] - self.starts[code])
+
+
+def write_category_file(run: Path, file: CategoryFile, table: pa.Table) -> list[int]:
+    """Write a file, and return its size and checksum."""
+    return write_table(run / file.name, table)
+
+
+def write_batch_list(run: Path, number: int, files: Mapping[str, list[int]]) -> None:
+    """List the files of a batch, which makes it whole."""
+    write_text(batch_path(run, number), json.dumps({"files": dict(files)}), durable=False)
+
+
+def is_batch_written(run: Path, number: int) -> bool:
+    """Tell whether a batch of files is whole and still what was written."""
+    try:
+        check_files(run, read_json(batch_path(run, number))["files"])
+    except (BadInput, FileNotFoundError, KeyError, TypeError):
+        return False
+    return True
