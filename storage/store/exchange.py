@@ -94,13 +94,20 @@ def write_slices(path: Path, n_partitions: int, sections: Mapping[str, tuple[np.
 def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> list[dict[str, np.ndarray]]:
     """Return the slices of one partition of every file, in the order of the files."""
     slices = []
+    shape = (len(SECTIONS) + 1, n_partitions + 3)
     for path in paths:
-        if not _is_whole_file(path):
-            raise DamagedStore(f"{path} is not what was written; run the command again")
-        descriptor = os.open(path, os.O_RDONLY)
         try:
-            size = (len(SECTIONS) + 1) * (n_partitions + 3) * 8
-            header = np.frombuffer(os.pread(descriptor, size, 0), np.int64).reshape(len(SECTIONS) + 1, -1)
+            descriptor = os.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise _not_whole(path) from None
+        try:
+            head = os.pread(descriptor, shape[0] * shape[1] * 8, 0)
+            # A file that was cut is shorter than its first number says.
+            if len(head) < shape[0] * shape[1] * 8 or os.fstat(descriptor).st_size != int.from_bytes(
+                head[:8], "little"
+            ):
+                raise _not_whole(path)
+            header = np.frombuffer(head, np.int64).reshape(shape)
             found = {}
             for row, name in enumerate(SECTIONS, start=1):
                 if not header[row, 0]:
@@ -113,6 +120,10 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> lis
             os.close(descriptor)
         slices.append(found)
     return slices
+
+
+def _not_whole(path: Path) -> DamagedStore:
+    return DamagedStore(f"{path} is not what was written; run the command again")
 
 
 def _is_whole_file(path: Path) -> bool:
