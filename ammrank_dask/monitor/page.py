@@ -88,7 +88,7 @@ def head_html(snapshot: dict[str, Any]) -> str:
     if night["state"] == "none" and stage is not None:
         state = "running"
     if night["error"]:
-        state = f"failed: {label_of(night['error'])}"
+        state = "held back" if night["error"] == "HeldBack" else f"failed: {label_of(night['error'])}"
     cells = [_cell("night", label_of(night["date"] or "–")), _cell("state", state, "state")]
     if stage is not None:
         cells.append(_cell("stage", label_of(stage["name"])))

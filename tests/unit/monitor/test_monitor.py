@@ -375,6 +375,8 @@ def test_page__tells_which_checks_warn():
     assert "late" in troubles
     assert "0.4, limit 0.1" in troubles
     assert "psi" not in troubles
+    state.apply({"kind": "night", "state": "failed", "error": "HeldBack"}, 103.0)
+    assert '<b class="state">held back</b>' in head_html(take_snapshot(state, 104.0))
     begin_night(state, 200.0)
     assert take_snapshot(state, 201.0)["checks"] == []
 
