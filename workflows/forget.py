@@ -33,7 +33,7 @@ def command(site: Path, users: LakePath, cluster: str | None, as_json: bool, qui
     Partials, state, features, qualifications and quarantined rows of all kept runs are written again without them.
     """
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
-        facts = forget_users(job.client, job.site, users, progress=job.progress)
+        facts = forget_users(job.client, job.site, users, config=job.config, progress=job.progress)
     show(facts, as_json)
 
 

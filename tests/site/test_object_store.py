@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner
 from deltalake import write_deltalake
 from lakes import date_of, good_events, write_events, write_lake, write_site
+from nights import day
 from s3 import always, every, serve_s3, slow
 
 from ammrank_dask.storage.errors import BadInput, StoreFailed
@@ -18,6 +19,10 @@ from ammrank_dask.storage.lake.paths import RemotePath, parse_path
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.copies import copy_published
+from ammrank_dask.workflows.stages.forget import forget_users
+from ammrank_dask.workflows.stages.nightly import nightly
 
 COLUMNS = ("user_id", "group", "category", "timestamp")
 
@@ -154,10 +159,10 @@ def test_scan_file__an_object_that_vanished_is_named(store, bucket):
 
 def test_list_days__a_delta_table_in_a_bucket(store, bucket, lake, cluster_file, tmp_path):
     events = lake / "delta"
-    for day, of_day in list_days(lake / "events", "date").items():
+    for date, of_day in list_days(lake / "events", "date").items():
         rows = pq.read_table(of_day.files()[0], partitioning=None)
         write_deltalake(
-            events, rows.append_column("date", [[day] * rows.num_rows]), partition_by=["date"], mode="append"
+            events, rows.append_column("date", [[date] * rows.num_rows]), partition_by=["date"], mode="append"
         )
     store.copy(events, f"{bucket}/delta")
     days = list_days(store.path(f"{bucket}/delta"), "date")
@@ -198,3 +203,106 @@ def test_ingest__a_compacted_day_in_a_bucket_is_known_by_its_rows(store, bucket,
     store.path(f"{folder}/part-0.parquet").unlink()
     run(cluster_file, "ingest", site, "--date", str(date_of(2)))
     assert digest(cluster_file, site) == before
+
+
+@pytest.fixture
+def copied(store, site, request):
+    """A published site whose nights are copied to a bucket of its own, and the path of the copies."""
+    name = f"out-{abs(hash(request.node.name)) % 10**12}"
+    store.make_bucket(name)
+    config = load_config(site.config_path)
+    config = config.model_copy(
+        update={"publish": config.publish.model_copy(update={"to": store.url(f"{name}/nights")})}
+    )
+    return site, config, store.path(f"{name}/nights")
+
+
+def local_files(site, date):
+    """Return the files of a night that consumers read, by their name in a copy."""
+    run, report = site.qualifications_folder(date), site.report_folder(date)
+    files = {path.relative_to(run).as_posix(): path for path in run.glob("*/**/*.parquet")}
+    return files | {f"report/{name}": report / name for name in ("exposure.csv", "report.html", "summary.json")}
+
+
+def test_copy_published__all_files_and_then_the_pointer(store, copied):
+    site, config, target = copied
+    del store.requests[:]
+    copy_published(site, config, day(5))
+    pointer = json.loads((target / "CURRENT").read_bytes())
+    assert pointer["date"] == str(day(5))
+    folder = target / pointer["folder"]
+    expected = {name: path.read_bytes() for name, path in local_files(site, day(5)).items()}
+    assert {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.walk()} == expected
+    assert pointer["files"] == len(expected)
+    assert pointer["bytes"] == sum(map(len, expected.values()))
+    written = [path for method, path in store.requests if method in ("PUT", "POST")]
+    assert written[-1].endswith("/CURRENT")
+    assert not any(path.endswith("/CURRENT") for path in written[:-3])
+    # A second time nothing is written.
+    del store.requests[:]
+    copy_published(site, config, day(5))
+    assert [request for request in store.requests if request[0] in ("PUT", "POST", "DELETE")] == []
+
+
+def test_copy_published__a_crash_leaves_the_old_pointer_and_a_rerun_completes(store, copied):
+    site, config, target = copied
+    (target / "CURRENT").write_bytes(b'{"date": "2000-01-01"}\n')
+    n_written, most = 0, 2 * len(local_files(site, day(5)))  # an object takes three requests
+
+    def refuse_after_some(method, path):
+        nonlocal n_written
+        n_written += method in ("PUT", "POST")
+        return ("403 Forbidden", "AccessDenied") if n_written > most and method in ("PUT", "POST") else None
+
+    with store.faults(refuse_after_some), pytest.raises(BadInput, match="the store refuses the credentials"):
+        copy_published(site, config, day(5))
+    assert json.loads((target / "CURRENT").read_bytes()) == {"date": "2000-01-01"}
+    before = {path.key for path in target.walk()}
+    assert 1 < len(before) < len(local_files(site, day(5)))
+    del store.requests[:]
+    copy_published(site, config, day(5))
+    written = {path.lstrip("/") for method, path in store.requests if method == "PUT"}
+    bucket = target.store.removeprefix("s3://")
+    assert not {key for key in before if f"{bucket}/{key}" in written and not key.endswith("CURRENT")}
+    assert json.loads((target / "CURRENT").read_bytes())["date"] == str(day(5))
+
+
+def test_publish_night__copies_to_the_bucket_and_a_failed_copy_leaves_the_night_published(store, copied, client):
+    site, config, target = copied
+    with (
+        store.faults(always("403 Forbidden", "AccessDenied")),
+        pytest.raises(BadInput, match="refuses the credentials"),
+    ):
+        nightly(Night(client, site, config, day(6)))
+    assert site.current().date == day(6)
+    nightly(Night(client, site, config, day(6)))
+    assert json.loads((target / "CURRENT").read_bytes())["date"] == str(day(6))
+
+
+def test_forget_users__are_gone_from_the_copies(store, copied, client, tmp_path):
+    site, config, target = copied
+    copy_published(site, config, day(5))
+    first = json.loads((target / "CURRENT").read_bytes())["folder"]
+    gone = pq.read_table(min((site.qualifications_folder(day(5)) / "by_user").iterdir()))["user_id"][0].as_py()
+    (tmp_path / "gone.txt").write_text(f"{gone}\n")
+    told = forget_users(client, site, tmp_path / "gone.txt", config=config)
+    assert told["copies made again"] == 1
+    folder = json.loads((target / "CURRENT").read_bytes())["folder"]
+    assert folder != first
+    assert (target / first).walk() == []
+    users = [pq.read_table(path.open())["user_id"].to_pylist() for path in (target / folder / "by_user").walk()]
+    left = {user for of_file in users for user in of_file}
+    assert left
+    assert gone not in left
+
+
+def test_copy_published__into_a_folder(site, tmp_path):
+    config = load_config(site.config_path)
+    config = config.model_copy(update={"publish": config.publish.model_copy(update={"to": str(tmp_path / "out")})})
+    copy_published(site, config, day(5))
+    folder = tmp_path / "out" / json.loads((tmp_path / "out" / "CURRENT").read_text())["folder"]
+    expected = {name: path.read_bytes() for name, path in local_files(site, day(5)).items()}
+    assert {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()} == expected
+    inside = config.model_copy(update={"publish": config.publish.model_copy(update={"to": "copies"})})
+    with pytest.raises(BadInput, match=r"publish\.to must not be inside the site, got copies"):
+        copy_published(site, inside, day(5))

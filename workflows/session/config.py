@@ -348,6 +348,11 @@ class Publish(Section):
     hold: Texts = Field(
         [], description="checks of the report that keep a night from being published when they warn; exit code 66"
     )
+    to: str | None = Field(
+        None,
+        description="URL (s3://bucket/path) or folder that every published night is copied to; its object CURRENT names"
+        " the newest whole copy; null: none",
+    )
 
     @field_validator("hold")
     @classmethod

@@ -19,10 +19,14 @@ from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import bucket_of
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.copies import renew_copies
 from ammrank_dask.workflows.stages.work_area import remove_work
 
 
-def forget_users(client: Any, site: Site, users: LakePath, *, progress: Progress = silent) -> dict[str, Any]:
+def forget_users(
+    client: Any, site: Site, users: LakePath, *, config: Config | None = None, progress: Progress = silent
+) -> dict[str, Any]:
     """Put users on the list, remove them from all that is kept, and look that nothing of them is left.
 
     The list is written first: whatever happens afterwards, later nights leave these users out, and the same command
@@ -46,12 +50,14 @@ def forget_users(client: Any, site: Site, users: LakePath, *, progress: Progress
         raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
     site.end_forgetting()
     listed = load_forgotten(site.path)
+    renewed = 0 if config is None else renew_copies(site, config)
     return {
         "users": len(ids),
         "files with them": removed.with_users,
         "rows removed": removed.rows,
         "files scanned": left.files,
         "rows left": left.rows,
+        **({"copies made again": renewed} if renewed else {}),
         "on the list": len(listed.hashes) if listed is not None else 0,
         "not changed": "trained models, which hold no user; the lake, which is yours: remove them there; and systems "
         "that took them from the qualifications: the next delta names them as forgotten",

@@ -12,13 +12,18 @@ from ammrank_dask.storage.errors import BadInput, HeldBack
 from ammrank_dask.storage.site.run_log import HELD, read_attempt, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.copies import copy_published
 from ammrank_dask.workflows.stages.published import runs_in_use
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights
 
 
 def publish_night(site: Site, config: Config, date: dt.date, roles: Mapping[str, Path]) -> bool:
-    """Make the runs of a night the current ones, remove what nobody needs, and return whether CURRENT moved."""
+    """Make the runs of a night the current ones, copy them, and remove what nobody needs.
+
+    Returns whether CURRENT moved. A night whose copy failed is published; running it again completes the copy.
+    """
     is_current = site.publish(date, roles)
+    copy_published(site, config, date)
     prune_nights(site, config, date)
     in_use = [*runs_in_use(site, "models", "model"), *runs_in_use(site, "chances", "chances")]
     keep = [*roles.values(), *in_use, *models_to_keep(site, config, date)]

@@ -33,8 +33,9 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
     lake = {day: of_day for day, of_day in lake_days(site, config).items() if day <= date}
     days = [[str(day), [_describe_file(*file) for file in files]] for day, files in list_day_files(lake).items()]
     settings = config.model_dump(mode="json")
-    settings.pop("publish", None)  # where results go is no input
-    named = [lake_path(site, text) for text in sorted(set(_all_texts(settings)) - {"", config.lake.events})]
+    # Where results go is a setting, but nothing there is an input.
+    texts = set(_all_texts(settings)) - {"", config.lake.events, config.publish.to}
+    named = [lake_path(site, text) for text in sorted(texts)]
     files = [[str(path), _describe_files(path)] for path in named if path.exists()]
     listed = [_describe_files(site.path / name) for name in (CATEGORIES_NAME, LIST_NAME)]
     version = version_of("ammrank-dask")
