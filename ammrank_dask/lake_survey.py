@@ -46,6 +46,7 @@ TIMES_A_BATCH = 10_000
 
 ZONED, NAIVE, INTEGER = "zoned", "naive", "integer"
 UNITS = ("s", "ms", "us", "ns")
+HOUR_US = DAY_US // 24
 
 Pair = tuple[str | None, str | None]
 
@@ -62,17 +63,21 @@ class TimeFacts:
         Naive times inside the date of their folder when read as UTC.
     plausible
         Integer times between `late_days` before their folder and a day after it, by unit.
+    offsets
+        Times with a zone by the hour, from the midnight UTC that begins the date of their folder.
     """
 
     sampled: Counter[str] = field(default_factory=Counter)
     inside: int = 0
     plausible: Counter[str] = field(default_factory=Counter)
+    offsets: Counter[int] = field(default_factory=Counter)
 
     def add(self, other: TimeFacts) -> None:
         """Add the times of another file."""
         self.sampled.update(other.sampled)
         self.inside += other.inside
         self.plausible.update(other.plausible)
+        self.offsets.update(other.offsets)
 
 
 @dataclass(frozen=True)
@@ -241,6 +246,9 @@ def sample_times(file: FileFacts, column: str, end: int, late_days: int) -> Time
         facts.sampled[NAIVE if times.type.tz is None else ZONED] += len(times)
         if times.type.tz is None:
             facts.inside += _count_between(found, end - DAY_US, end)
+        else:
+            hours, counts = np.unique((found - (end - DAY_US)) // HOUR_US, return_counts=True)
+            facts.offsets.update(dict(zip(hours.tolist(), counts.tolist(), strict=True)))
     return facts
 
 

@@ -116,6 +116,30 @@ def guess_zone(times: TimeFacts) -> str | None:
     return "UTC" if sampled and times.inside >= MIN_SHARE_UTC * sampled else None
 
 
+def guess_day_zone(times: TimeFacts) -> str | None:
+    """Return the zone whose days the folders are, as whole hours from UTC; None when they are days of UTC, or of none.
+
+    Examples
+    --------
+    >>> from collections import Counter
+    >>> tokyo = TimeFacts(offsets=Counter({hour: 10 for hour in range(-9, 15)}))
+    >>> guess_day_zone(tokyo), guess_day_zone(TimeFacts(offsets=Counter({hour: 10 for hour in range(24)})))
+    ('Etc/GMT-9', None)
+    """
+    total = sum(times.offsets.values())
+    if not total or _inside(times, 0) >= MIN_SHARE_UTC * total:
+        return None
+    best = max(range(-12, 15), key=lambda hours: (_inside(times, hours), -abs(hours)))
+    if _inside(times, best) < MIN_SHARE_UTC * total:
+        return None
+    return f"Etc/GMT{-best:+d}"  # the sign of these names is that of UTC minus the clock
+
+
+def _inside(times: TimeFacts, hours: int) -> int:
+    """Count the times inside the days of a zone that is so many hours before UTC."""
+    return sum(count for hour, count in times.offsets.items() if -hours <= hour < 24 - hours)
+
+
 def guess_unit(times: TimeFacts) -> str | None:
     """Return the unit that brings most integer times near the date of their folder, None when none does."""
     sampled = times.sampled[INTEGER]

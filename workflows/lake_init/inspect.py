@@ -49,6 +49,7 @@ from ammrank_dask.workflows.lake_init.guess import (
     choose_path,
     describe_columns,
     guess_columns,
+    guess_day_zone,
     guess_genders,
     guess_groups,
     guess_unit,
@@ -178,7 +179,9 @@ def inspect_lake(
     if flat:
         listed = f"with the {len(flat):,} categories found listed in {site / CATEGORIES_NAME}"
         remarks.guessed.append(f"lake.taxonomy: null, {listed}")
-    guesses = _Guesses(named, people, meant, genders, *_guess_times(survey, remarks), level, taxonomy)
+    guesses = _Guesses(
+        named, people, meant, genders, *_guess_times(survey, remarks), level, taxonomy, _guess_day_zone(survey, remarks)
+    )
     config, enough = None, None
     if CLICK_GROUP in meant.names and taxonomy is not None:
         config = _make_config(places, site, guesses, _n_users(users, survey).users, remarks)
@@ -207,12 +210,13 @@ class _Guesses:
     unit: str | None
     level: int
     taxonomy: Taxonomy | None
+    day_zone: str
 
 
 def _make_config(places: Places, site: Path, guesses: _Guesses, n_users: int, remarks: Remarks) -> Config:
     assert guesses.taxonomy is not None
     return Config(
-        lake=_lake_config(places, site, with_users=guesses.people is not None),
+        lake=_lake_config(places, site, guesses.day_zone, with_users=guesses.people is not None),
         columns=Columns(**guesses.columns, **(guesses.people or {AGE: None, GENDER: None})),
         timezone=guesses.zone,
         timestamp_unit=guesses.unit,
@@ -272,13 +276,14 @@ def _list_event_files(places: Places, remarks: Remarks) -> dict[dt.date, list[La
     return days
 
 
-def _lake_config(places: Places, site: Path, *, with_users: bool) -> Lake:
+def _lake_config(places: Places, site: Path, day_zone: str, *, with_users: bool) -> Lake:
     return Lake(
         events=choose_path(places.events, site),
         users=choose_path(places.users, site) if with_users and places.users else None,
         taxonomy=choose_path(places.taxonomy, site) if places.taxonomy else None,
         date_key=places.date_key,
         layout=places.layout,
+        day_zone=day_zone,
     )
 
 
@@ -399,6 +404,17 @@ def _guess_times(survey: EventSurvey, remarks: Remarks) -> tuple[str | None, str
                 " their folder"
             )
     return zone, unit
+
+
+def _guess_day_zone(survey: EventSurvey, remarks: Remarks) -> str:
+    zone = guess_day_zone(survey.times)
+    if zone is None:
+        return DEFAULTS.lake.day_zone
+    remarks.guessed.append(
+        f"lake.day_zone: {zone}, as the times lie in the date of their folder there and not in UTC; name your own zone,"
+        " for example Europe/Berlin, where clocks change"
+    )
+    return zone
 
 
 def _feature_groups(meant: Guessed, remarks: Remarks) -> list[str]:
