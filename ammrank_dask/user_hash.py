@@ -1,5 +1,7 @@
 """Place users: in partitions, in buckets, and in the splits for training, validation and the gate."""
 
+import math
+
 import numpy as np
 
 from ammrank_dask.kernels.hashing import hash_integers, hash_strings
@@ -38,6 +40,18 @@ def hash_ids(ids: UserIds, salt: int) -> np.ndarray:
 def partition_of(ids: UserIds, n_partitions: int) -> np.ndarray:
     """Return the partition of every user (int64); it depends on the id and the number of partitions only."""
     return (hash_ids(ids, PARTITION_SALT) % np.uint64(n_partitions)).astype(np.int64)
+
+
+def source_partitions(partition: int, n_before: int, n_now: int) -> list[int]:
+    """Return the partitions that have users of a new one: a user is in hash modulo n, before and now.
+
+    Examples
+    --------
+    >>> source_partitions(11, 8, 16), source_partitions(3, 16, 8), source_partitions(1, 4, 6)
+    ([3], [3, 11], [1, 3])
+    """
+    step = math.gcd(n_before, n_now)
+    return list(range(partition % step, n_before, step))
 
 
 def bucket_of(ids: UserIds) -> np.ndarray:

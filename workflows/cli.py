@@ -22,6 +22,7 @@ COMMANDS = {
     "init": "Look at a lake and write the config of a site.",
     "nightly": "Run one night: ingest, features, training when due, scoring, report, publish.",
     "publish": "Publish a night that a check of publish.hold held back.",
+    "repartition": "Place the users of a site in another number of partitions, without reading the lake.",
     "report": "Write the exposure report of a night that was scored.",
     "score": "Write for every user the categories they qualify for at the end of a date.",
     "simulate": "Write a lake of simulated events with a known world.",
@@ -35,7 +36,7 @@ SECTIONS = {
     "Every night": ("nightly", "publish", "status", "export"),
     "One stage of a night": ("ingest", "features", "train", "score", "report"),
     "To look closer": ("explain", "evaluate", "backtest", "verify"),
-    "Besides": ("forget", "simulate"),
+    "Besides": ("forget", "repartition", "simulate"),
 }
 
 

@@ -11,9 +11,10 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.report.hit_rate import read_clicks
+from ammrank_dask.scoring.moved_parts import NightPart
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import PartRef
-from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
+from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 
@@ -50,7 +51,7 @@ class ChanceOutcome:
 
 def measure_chance_outcome(
     client: Client,
-    parts: Sequence[QualificationPart],
+    parts: Sequence[NightPart],
     days: Sequence[Sequence[PartRef]],
     categories: Sequence[str],
     cells: tuple[int, int],
@@ -72,9 +73,7 @@ def measure_chance_outcome(
     return sum(run_tasks(client, "outcome", match_chances, tasks, progress=progress), start=ChanceOutcome())
 
 
-def match_chances(
-    part: QualificationPart, days: list[PartRef], categories: list[str], cells: tuple[int, int]
-) -> ChanceOutcome:
+def match_chances(part: NightPart, days: list[PartRef], categories: list[str], cells: tuple[int, int]) -> ChanceOutcome:
     """Hold the file of one partition against the clicks of its users."""
     return count_outcome(part.read(categories), *read_clicks(days, cells))
 

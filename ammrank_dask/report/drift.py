@@ -9,7 +9,8 @@ from typing import Any, Self
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
+from ammrank_dask.scoring.moved_parts import NightPart
+from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
@@ -52,8 +53,8 @@ class DriftCounts:
 
 def measure_drift(
     client: Client,
-    before: Sequence[QualificationPart],
-    now: Sequence[QualificationPart],
+    before: Sequence[NightPart],
+    now: Sequence[NightPart],
     categories: Sequence[str],
     *,
     names_before: Sequence[str] | None = None,
@@ -92,9 +93,7 @@ def measure_drift(
     }
 
 
-def compare_parts(
-    before: QualificationPart, now: QualificationPart, names_before: list[str], names: list[str]
-) -> DriftCounts:
+def compare_parts(before: NightPart, now: NightPart, names_before: list[str], names: list[str]) -> DriftCounts:
     """Compare the files of one partition in two nights, whose categories have these names, in the same order."""
     return compare_held(before.read(names_before), now.read(names))
 

@@ -11,9 +11,10 @@ from distributed import Client
 
 from ammrank_dask.ingest.fold import ID_ARRAYS
 from ammrank_dask.ingest.interest_state import recode_cells
+from ammrank_dask.scoring.moved_parts import NightPart
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.parts import PartRef
-from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
+from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
@@ -26,7 +27,7 @@ class PastNight:
     the k categories that were clicked most when the night was scored.
     """
 
-    parts: Sequence[QualificationPart]
+    parts: Sequence[NightPart]
     days: Sequence[Sequence[PartRef]]
     popular: np.ndarray
     k: int
@@ -141,7 +142,7 @@ def measure_realised(
 
 
 def match_part(
-    part: QualificationPart,
+    part: NightPart,
     days: list[PartRef],
     categories: list[str],
     cells: tuple[int, int],

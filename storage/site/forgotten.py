@@ -21,14 +21,13 @@ import pyarrow.parquet as pq
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_atomic, write_json
 from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
+from ammrank_dask.storage.store.part_rows import take_users
 from ammrank_dask.storage.store.qualifications import FORGOTTEN
 from ammrank_dask.storage.store.registry import FORMAT, PartSchema
 from ammrank_dask.storage.vocabulary import CHANGE, USER_ID
 
 KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
 _KEY_BYTES, _HASH_BYTES = 32, 16
-_STARTS = {"indptr": "cell", "X/indptr": "value", "ranking/indptr": "click", "user_id_offsets": "id_byte"}
-"""Arrays of starts, and the dimension that each cuts into users."""
 
 
 class UsersToForget(Protocol):
@@ -131,21 +130,7 @@ def leave_out_forgotten(
 
 def drop_users(schema: PartSchema, arrays: Mapping[str, np.ndarray], dropped: np.ndarray) -> dict[str, np.ndarray]:
     """Return the arrays of a part without some users: their rows and all that belongs to them."""
-    if not dropped.any():
-        return dict(arrays)
-    keep = ~dropped
-    kept = {"user": keep}
-    for name, dim in _STARTS.items():
-        if name in arrays:
-            kept[dim] = np.repeat(keep, np.diff(arrays[name]))
-    dims = {spec.name: spec.dims[0] for spec in schema.arrays}
-    left = {}
-    for name, array in arrays.items():
-        if name in _STARTS:
-            left[name] = np.concatenate([[0], np.cumsum(np.diff(array)[keep])]).astype(array.dtype)
-        else:
-            left[name] = array[kept[dims[name]]]
-    return left
+    return take_users(schema, arrays, np.flatnonzero(~dropped)) if dropped.any() else dict(arrays)
 
 
 def find_in_table(source: Path | bytes, users: UsersToForget, *, only_ids: bool = False) -> tuple[pa.Table, np.ndarray]:

@@ -411,7 +411,7 @@ class Config(Section):
     label: Label = Label()
     features: FeaturesConfig = FeaturesConfig()
     partitions: int = Field(
-        8, ge=1, le=65536, description="user partitions, 50,000 users or more each; fixed for the site"
+        8, ge=1, le=65536, description="user partitions, 50,000 users or more each; `ammrank repartition` changes them"
     )
     train: Train = Train()
     score: Score = Score()

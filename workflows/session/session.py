@@ -17,6 +17,7 @@ from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import Config, load_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.progress import progress_for
+from ammrank_dask.workflows.session.unfinished import refuse_unfinished
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Session:
 
     def night(self, date: dt.date) -> Night:
         """Return one night of the site, on the cluster."""
+        refuse_unfinished(self.site)
         return Night(self.client, self.site, self.config, date, self.progress)
 
 

@@ -22,6 +22,7 @@ from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_click
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.thresholds import Thresholds
+from ammrank_dask.scoring.moved_parts import NightPart, parts_in
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.scoring.sampled_users import sample_users
@@ -32,7 +33,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, read_json
 from ammrank_dask.storage.store.manifests import ChancesManifest, ModelManifest, QualificationsManifest
 from ammrank_dask.storage.store.parts import PartRef
-from ammrank_dask.storage.store.qualifications import QualificationPart, qualification_parts
+from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
@@ -213,14 +214,14 @@ def _compare_with_before(
     """
     previous = find_previous(night.site, night.date)
     parts = qualification_parts(qualifications)
-    if previous is None or previous.n_partitions != len(parts):
+    if previous is None:
         return None, None
     manifest = QualificationsManifest.of(qualifications)
     categories, policy = manifest.categories, manifest.policy
     names_before = _names_before(ingested, categories, previous.categories)
     try:
         drift = measure_drift(
-            night.client, qualification_parts(previous.run), parts, categories,
+            night.client, parts_in(qualification_parts(previous.run), len(parts)), parts, categories,
             names_before=names_before, progress=night.progress,
         )  # fmt: skip
     except DamagedStore as error:
@@ -284,17 +285,17 @@ def _outcome(night: Night, ingested: Ingested) -> dict[str, Any] | None:
 
 def _past_night(
     night: Night, ingested: Ingested, date: dt.date
-) -> tuple[Qualifications, list[QualificationPart], list[list[PartRef]]] | None:
+) -> tuple[Qualifications, list[NightPart], list[list[PartRef]]] | None:
     """Return a published night, its files, and by partition the partials since; None when something of it is gone."""
     folder, n_partitions = night.site.qualifications_folder(date), night.config.partitions
     if not night.site.is_published(date) or not is_finished(folder):
         return None
     past = open_qualifications(folder)
     days = _days_since(night.site, ingested, date)
-    if days is None or past.n_partitions != n_partitions:
+    if days is None:
         return None
     partials = [[day.part(number) for day in days] for number in range(n_partitions)]
-    return past, qualification_parts(past.run), partials
+    return past, parts_in(qualification_parts(past.run), n_partitions), partials
 
 
 def _click_cells(config: Config, categories: Sequence[str]) -> tuple[int, int]:
