@@ -14,7 +14,7 @@ APART := system or docs or long
 # What `make coverage` holds: percent of the lines of the three rooms.
 COVERED := 93
 
-.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel coverage lint bench bench-paper clean
+.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel test-pythons coverage lint bench bench-paper clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,10 @@ test-docs: setup
 # The wheel, installed beside a package with a top-level `workflows`, runs a night; needs a package index.
 test-wheel: setup
 	.ci/wheel-beside-workflows
+
+# Fresh environments of the other Pythons that are here; needs a package index.
+test-pythons: setup
+	.ci/pythons
 
 # All that `make test` leaves out, with every kill and every setting.
 test-long: setup

@@ -20,7 +20,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
-from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.atomic import is_file, read_json
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
@@ -143,7 +143,7 @@ def ingest_tables(
         start_run(table.run, n_partitions)
         # A partition whose counts are lost with the scratch folder would look flawless: it is written again.
         for partition, path in enumerate(table.reader.part_counts(n_partitions)):
-            if not path.is_file():
+            if not is_file(path):
                 remove_part(table.run, partition)
         collections += [
             (table.run, partition, n_partitions, slices, table.reader, settings.forgotten)

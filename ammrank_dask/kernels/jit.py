@@ -14,7 +14,7 @@ from numba.core.dispatcher import Dispatcher
 
 # Serial (parallelism is Dask's), without the GIL, cached on disk. `contract` alone allows fused multiply-add and
 # keeps the order of operations, so that the same input gives the same bits; full fastmath would not.
-_compile = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract"})
+_OPTIONS: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": {"contract"}}
 
 WAIT_SECONDS = 300.0
 """How long a process waits for another one that compiles the same kernel: many times what the largest takes."""
@@ -27,7 +27,10 @@ def kernel(function: Callable[..., Any]) -> Any:
     at the same time give both results the same file. Here a process that compiles, or looks up, holds the function
     against the others. What one compiled the others find, so a cold cluster compiles every kernel once a machine.
     """
-    compiled = _compile(function)
+    try:
+        compiled = njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:  # no folder to keep it in: a read-only root and no home; each process compiles for itself
+        return njit(**_OPTIONS)(function)
     if isinstance(compiled, Dispatcher):  # with NUMBA_DISABLE_JIT it is the function itself
         _compile_alone(compiled)
     return compiled

@@ -25,6 +25,7 @@ from ammrank_dask.storage.lake.paths import (
 )
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.ids import is_string
+from ammrank_dask.storage.store.retried import is_passing, retried
 
 BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""
@@ -64,6 +65,7 @@ class FileFacts:
         return [self.name, self.size, self.digest]
 
 
+@retried
 def open_parquet(path: LakePath | str, *, source: Any = None, **options: Any) -> pq.ParquetFile:
     """Open a parquet file, or one that is open already, or say in one sentence why it cannot be read."""
     lake_path = parse_path(path) if isinstance(path, str) else path
@@ -73,6 +75,8 @@ def open_parquet(path: LakePath | str, *, source: Any = None, **options: Any) ->
         # Of a remote file the columns of a row group are fetched together: a request costs more than bytes.
         return pq.ParquetFile(lake_path.open() if source is None else source, pre_buffer=True, **options)
     except (pa.ArrowException, OSError, EOFError) as error:
+        if is_passing(error):
+            raise
         failure = store_failure(lake_path, error)
         if failure is not None:
             raise failure from None
@@ -89,6 +93,7 @@ def count_file_rows(path: LakePath) -> int | None:
         return None
 
 
+@retried
 def scan_file(
     path: str,
     name: str,
@@ -211,6 +216,8 @@ def read_batches(
                 yield row, _add_constants(table, constants)
                 row += batch.num_rows
         except (pa.ArrowException, OSError) as error:
+            if is_passing(error):  # the block is read again
+                raise
             _refuse_changed(piece.file)
             failure = store_failure(parse_path(path), error)
             if failure is not None:
@@ -227,6 +234,7 @@ def _add_constants(table: pa.Table, constants: Mapping[str, str]) -> pa.Table:
     return table
 
 
+@retried
 def _refuse_changed(file: FileFacts) -> None:
     path = parse_path(file.path)
     try:

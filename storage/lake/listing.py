@@ -14,6 +14,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import DELTA_LOG, is_delta, read_snapshot
 from ammrank_dask.storage.lake.layout import Layout
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once
+from ammrank_dask.storage.store.retried import retried
 
 _NOT_DATA = (".", "_")
 _ICEBERG = "metadata"
@@ -65,6 +66,7 @@ def list_day_files(days: Mapping[dt.date, LakeDay]) -> dict[dt.date, list[LakeFi
     return dict(zip(days, listed, strict=True))
 
 
+@retried
 def list_days(
     events: LakePath, date_key: str, layout: str | None = None, group: str = "group"
 ) -> dict[dt.date, LakeDay]:
@@ -180,6 +182,7 @@ def table_files(table: LakePath) -> list[LakeFile]:
     return [LakeFile(path, name_below(path, table)) for path in list_files(table)]
 
 
+@retried
 def list_files(folder: LakePath) -> list[LakePath]:
     """Return the parquet files of a folder in name order, without hidden ones and those of unfinished writers.
 

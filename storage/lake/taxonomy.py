@@ -11,6 +11,7 @@ from functools import cached_property
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.store.retried import is_passing, retried
 from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
 
 UNRANKED = -2
@@ -139,6 +140,7 @@ def read_taxonomy(path: LakePath, level: int, renames: Renames | None = None) ->
     return build_taxonomy(_read_pairs(path), level, where=str(path), renames=renames)
 
 
+@retried
 def _read_pairs(path: LakePath) -> list[tuple[str, str]]:
     try:
         with io.TextIOWrapper(io.BytesIO(path.read_bytes()), encoding="utf-8-sig", newline="") as file:
@@ -147,6 +149,8 @@ def _read_pairs(path: LakePath) -> list[tuple[str, str]]:
     except FileNotFoundError:
         raise BadInput(f"there is no taxonomy at {path}; set lake.taxonomy (null for flat categories)") from None
     except (OSError, csv.Error, UnicodeDecodeError) as error:
+        if is_passing(error):
+            raise
         raise BadInput(f"{path} is not a readable CSV file: {error}; write it as UTF-8 text") from None
     header = rows[0][1] if rows else []
     missing = [name for name in (CATEGORY, PARENT) if name not in header]

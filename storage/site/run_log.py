@@ -17,6 +17,7 @@ from typing import Any
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_json
 from ammrank_dask.storage.store.registry import FORMAT
+from ammrank_dask.storage.store.retried import retried
 
 RUN, LOG, LAST = "run.json", "log.jsonl", "runs/last.json"
 HELD = "held"
@@ -41,6 +42,7 @@ def write_attempt(folder: Path, attempt: Mapping[str, Any]) -> None:
     write_json(folder / RUN, {"format": FORMAT, **attempt, "earlier": earlier})
 
 
+@retried
 def read_attempt(folder: Path) -> dict[str, Any] | None:
     """Return the last attempt at a night, None when there was none or its file cannot be read."""
     path = folder / RUN

@@ -25,6 +25,7 @@ from ammrank_dask.storage.store.atomic import (
 )
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.replace import finish_replacing
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
@@ -85,6 +86,7 @@ class Site:
         """Return the folder of what the gate decided at a date."""
         return self.path / "gates" / f"date={date}"
 
+    @retried
     def finished_runs(self, folder: str) -> list[Path]:
         """Return the finished runs of one folder, oldest date first."""
         pattern = "*/*" if folder == "days" else "*"
@@ -100,6 +102,7 @@ class Site:
         """Return a path as CURRENT names it."""
         return path.relative_to(self.path).as_posix()
 
+    @retried
     def current(self) -> Current | None:
         """Return what is published, None before the first time."""
         path = self.path / "CURRENT"
@@ -153,6 +156,7 @@ class Site:
         self.mark_published()
         return True
 
+    @retried
     def mark_published(self) -> None:
         """Tell readers of qualifications what is published: `_SUCCESS` in the folder of a night, and `LATEST`.
 
@@ -182,6 +186,7 @@ class Site:
             if not path.name.startswith(f"{REPLACED}date={date}-"):
                 remove_run(path)
 
+    @retried
     def published_nights(self) -> list[dt.date]:
         """Return the dates whose qualifications were published, oldest first, as far as they are remembered."""
         found = {dt.date.fromisoformat(path.name.removeprefix("date=")) for path in self._marks.glob("date=*")}
@@ -194,6 +199,7 @@ class Site:
         """Tell whether the qualifications of a date were published."""
         return date in self.published_nights()
 
+    @retried
     def unmark_removed_nights(self) -> None:
         """Delete the published marker of nights whose qualifications were removed."""
         for path in self._marks.glob("date=*"):
@@ -205,6 +211,7 @@ class Site:
         """A folder with an empty file for every night that was published."""
         return self.path / "published"
 
+    @retried
     def _remember(self, date: dt.date) -> None:
         mark = self._marks / f"date={date}"
         if not mark.exists():
@@ -249,21 +256,31 @@ class Site:
 
         The folder is closed to everybody who is neither its owner nor in its group.
         """
+        descriptor = self._open_lock()
+        try:
+            self._lock(descriptor)
+            self._mend()
+            yield
+        finally:
+            os.close(descriptor)
+
+    @retried
+    def _open_lock(self) -> int:
+        """Make the folder, close it to others, and open the file of the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
         mode = self.path.stat().st_mode
         if mode & OTHERS:
             self.path.chmod(mode & 0o7777 & ~OTHERS)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            self._lock(descriptor)
-            for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
-                for place in self.path.glob(folder):
-                    undo_swaps(place)
-            self._mend_forgetting()
-            self._mend_marks()
-            yield
-        finally:
-            os.close(descriptor)
+        return os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+
+    @retried
+    def _mend(self) -> None:
+        """Mend what a killed run left half renamed, half forgotten or half marked."""
+        for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
+            for place in self.path.glob(folder):
+                undo_swaps(place)
+        self._mend_forgetting()
+        self._mend_marks()
 
     def is_forgetting(self) -> bool:
         """Tell whether a command that forgets users has not come to its end."""

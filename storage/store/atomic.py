@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.store.retried import is_passing, retried
 
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
@@ -43,6 +44,7 @@ def temporary_beside(path: Path) -> Path:
     return path.with_name(f"{TEMPORARY}{path.name}-{uuid.uuid4().hex[:12]}")
 
 
+@retried
 def write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool = True) -> None:
     """Let `write` fill a temporary file and give it its name with one rename.
 
@@ -76,6 +78,13 @@ def json_text(value: Any) -> str:
     return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n"
 
 
+@retried
+def is_file(path: Path) -> bool:
+    """Tell whether there is a file of that name."""
+    return path.is_file()
+
+
+@retried
 def read_json(path: Path) -> Any:
     """Read JSON that this package wrote."""
     try:
@@ -84,6 +93,7 @@ def read_json(path: Path) -> Any:
         raise DamagedStore(f"{path} is not the JSON that was written: {error}") from None
 
 
+@retried
 def rename_folder(temporary: Path, final: Path) -> None:
     """Give a finished folder its name; if a twin of this task was faster, keep the twin's (same bytes)."""
     try:
@@ -104,14 +114,26 @@ def swap_folder(finished: Path, final: Path) -> None:
         _undo_swap(aside)
     if not final.exists():
         os.rename(finished, final)
-    elif not _exchange_names(finished, final):
+    elif not _exchange_once(finished, final):
         os.rename(final, aside)
         os.rename(finished, final)
         os.rename(aside, finished)
     sync_folder(final.parent)
 
 
-def _exchange_names(one: Path, other: Path) -> bool:
+def _exchange_once(finished: Path, final: Path) -> bool:
+    """Exchange two names; an error that may pass is tried again unless the names were exchanged in spite of it."""
+    number = finished.stat().st_ino
+
+    @retried
+    def exchange() -> bool:
+        return final.stat().st_ino == number or exchange_names(finished, final)
+
+    return exchange()
+
+
+def exchange_names(one: Path, other: Path) -> bool:
+    """Give two files or folders each other's name in one step; return whether the file system can do that."""
     here, exchange = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "renameat2"):
@@ -124,6 +146,7 @@ def _exchange_names(one: Path, other: Path) -> bool:
     raise OSError(code, os.strerror(code), str(one), None, str(other))
 
 
+@retried
 def undo_swaps(folder: Path) -> None:
     """Give the folders their names back that a crash in the middle of a swap left aside, directly in `folder`.
 
@@ -141,6 +164,7 @@ def _undo_swap(aside: Path) -> None:
         os.rename(aside, final)
 
 
+@retried
 def sweep_temporary(folder: Path) -> None:
     """Remove what a crash left under temporary names directly in `folder`."""
     if not folder.is_dir():
@@ -150,9 +174,10 @@ def sweep_temporary(folder: Path) -> None:
             _remove(path)
 
 
+@retried
 def sweep_tree(folder: Path) -> None:
     """Remove what a crash left under temporary names anywhere below `folder`."""
-    for root, folders, names in os.walk(folder):
+    for root, folders, names in walk(folder):
         left = [name for name in (*folders, *names) if name.startswith(TEMPORARY)]
         for name in left:
             _remove(Path(root, name))
@@ -160,12 +185,28 @@ def sweep_tree(folder: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
+    if not path.is_dir():
         path.unlink(missing_ok=True)
+        return
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        if is_passing(error):
+            raise
+        shutil.rmtree(path, ignore_errors=True)  # another process is at it, or it is nobody's business
 
 
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through a folder as `os.walk` does, which leaves out what it cannot list; here that is an error."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed while we walk
+            raise error
+
+    return os.walk(folder, onerror=fail)
+
+
+@retried
 def sync_file(path: Path) -> None:
     """Force a file's bytes to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -182,7 +223,7 @@ def sync_folder(path: Path) -> None:
 
 def sync_tree(folder: Path) -> None:
     """Force every file below `folder` to the disk, several at a time: the disk takes their waits together."""
-    paths = [Path(root, name) for root, _, names in os.walk(folder) for name in (*names, ".")]
+    paths = [Path(root, name) for root, _, names in walk(folder) for name in (*names, ".")]
     with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
         list(pool.map(sync_file, paths))
 
@@ -193,12 +234,15 @@ def digest_of(value: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+@retried
 def digest_file(path: Path) -> str:
     """Return the SHA-256 of a file's bytes."""
     try:
         with open(path, "rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
+        if is_passing(error):
+            raise
         raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
 
 
@@ -213,6 +257,7 @@ def digest_tree(root: Path, relative: Iterable[str]) -> str:
     return total.hexdigest()
 
 
+@retried
 def bytes_below(path: Path) -> int:
     """Return the number of bytes of all files below a folder."""
-    return sum((Path(root) / name).stat().st_size for root, _, names in os.walk(path) for name in names)
+    return sum((Path(root) / name).stat().st_size for root, _, names in walk(path) for name in names)

@@ -16,6 +16,7 @@ import numpy as np
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_atomic, write_json
+from ammrank_dask.storage.store.retried import is_passing, retried
 
 SECTIONS = ("user", "cell", "time", "row", "age", "gender", "id_lengths", "id_bytes")
 _DTYPES = {code: np.dtype(name) for code, name in enumerate(("uint8", "uint16", "uint32", "int64", "int16", "int8"))}
@@ -60,7 +61,9 @@ class ExchangeBlock:
         """Tell whether all files of the block are there with their size: a power cut may lose what was not synced."""
         try:
             return all(_is_whole_file(path) for path in self.slice_paths())
-        except (DamagedStore, OSError, KeyError, TypeError):
+        except (DamagedStore, OSError, KeyError, TypeError) as error:
+            if is_passing(error):
+                raise
             return False
 
 
@@ -91,6 +94,7 @@ def write_slices(path: Path, n_partitions: int, sections: Mapping[str, tuple[np.
     write_atomic(path, write, durable=False)
 
 
+@retried
 def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> list[dict[str, np.ndarray]]:
     """Return the slices of one partition of every file, in the order of the files."""
     slices = []
@@ -126,6 +130,7 @@ def _not_whole(path: Path) -> DamagedStore:
     return DamagedStore(f"{path} is not what was written; run the command again")
 
 
+@retried
 def _is_whole_file(path: Path) -> bool:
     """Tell whether a file is as long as its first number says."""
     try:

@@ -24,6 +24,7 @@ from ammrank_dask.storage.store.parts import (
     write_part,
 )
 from ammrank_dask.storage.store.registry import FORMAT, MODEL
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import is_finished, open_run
 
 _EARLIER_NAME = "model.zarr"
@@ -76,6 +77,7 @@ def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     return arrays, {name: value for name, value in attributes.items() if name not in _ABOUT}
 
 
+@retried
 def is_model(path: Path) -> bool:
     """Tell whether a model was saved to a folder, by this version or an earlier one."""
     return is_written(path, 0) or any((path / name / METADATA).is_file() for name in (_EARLIER_NAME, "."))

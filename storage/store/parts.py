@@ -22,6 +22,7 @@ from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporar
 from ammrank_dask.storage.store.codec import METADATA, decode_array, encode_array, encode_group
 from ammrank_dask.storage.store.container import Container, write_container
 from ammrank_dask.storage.store.registry import REBUILD, PartSchema
+from ammrank_dask.storage.store.retried import retried
 
 FILE_SUFFIX = ".zarr.zip"
 FOLDER_SUFFIX = ".zarr"
@@ -71,6 +72,7 @@ class PartRef:
     checksum: str | None = None
     recoding: Recoding | None = None
 
+    @retried
     def read(self, schema: PartSchema, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Read the arrays, all or only some, after checking every byte that is needed."""
         final = part_path(self.run, self.partition)
@@ -105,11 +107,13 @@ def part_names(partition: int) -> tuple[str, ...]:
     return tuple(f"part-{partition:05d}{suffix}" for suffix in (FILE_SUFFIX, FOLDER_SUFFIX, _LIST_SUFFIX))
 
 
+@retried
 def is_written(run: Path, partition: int) -> bool:
     """Tell whether a partition was written whole."""
     return part_path(run, partition).exists()
 
 
+@retried
 def write_part(
     run: Path,
     partition: int,
@@ -161,6 +165,7 @@ def _write_folder(final: Path, files: Mapping[str, bytes], counts: Mapping[str, 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@retried
 def part_facts(run: Path, partition: int) -> PartFacts:
     """Read what the manifest keeps of a part that was written before."""
     final = part_path(run, partition)
@@ -168,6 +173,7 @@ def part_facts(run: Path, partition: int) -> PartFacts:
         return PartFacts(final.name, part.about["rows"], part.about["nnz"], part.size, part.checksum)
 
 
+@retried
 def read_attributes(
     run: Path, partition: int, schema: PartSchema, group: str = "", expected: str | None = None
 ) -> dict[str, Any]:
@@ -191,6 +197,7 @@ class CheckedReader:
         self.listing = listing
         self.remedy = remedy
 
+    @retried
     def __call__(self, name: str) -> bytes:
         """Return the bytes of a file."""
         path = self.folder / name
@@ -211,12 +218,14 @@ def check_files(folder: Path, listing: Mapping[str, list[int]]) -> int:
     return sum(len(read(name)) for name in listing)
 
 
+@retried
 def checksum_file(path: Path) -> list[int]:
     """Return size and checksum of a file."""
     data = path.read_bytes()
     return [len(data), google_crc32c.value(data)]
 
 
+@retried
 def check_part(run: Path, partition: int, expected: str | None = None) -> int:
     """Check every byte of a part without decoding it; return the number of bytes read."""
     with _open_part(part_path(run, partition), expected) as part:

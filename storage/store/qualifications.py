@@ -29,6 +29,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader, check_files, checksum_file
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CATEGORY, CHANCE, CHANGE, PROPENSITY, RANK, SCORE, USER_ID
 
@@ -292,6 +293,7 @@ def first_rows(row_ids: pa.ChunkedArray) -> np.ndarray:
     return np.flatnonzero(is_first)
 
 
+@retried
 def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the category code and the rank of every qualification of a by_user file, both int64."""
     table = pq.read_table(path, columns=[CATEGORY, RANK])
@@ -308,12 +310,14 @@ def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds 
     return frame.sort_values([USER_ID, RANK], ignore_index=True)
 
 
+@retried
 def make_folders(run: Path, categories: Iterable[str]) -> None:
     """Make the folders of a run, so that no task has to."""
     for name in (WORK, BY_USER, DELTA, *(f"{BY_CATEGORY}/{category_folder(category)}" for category in categories)):
         (run / name).mkdir(parents=True, exist_ok=True)
 
 
+@retried
 def remove_empty_folders(run: Path) -> None:
     """Remove the folders of categories that nobody holds."""
     for folder in (run / BY_CATEGORY).iterdir():

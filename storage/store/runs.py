@@ -27,6 +27,7 @@ from ammrank_dask.storage.store.parts import (
     part_names,
 )
 from ammrank_dask.storage.store.registry import PART_SCHEMAS, READ_FORMATS, RUN_FORMAT
+from ammrank_dask.storage.store.retried import retried
 
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"
@@ -87,6 +88,7 @@ class Run:
         return sum(part["nnz"] for part in self.manifest["parts"])
 
 
+@retried
 def start_run(path: Path, n_parts: int) -> list[int]:
     """Make the folder of a run, sweep what a crash left, and return the partitions still to be written.
 
@@ -176,6 +178,7 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_json(folder / MANIFEST, {**content, "checksum": checksum_of(content)})
 
 
+@retried
 def is_finished(path: Path) -> bool:
     """Tell whether a run is whole."""
     return (path / MANIFEST).is_file()
@@ -205,6 +208,7 @@ def open_run(path: Path, kind: str | None = None) -> Run:
     return run
 
 
+@retried
 def verify_run(path: Path) -> int:
     """Check every byte of a finished run against its manifest; return the number of bytes read.
 
@@ -234,6 +238,7 @@ def _found_beside_parts(run: Run) -> set[str]:
     return found - known
 
 
+@retried
 def remove_run(path: Path) -> None:
     """Remove a run: first its manifest, so that no reader ever sees half of it as whole."""
     (path / MANIFEST).unlink(missing_ok=True)

@@ -5,6 +5,7 @@ Unlike the runs of a site they are read or mapped as they are, not decoded, and 
 
 from __future__ import annotations
 
+import errno
 import math
 import shutil
 from collections.abc import Mapping
@@ -15,10 +16,12 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
+from ammrank_dask.storage.store.retried import is_passing, retried
 
 FACTS = "facts.json"
 
 
+@retried
 def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
     """Write arrays, and what JSON keeps `about` them, under a temporary name and rename the folder."""
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -34,12 +37,15 @@ def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[s
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+@retried
 def is_saved(folder: Path) -> bool:
     """Tell whether a folder was written whole: a power cut can leave files that have a name and no content."""
     try:
         arrays = read_json(folder / FACTS)["arrays"]
         return all(_has_size(folder / f"{name}.npy", *place) for name, place in arrays.items())
-    except (OSError, BadInput):
+    except (OSError, BadInput) as error:
+        if is_passing(error):
+            raise
         return False
 
 
@@ -53,6 +59,7 @@ def load_facts(folder: Path) -> dict[str, Any]:
     return facts
 
 
+@retried
 def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     """Return one array: a copy of its own, or mapped and read only."""
     # Not with np.load, which reads the header as Python: that fails now and then when threads of one process do it at
@@ -61,7 +68,7 @@ def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     path = folder / f"{name}.npy"
     if mapped and math.prod(shape):
         return np.memmap(path, np.dtype(dtype), "r", offset, tuple(shape))
-    return np.fromfile(path, np.dtype(dtype), math.prod(shape), offset=offset).reshape(shape)
+    return _read_values(path, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -83,13 +90,28 @@ class RowReader:
         self._arrays = content["arrays"]
         self._folder = folder
 
+    @retried
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return the rows from `start` to `stop` of one array."""
         dtype, shape, offset = self._arrays[name]
         kind, row = np.dtype(dtype), math.prod(shape[1:])
         place = offset + start * row * kind.itemsize
-        found = np.fromfile(self._folder / f"{name}.npy", kind, (stop - start) * row, offset=place)
+        found = _read_values(self._folder / f"{name}.npy", kind, (stop - start) * row, place)
         return found.reshape(stop - start, *shape[1:])
+
+
+def _read_values(path: Path, dtype: np.dtype, count: int, offset: int) -> np.ndarray:
+    """Return values of a file. Not with np.fromfile, which takes an error of the disk for the end of the file."""
+    values = np.empty(count, dtype)
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        view = values.view(np.uint8).data if count else memoryview(b"")
+        while len(view):
+            n_read = file.readinto(view)
+            if not n_read:
+                raise OSError(errno.EIO, "the file is shorter than it was", str(path))
+            view = view[n_read:]
+    return values
 
 
 def _write_array(path: Path, array: np.ndarray) -> tuple[str, list[int], int]:

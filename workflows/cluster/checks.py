@@ -17,13 +17,14 @@ from typing import Any
 from distributed import Client, WorkerPlugin, wait
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.store.atomic import OTHERS
+from ammrank_dask.storage.store.atomic import OTHERS, write_text
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
 from ammrank_dask.tasks import driver_id
 
 MOST_SKEW = 300.0
 """Seconds by which the clock of a worker may differ: certificates and logs are judged by it."""
-_MARK = ".view-"
+MARK = ".view-"
 _SECONDS_MARKS_STAY = 7 * 86_400
 _SECONDS_TO_SEE = 5.0
 """How long a file may take to show up on another host: network file systems remember that it was not there."""
@@ -104,9 +105,9 @@ def checked_workers(client: Client, site: Path, *, timeout: float) -> Iterator[N
     """Check the workers there are, and until the end of the block every one that joins."""
     check_scheduler(client)
     here = site.resolve()
-    mark = f"{_MARK}{uuid.uuid4().hex}"
+    mark = f"{MARK}{uuid.uuid4().hex}"
     _sweep_marks(here)
-    (here / mark).write_text(mark, encoding="utf-8")
+    write_text(here / mark, mark, durable=False)
     plugin = CheckedWorker(driver_id(), here, mark, package_versions())
     try:
         for address, answer in ask_workers(client, here, mark, timeout=timeout).items():
@@ -116,7 +117,7 @@ def checked_workers(client: Client, site: Path, *, timeout: float) -> Iterator[N
     finally:
         with contextlib.suppress(Exception):  # the cluster may be gone
             client.unregister_worker_plugin(plugin.name)
-        _remove_marks(here, mark)
+        remove_marks(here, mark)
 
 
 def check_workers(client: Client, site: Path, *, timeout: float) -> None:
@@ -185,15 +186,18 @@ def _say_blind(address: str, site: Path) -> str:
     )
 
 
+@retried
 def _sweep_marks(site: Path) -> None:
     """Remove the files of commands that were killed; none runs for a week."""
-    for path in site.glob(f"{_MARK}*"):
+    for path in site.glob(f"{MARK}*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _SECONDS_MARKS_STAY:
                 path.unlink()
 
 
-def _remove_marks(site: Path, mark: str) -> None:
+@retried
+def remove_marks(site: Path, mark: str) -> None:
+    """Remove the files by which client and workers looked whether they see the same folder."""
     for path in site.glob(f"{mark}*"):
         path.unlink(missing_ok=True)
 
@@ -209,6 +213,7 @@ def _say_failure(address: str, error: BaseException | None, site: Path, version:
     return AmmrankError(f"the worker at {address} failed with {type(error).__name__}; look at its log")
 
 
+@retried
 def inspect_worker(site: Path, name: str, number: int) -> WorkerFacts:
     """Look for the client's file, answer with one beside it, and tell the versions of the packages."""
     seen = _appears(site / name)
@@ -245,10 +250,16 @@ def check_scheduler(client: Client) -> None:
 
 
 def _compare_versions(who: str, theirs: dict[str, str], own: dict[str, str]) -> None:
-    differing = [name for name, version in own.items() if theirs.get(name) != version]
+    differing = differing_versions(theirs, own)
     if differing:
-        shown = ", ".join(f"{name} {theirs.get(name)} instead of {own[name]}" for name in differing)
-        raise BadInput(f"{who} has {shown}; install the same versions everywhere")
+        raise BadInput(f"{who} has {differing}; install the same versions everywhere")
+
+
+def differing_versions(theirs: dict[str, str], own: dict[str, str] | None = None) -> str:
+    """Return which versions differ from ours, as words; nothing when none does."""
+    own = package_versions() if own is None else own
+    names = [name for name, version in own.items() if theirs.get(name) != version]
+    return ", ".join(f"{name} {theirs.get(name)} instead of {own[name]}" for name in names)
 
 
 def _appears(path: Path) -> bool:

@@ -13,6 +13,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.retried import retried
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 _LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -46,6 +47,7 @@ class ClusterConfig(BaseModel):
     dask: dict[str, Any] = {}
 
 
+@retried
 def find_cluster_file(given: str | None, site: Path | None) -> Path:
     """Return the file in force: the one given, the site's, that of the current folder, or the built-in one.
 

@@ -42,11 +42,16 @@ _GATEWAY = "dask_gateway.client.GatewayCluster"
 
 
 @contextlib.contextmanager
-def open_cluster(cluster_file: str | None, site: Path | None, quiet: bool = False) -> Iterator[Client]:
-    """Start or join the cluster, say where its dashboard is, and close what was started."""
+def open_cluster(
+    cluster_file: str | None, site: Path | None, quiet: bool = False, *, beside: Path | None = None
+) -> Iterator[Client]:
+    """Start or join the cluster, say where its dashboard is, and close what was started.
+
+    The workers must see the files of `site`; `beside` is a site whose cluster file counts and that nobody looks at.
+    """
     from ammrank_dask.monitor.plugin import page_address, watch_cluster
 
-    path = find_cluster_file(cluster_file, site)
+    path = find_cluster_file(cluster_file, site or beside)
     config = load_cluster(path)
     _hush_distributed()
     with contextlib.ExitStack() as stack:

@@ -21,6 +21,7 @@ from pydantic import (
 from ammrank_dask.report import thresholds as report_thresholds
 from ammrank_dask.storage.errors import BadInput, suggest
 from ammrank_dask.storage.lake.layout import Layout
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
 
 
@@ -465,6 +466,7 @@ class Config(Section):
         return [group for group in self.groups if group != IGNORE_GROUP]
 
 
+@retried
 def load_config(path: Path) -> Config:
     """Read a config; what is wrong with it is said in one sentence."""
     if not path.is_file():

@@ -50,6 +50,7 @@ class AmmrankCommand(click.Command):
         logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
         for handler in logging.root.handlers:
             handler.setLevel(logging.WARNING)  # what is below goes to the log of the night, not to the terminal
+            handler.addFilter(_is_said_here_only)
         with _terminate_cleanly(), private_files():
             try:
                 return super().invoke(ctx)
@@ -73,6 +74,11 @@ class AmmrankCommand(click.Command):
                 if os.environ.get(SHOW_TRACEBACK):
                     raise
                 raise CommandFailed(_say_unexpected(error), EXIT_FAILED) from None
+
+
+def _is_said_here_only(record: logging.LogRecord) -> bool:
+    """Tell whether a record is news on the terminal: the end of a night is told by its command, in one sentence."""
+    return not (record.name.endswith(".session.record") and record.levelno >= logging.ERROR)
 
 
 def _leave_stdout() -> None:

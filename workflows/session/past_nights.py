@@ -13,9 +13,11 @@ from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.manifests import ModelManifest
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run
 
 
+@retried
 def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str, Any]]:
     """Return times and figures of the nights before a date, oldest first; nights without a record are left out."""
     folders = sorted(path for path in (site.path / "runs").glob("date=*") if path.name < f"date={date}")

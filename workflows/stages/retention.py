@@ -13,6 +13,7 @@ from ammrank_dask.storage.site.tombstones import remove_tombstones
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import sweep_temporary
 from ammrank_dask.storage.store.manifests import ModelManifest
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.choice import hand_tuned
@@ -90,6 +91,7 @@ def _date_of_folder(path: Path) -> dt.date:
     return dt.date.fromisoformat(path.name.removeprefix("date=").removesuffix(".parquet"))
 
 
+@retried
 def _remove_day(path: Path) -> None:
     if path.is_file():
         path.unlink()

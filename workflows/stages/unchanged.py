@@ -16,6 +16,7 @@ from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import bytes_below, digest_of
 from ammrank_dask.storage.store.registry import FORMAT
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import is_finished, version_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_days, lake_path
@@ -75,11 +76,13 @@ def _is_whole_run(path: Path, role: str, sizes: Mapping[str, int]) -> bool:
     return True
 
 
+@retried
 def _describe_files(path: LakePath) -> list[list[Any]]:
     """Return name, size and time of a file, or of all files of a day or table; nothing when there is none."""
     return [_describe_file(*file) for file in table_files(path)] if path.exists() else []
 
 
+@retried
 def _describe_file(path: LakePath, name: str, group: str | None) -> list[Any]:
     status = path.stat()
     return [name, status.st_size, status.st_mtime_ns, *([] if group is None else [group])]

@@ -115,3 +115,20 @@ def test_kernel__does_not_wait_for_ever(tmp_path, monkeypatch):
     with held_lock(add_two):
         add_two(values)
     assert values[0] == 2
+
+
+def test_kernel__works_where_nothing_can_be_kept(tmp_path):
+    """A read-only root and a home that cannot be written: numba finds no folder for its cache."""
+    code = (
+        "import numba.core.caching as caching\n"
+        "caching.CacheImpl._locator_classes = []\n"
+        "import numpy as np\n"
+        "from ammrank_dask.kernels.jit import kernel\n"
+        "@kernel\n"
+        "def double(x):\n"
+        "    return 2 * x\n"
+        "assert double(3) == 6 and double.stats.cache_path is None, double.stats\n"
+    )
+    (tmp_path / "script.py").write_text(code)
+    done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -541,7 +541,7 @@ def crash_at(monkeypatch, number):
             raise KeyboardInterrupt
         real(*places)
 
-    monkeypatch.setattr("ammrank_dask.storage.store.atomic._exchange_names", lambda *places: False)
+    monkeypatch.setattr("ammrank_dask.storage.store.atomic.exchange_names", lambda *places: False)
     monkeypatch.setattr(os, "rename", rename)
 
 

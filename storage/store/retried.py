@@ -1,0 +1,66 @@
+"""Try an operation on files again that a shared file system failed in passing."""
+
+from __future__ import annotations
+
+import errno
+import functools
+import time
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+PASSING = frozenset(
+    {
+        errno.EIO,
+        errno.ESTALE,
+        errno.ETIMEDOUT,
+        errno.EAGAIN,
+        errno.EINTR,
+        errno.EBUSY,
+        errno.ECONNRESET,
+        errno.EREMOTEIO,
+    }
+)
+"""What network file systems say when a server was away for a moment, or when a file was renamed under a reader."""
+PAUSES = (0.02, 0.2, 1.0)
+"""Seconds before the second, third and fourth attempt, which is the last."""
+
+
+def is_passing(error: BaseException | None) -> bool:
+    """Tell whether an error is one of a file system that may be gone a moment later."""
+    return isinstance(error, OSError) and error.errno in PASSING
+
+
+def retried(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a function be called again, a few times, when it ends with an error that may pass.
+
+    It must be one that can run twice: it reads, or writes under a fresh temporary name and renames. Of functions that
+    call each other the innermost tries; what it gave up is not tried again.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        for pause in PAUSES:
+            try:
+                return function(*args, **kwargs)
+            except OSError as error:
+                if not is_passing(error) or _is_given_up(error):
+                    raise
+            time.sleep(pause)
+        try:
+            return function(*args, **kwargs)
+        except OSError as error:
+            _give_up(error)
+            raise
+
+    return call
+
+
+def _give_up(error: Any) -> None:
+    error.is_given_up = True
+
+
+def _is_given_up(error: OSError) -> bool:
+    return getattr(error, "is_given_up", False)

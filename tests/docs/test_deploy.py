@@ -1,0 +1,89 @@
+"""The files of `deploy/` are what Kubernetes, systemd and Docker read, and name what there is."""
+
+import configparser
+import re
+import stat
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ammrank_dask.workflows.cli import COMMANDS
+from ammrank_dask.workflows.cluster.cluster_file import load_cluster
+
+ROOT = Path(__file__).parents[2]
+KUBERNETES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+NOT_AGAIN = {2, 65, 66, 75}
+
+
+def load(name):
+    return yaml.safe_load((ROOT / "deploy" / "kubernetes" / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.stem)
+def test_kubernetes__every_object_has_its_kind_and_name(path):
+    found = load(path.name)
+    assert {"apiVersion", "kind", "metadata"} <= set(found)
+    assert found["metadata"]["namespace"] == "ammrank"
+    assert re.fullmatch(r"[a-z0-9-]+", found["metadata"]["name"])
+
+
+def test_kubernetes__all_that_a_night_needs_is_there():
+    kinds = {load(path.name)["kind"] for path in KUBERNETES}
+    assert kinds == {"ConfigMap", "CronJob", "DaskCluster", "NetworkPolicy", "PersistentVolumeClaim", "Secret"}
+
+
+def test_kubernetes__the_cluster_file_is_one_and_speaks_tls(tmp_path):
+    path = tmp_path / "cluster.yaml"
+    path.write_text(load("config.yaml")["data"]["cluster.yaml"])
+    config = load_cluster(path)
+    cluster = load("dask-cluster.yaml")
+    assert config.address == "tls://ammrank-scheduler.ammrank:8786"
+    assert config.address in cluster["spec"]["worker"]["spec"]["containers"][0]["args"]
+    assert config.wait_for_workers <= cluster["spec"]["worker"]["replicas"]
+    assert set(load("tls-secret.yaml")["stringData"]) == {
+        Path(file).name for file in config.security.model_dump().values()
+    }
+
+
+def pods():
+    cluster, job = load("dask-cluster.yaml")["spec"], load("cronjob.yaml")["spec"]["jobTemplate"]["spec"]
+    return [cluster["worker"]["spec"], cluster["scheduler"]["spec"], job["template"]["spec"]]
+
+
+@pytest.mark.parametrize("pod", pods(), ids=["worker", "scheduler", "nightly"])
+def test_kubernetes__roots_are_read_only_and_volumes_are_there(pod):
+    container = pod["containers"][0]
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert {volume["name"] for volume in pod["volumes"]} == {"site", "tls", "config", "cache", "tmp"}
+
+
+def test_cronjob__runs_a_command_there_is_and_does_not_repeat_bad_input():
+    job = load("cronjob.yaml")["spec"]["jobTemplate"]["spec"]
+    assert job["template"]["spec"]["containers"][0]["args"][0] in COMMANDS
+    assert set(job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]) == NOT_AGAIN
+
+
+def test_systemd__units_are_those_of_the_page():
+    text = (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+    for name in ("ammrank-nightly.service", "ammrank-nightly.timer"):
+        unit = configparser.ConfigParser(interpolation=None, strict=True)
+        unit.optionxform = str
+        unit.read(ROOT / "deploy" / "systemd" / name, encoding="utf-8")
+        assert f"deploy/systemd/{name}" in text
+        if name.endswith(".service"):
+            service = dict(unit["Service"])
+            assert service["ExecStart"].split()[1] in COMMANDS
+            assert set(map(int, service["RestartPreventExitStatus"].split())) == NOT_AGAIN
+        else:
+            assert unit["Timer"]["OnCalendar"].endswith("UTC")
+
+
+def test_dockerfile__installs_by_the_script_that_is_run_in_a_fresh_environment():
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    assert "RUN /src/deploy/install /opt/ammrank" in text
+    assert "NUMBA_CACHE_DIR=/cache" in text
+    assert "USER 10001" in text
+    assert (ROOT / "deploy" / "install").stat().st_mode & stat.S_IXUSR
+    assert "deploy/install" in (ROOT / ".ci" / "pythons").read_text(encoding="utf-8")

@@ -1,0 +1,76 @@
+"""`ammrank check`: yes or no for all that a site needs of its file system and its workers."""
+
+import errno
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ammrank_dask.storage.site import probe
+from ammrank_dask.workflows.check import command
+from ammrank_dask.workflows.cluster import checks
+
+NAMES = [
+    "lock",
+    "exchange of two names",
+    "hard link",
+    "sync of a folder",
+    "clock of the file system",
+    "versions of the scheduler",
+    "workers answer",
+    "common view of the site",
+    "versions of the workers",
+    "clocks of the workers",
+    "one type of CPU",
+    "memory of the workers",
+]
+
+
+def check(site, cluster_file, *more):
+    return CliRunner().invoke(command, [str(site.path), "--cluster", str(cluster_file), *more])
+
+
+def test_check__a_sound_site_says_yes_to_all_and_leaves_nothing(site, cluster_file):
+    before = sorted(path.name for path in site.path.iterdir())
+    done = check(site, cluster_file)
+    assert done.exit_code == 0, done.output
+    lines = done.stdout.splitlines()
+    assert [line.split("  ")[1].split(":")[0] for line in lines] == NAMES
+    assert {line.split()[0] for line in lines} == {"yes"}
+    assert sorted(path.name for path in site.path.iterdir()) == before
+    listed = json.loads(check(site, cluster_file, "--json").stdout)["checks"]
+    assert [(one["name"], one["ok"]) for one in listed] == [(name, True) for name in NAMES]
+
+
+def test_check__what_is_needed_and_missing_exits_1(site, cluster_file, monkeypatch):
+    def none(*arguments):
+        raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+
+    monkeypatch.setattr(probe.os, "link", none)
+    monkeypatch.setattr(probe, "exchange_names", lambda *names: False)
+    done = check(site, cluster_file)
+    assert done.exit_code == 1
+    assert "no   hard link: Operation not supported: forget needs hard links" in done.stdout
+    assert "no   exchange of two names: three renames instead of one; a crash" in done.stdout
+    assert done.stderr.endswith(f"the site at {site.path} cannot run nights yet: hard link\n")
+
+
+@pytest.mark.parametrize(("hours", "way"), [(1, "ahead of"), (-1, "behind")])
+def test_check__a_clock_one_hour_off(site, cluster_file, monkeypatch, hours, way):
+    ask = checks.inspect_worker
+
+    def wrong_clock(*arguments):
+        found = ask(*arguments)
+        return checks.WorkerFacts(found.versions, found.sees_site, found.clock + 3600 * hours, found.machine)
+
+    monkeypatch.setattr(checks, "inspect_worker", wrong_clock)
+    done = check(site, cluster_file)
+    assert done.exit_code == 1
+    assert f"s {way} that of this machine; set both by NTP" in done.stdout
+    assert "cannot run nights yet: clocks of the workers" in done.stderr
+
+
+def test_check__no_site(tmp_path, cluster_file):
+    done = CliRunner().invoke(command, [str(tmp_path / "none"), "--cluster", str(cluster_file)])
+    assert done.exit_code == 65
+    assert "there is no site at" in done.stderr
