@@ -319,7 +319,7 @@ class _Store:
         return "/".join(part for part in (self.base, key) if part)
 
     def key(self, path: str) -> str:
-        return path.removeprefix(self.base).strip("/")
+        return path.strip("/").removeprefix(self.base.strip("/")).strip("/")
 
     def status(self, info: fs.FileInfo) -> FileStatus:
         """Return size and time; what fsspec knows instead of a time stands for it as a number."""

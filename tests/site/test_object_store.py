@@ -138,6 +138,20 @@ def test_parse_path__a_file_url_is_a_path(tmp_path):
     assert parse_path(f"file://{tmp_path}") == tmp_path
 
 
+def test_remote_path__of_a_scheme_that_only_fsspec_has():
+    folder = parse_path("memory://shop/lake")
+    (folder / "a=1" / "x.parquet").write_bytes(b"abc")
+    (folder / "b.txt").write_bytes(b"first")
+    assert [(path.name, path.is_dir()) for path in folder.iterdir()] == [("a=1", True), ("b.txt", False)]
+    assert [str(path) for path in folder.walk()] == ["memory://shop/lake/a=1/x.parquet", "memory://shop/lake/b.txt"]
+    before = (folder / "b.txt").stat()
+    assert before.st_size == 5
+    (folder / "b.txt").write_bytes(b"other")
+    assert (folder / "b.txt").stat() != before  # it has no time; what fsspec knows of the file tells
+    with pytest.raises(FileNotFoundError):
+        (folder / "c.txt").stat()
+
+
 def test_read_batches__an_object_that_changes_while_it_is_read_is_refused(store, bucket):
     path = store.path(f"{bucket}/lake/events/date={date_of(0)}/part-0.parquet")
     file = scan_file(str(path), path.name, COLUMNS)
