@@ -26,6 +26,7 @@ from ammrank_dask.storage.lake.taxonomy import build_taxonomy
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.exchange import read_slices, write_slices
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values, union
+from ammrank_dask.storage.store.parts import Recoding
 from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, hash_ids, partition_of, split_of
 
 ALPHA = 0.9
@@ -415,3 +416,29 @@ def test_union__is_sorted_and_positions_find_every_id(values):
     for part in parts:
         positions = merged.positions_of(part)
         assert merged.take(positions).to_arrow().to_pylist() == part.to_arrow().to_pylist()
+
+
+def test_recode__is_what_a_dictionary_of_cells_says():
+    rng = np.random.default_rng(5)
+    n_users, n_groups, codes = 30, 3, (4, -1, 0, 4, 2)
+    counts = rng.integers(0, 9, n_users)
+    cell = np.concatenate([np.sort(rng.choice(n_groups * len(codes), n, replace=False)) for n in counts])
+    indptr = np.concatenate([[0], np.cumsum(counts)])
+    state = InterestState(
+        ids_from_values(np.arange(n_users)), indptr, cell.astype(np.uint16), rng.random(len(cell)),
+        rng.integers(0, 99, len(cell)),
+    )  # fmt: skip
+    recoded = state.recode(Recoding(codes, 6, n_groups))
+    expected = {}
+    for user in range(n_users):
+        for at in range(indptr[user], indptr[user + 1]):
+            group, code = divmod(int(cell[at]), len(codes))
+            if codes[code] >= 0:
+                total, last = expected.get((user, group * 6 + codes[code]), (0.0, 0))
+                merged = (total + state.intensity[at], max(last, state.last[at]))
+                expected[user, group * 6 + codes[code]] = merged
+    users = np.repeat(recoded.user_ids.values, np.diff(recoded.indptr)).tolist()
+    assert list(zip(users, recoded.cell.tolist(), strict=True)) == sorted(expected)
+    assert recoded.cell.dtype == np.uint16
+    assert recoded.intensity.tolist() == [expected[key][0] for key in sorted(expected)]
+    assert recoded.last.tolist() == [expected[key][1] for key in sorted(expected)]

@@ -4,7 +4,13 @@ import pytest
 from lakes import TAXONOMY, write_taxonomy
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.taxonomy import UNRANKED, build_taxonomy, flat_taxonomy, read_taxonomy
+from ammrank_dask.storage.lake.taxonomy import (
+    UNRANKED,
+    build_taxonomy,
+    compare_taxonomies,
+    flat_taxonomy,
+    read_taxonomy,
+)
 
 
 def write_csv(folder, text):
@@ -102,3 +108,54 @@ def test_flat_taxonomy__ranks_every_category():
     assert taxonomy.code_of == {"b": 1, "a": 0}
     with pytest.raises(BadInput, match="the list of categories has a row without a category; remove it"):
         flat_taxonomy(["a", ""])
+
+
+NODES = [
+    ("Retail", ""),
+    ("Shoes", "Retail"),
+    ("Boots", "Shoes"),
+    ("Hats", "Retail"),
+    ("Travel", ""),
+    ("Flights", "Travel"),
+]
+
+
+def test_build_taxonomy__former_names_count_as_what_they_became():
+    taxonomy = build_taxonomy(NODES, 2, renames={"Shoes": "Footwear", "Sneakers": "Shoes"})
+    assert taxonomy.categories == ("Flights", "Footwear", "Hats")
+    assert taxonomy.parents == ("Travel", "Retail", "Retail")
+    assert {name: taxonomy.ranked_above(name) for name in ("Shoes", "Sneakers", "Boots", "Footwear")} == dict.fromkeys(
+        ("Shoes", "Sneakers", "Boots", "Footwear"), "Footwear"
+    )
+    assert taxonomy.codes_of(["Flights", "Hats", "Shoes"]) == (0, 2, 1)
+    assert taxonomy.siblings_of("Hats") == ["Footwear"]
+    assert taxonomy.siblings_of("Flights") == ["Footwear", "Hats"]  # alone below its parent
+
+
+def test_build_taxonomy__what_became_nothing_takes_those_below_it_along():
+    taxonomy = build_taxonomy(NODES, 2, renames={"Shoes": None})
+    assert taxonomy.categories == ("Flights", "Hats")
+    assert taxonomy.ranked_above("Boots") is None
+    assert taxonomy.codes_of(["Flights", "Hats", "Shoes"]) == (0, 1, -1)
+
+
+def test_compare_taxonomies__tells_apart_what_came_went_moved_and_was_renamed():
+    before = build_taxonomy([*NODES, ("Clogs", "Shoes"), ("Trains", "Travel")], 2)
+    now = build_taxonomy(
+        [*[pair for pair in NODES if pair[0] != "Boots"], ("Boots", "Hats"), ("Caps", "Retail")], 2,
+        renames={"Flights": "Air"},
+    )  # fmt: skip
+    change = compare_taxonomies(before, now)
+    assert change.added == ("Air", "Caps")
+    assert change.gone == ("Clogs", "Trains")
+    assert change.renamed == (("Flights", "Air"),)
+    assert change.moved == (("Boots", "Shoes", "Hats"),)
+    assert change.lost == ("Trains",)
+
+
+def test_compare_taxonomies__a_category_that_moved_below_another_is_no_merge():
+    moved = build_taxonomy([(name, "Hats" if name == "Shoes" else parent) for name, parent in NODES], 2)
+    assert compare_taxonomies(build_taxonomy(NODES, 2), moved).moved == (
+        ("Shoes", "Shoes", "Hats"),
+        ("Boots", "Shoes", "Hats"),
+    )
