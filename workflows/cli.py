@@ -22,6 +22,7 @@ COMMANDS = {
     "ingest": "Bring the interest state up to a date.",
     "init": "Look at a lake and write the config of a site.",
     "nightly": "Run one night: ingest, features, training when due, scoring, report, publish.",
+    "plan": "Say what nights of a size take: time, memory, disk, files and tasks, and what ends growth.",
     "publish": "Publish a night that a check of publish.hold held back.",
     "repartition": "Place the users of a site in another number of partitions, without reading the lake.",
     "report": "Write the exposure report of a night that was scored.",
@@ -33,7 +34,7 @@ COMMANDS = {
 }
 
 SECTIONS = {
-    "To start": ("demo", "init", "check"),
+    "To start": ("demo", "init", "check", "plan"),
     "Every night": ("nightly", "publish", "status", "export"),
     "One stage of a night": ("ingest", "features", "train", "score", "report"),
     "To look closer": ("explain", "evaluate", "backtest", "verify"),

@@ -99,6 +99,12 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
     return PartitionSize(users, cells, math.ceil(events / config.partitions))
 
 
+def count_lake(site: Site, config: Config) -> tuple[int, list[int]]:
+    """Return the users of the users table, 0 without one, and the events of each day, estimated by size."""
+    listed = list_day_files(lake_days(site, config))
+    return _count_people(site, config), _count_events([[file.path for file in files] for files in listed.values()])
+
+
 def _count_events(days: list[list[LakePath]]) -> list[int]:
     """Return the events of each day: counted in some files, estimated by size for the others."""
     listed = [path for files in days for path in files]
