@@ -45,8 +45,11 @@ class Taxonomy:
         return None if code == UNRANKED else self.categories[code]
 
     def name_now(self, category: str) -> str:
-        """Return the name of a ranked category that may have been renamed since; its own when it is not ranked now."""
-        code = self.code_of.get(category, UNRANKED)
+        """Return the name of a ranked category that may have been renamed since; its own when it was not.
+
+        A category of another level, whose events count for its ancestor now, was not renamed: it is another one.
+        """
+        code = self.code_of[category] if category in self.former_names else UNRANKED
         return category if code == UNRANKED else self.categories[code]
 
     def names_in(self, categories: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
+from damage import flip_entry
 from nights import copy_world, day
 
 from ammrank_dask.features.store import open_features
@@ -19,6 +20,7 @@ from ammrank_dask.model.saved import load_model
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.runs import finish_run, remove_run
 from ammrank_dask.workflows.explain import command as explain_command
 from ammrank_dask.workflows.score import command as score_command
@@ -251,9 +253,7 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
 def test_score_users__features_with_a_bad_checksum_are_refused(client, place):
     known = ingest(Night(client, place, config_of(), NIGHT))
     features = score_features(Night(client, place, config_of(), known.date), known)
-    chunk = next(path for path in sorted(features.path.rglob("c/0")) if path.stat().st_size > 100)
-    data = chunk.read_bytes()
-    chunk.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    flip_entry(part_path(features.path, 0), "X/data/c/0")
     remove_run(place.qualifications_folder(NIGHT))
     with pytest.raises(
         BadInput, match=r"is not what was written \(checksum differs\); make it again with `ammrank nightly"
