@@ -2,6 +2,8 @@
 
 import contextlib
 import fcntl
+import functools
+import hashlib
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -26,14 +28,27 @@ def kernel(function: Callable[..., Any]) -> Any:
     Numba's cache on disk is not made for several writers: two processes that compile one function for different types
     at the same time give both results the same file. Here a process that compiles, or looks up, holds the function
     against the others. What one compiled the others find, so a cold cluster compiles every kernel once a machine.
+
+    Numba also asks only whether the file of the function itself changed, and would go on with old copies of kernels of
+    other files that the function calls (told in its manual as a limit of the cache). Here all sources beside it count.
     """
     try:
         compiled = njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:  # no folder to keep it in: a read-only root and no home; each process compiles for itself
         return njit(**_OPTIONS)(function)
     if isinstance(compiled, Dispatcher):  # with NUMBA_DISABLE_JIT it is the function itself
+        compiled._cache._cache_file._source_stamp = _stamp_of(Path(function.__code__.co_filename).parent)
         _compile_alone(compiled)
     return compiled
+
+
+@functools.cache
+def _stamp_of(folder: Path) -> str:
+    """Return a hash of all sources in a folder."""
+    total = hashlib.sha256()
+    for path in sorted(folder.glob("*.py")):
+        total.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
+    return total.hexdigest()
 
 
 def _compile_alone(compiled: Any) -> None:

@@ -132,3 +132,22 @@ def test_kernel__works_where_nothing_can_be_kept(tmp_path):
     (tmp_path / "script.py").write_text(code)
     done = subprocess.run([sys.executable, str(tmp_path / "script.py")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@WITH_COMPILER
+def test_kernel__is_compiled_again_when_one_that_it_calls_changed_in_another_file(tmp_path):
+    """The result would be that of the old helper otherwise."""
+    kernels = tmp_path / "kernels"
+    kernels.mkdir()
+    helper = "from ammrank_dask.kernels.jit import kernel\n\n@kernel\ndef step(value):\n    return value + {}\n"
+    caller = "from ammrank_dask.kernels.jit import kernel\nfrom helper import step\n\n@kernel\ndef twice(value):\n"
+    (kernels / "caller.py").write_text(f"{caller}    return step(step(value))\n\nprint(twice(0))\n")
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    printed = []
+    for number in (1, 1, 5):
+        (kernels / "helper.py").write_text(helper.format(number))
+        done = subprocess.run(
+            [sys.executable, str(kernels / "caller.py")], env=environment, capture_output=True, text=True, check=True
+        )
+        printed.append(int(done.stdout))
+    assert printed == [2, 2, 10]
