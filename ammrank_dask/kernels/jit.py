@@ -37,9 +37,14 @@ def kernel(function: Callable[..., Any]) -> Any:
     except RuntimeError:  # no folder to keep it in: a read-only root and no home; each process compiles for itself
         return njit(**_OPTIONS)(function)
     if isinstance(compiled, Dispatcher):  # with NUMBA_DISABLE_JIT it is the function itself
-        compiled._cache._cache_file._source_stamp = _stamp_of(Path(function.__code__.co_filename).parent)
+        _watch_neighbours(compiled)
         _compile_alone(compiled)
     return compiled
+
+
+def _watch_neighbours(compiled: Any) -> None:
+    """Let what is cached be old when any source beside that of the function changed."""
+    compiled._cache._cache_file._source_stamp = _stamp_of(Path(compiled.py_func.__code__.co_filename).parent)
 
 
 @functools.cache
