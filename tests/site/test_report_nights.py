@@ -228,8 +228,15 @@ def test_write_night_report__other_partitions_and_no_users_table(client, site):
     config = check_config({**CONFIG, "lake": {**CONFIG["lake"], "users": None}, "partitions": 2}, "test")
     nightly(Night(client, site, config, day(7)), rebuild=True)
     summary = summary_of(site, 7)
-    assert summary["drift"] is None
-    assert summary["realised"][0]["measures"] is None
+    before, now = held_by_user(site, 6), held_by_user(site, 7)
+    users, changed, first, jaccard, _ = reference_report.drift(before, now)
+    drift = summary["drift"]
+    assert (drift["date"], drift["users"], drift["gone_users"]) == (str(day(6)), users, len(set(before) - set(now)))
+    assert users < len(before)  # those that only the users table had are gone
+    assert drift["changed_users"] == pytest.approx(changed / users)
+    assert drift["first_changed"] == pytest.approx(first / users)
+    assert drift["jaccard"] == pytest.approx(jaccard / users)
+    assert summary["realised"][0]["measures"]["users"] > 0
     assert summary["groups"] == []
 
 

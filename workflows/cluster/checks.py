@@ -157,7 +157,7 @@ def ask_workers(
         else:
             answer = future.result()
             skew = max(began - answer.clock, answer.clock - ended, 0.0) * (1 if answer.clock > ended else -1)
-            answers[address] = (answer, _appears(site / f"{mark}-{number}"), skew)
+            answers[address] = (answer, _appears(_answer_of(site, mark, number)), skew)
     return answers
 
 
@@ -214,11 +214,16 @@ def _say_failure(address: str, error: BaseException | None, site: Path, version:
 
 
 @retried
+def _answer_of(site: Path, mark: str, number: int) -> Path:
+    """Return the file by which a worker says that it may write in the site."""
+    return site / f"{mark}-answer-of-worker-{number}"
+
+
 def inspect_worker(site: Path, name: str, number: int) -> WorkerFacts:
     """Look for the client's file, answer with one beside it, and tell the versions of the packages."""
     seen = _appears(site / name)
     if seen:
-        (site / f"{name}-{number}").write_text(name, encoding="utf-8")
+        _answer_of(site, name, number).write_text(name, encoding="utf-8")
     return WorkerFacts(package_versions(), seen, time.time(), cpu_type())
 
 
