@@ -117,6 +117,7 @@ def test_kernel__does_not_wait_for_ever(tmp_path, monkeypatch):
     assert values[0] == 2
 
 
+@WITH_COMPILER
 def test_kernel__works_where_nothing_can_be_kept(tmp_path):
     """A read-only root and a home that cannot be written: numba finds no folder for its cache."""
     code = (
