@@ -20,6 +20,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import IntegerIds
 from ammrank_dask.tasks import Progress, silent
 
+STAGE = "fairness"
 FLOORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -56,6 +57,8 @@ def price_fairness(
         (L,) category codes, the one to prefer among equal values of a user first.
     folder
         A folder that all workers see, for what `balanced` keeps while it works.
+    progress
+        Told of every floor, not of the many short passes that each takes.
     """
     k = users.codes.shape[1]
     eligible, slots = allowed_counts(users.chances, k)
@@ -72,15 +75,17 @@ def price_fairness(
     table = ChanceTable(folder, 1)
     table.save(0, users.chances, IntegerIds(np.arange(len(users.chances))), 1.0)
     by_floor: list[dict[str, Any]] = []
-    for floor in floors:
+    for number, floor in enumerate(floors):
+        progress(STAGE, number, len(floors))
         entry: dict[str, Any] = {"floor": float(floor)}
         try:
             bounds = exposure_bounds(categories, clicks, eligible, slots, floor=floor)
-            plan = balance(client, table, bounds, k, tie_order, progress=progress)
+            plan = balance(client, table, bounds, k, tie_order)
             entry |= {**measures(plan.n_users, plan.value), "gap": plan.gap}
         except BadInput as error:
             entry |= {"impossible": str(error)}
         by_floor.append(entry)
+    progress(STAGE, len(floors), len(floors))
     return {"users": len(users.chances), "policies": policies, "floors": by_floor}
 
 

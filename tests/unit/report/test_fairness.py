@@ -23,7 +23,12 @@ def users():
 
 
 def test_price_fairness__is_the_best_at_every_floor(client, tmp_path, users):
-    measured = price_fairness(client, users, NAMES, CLICKS, np.arange(5), tmp_path / "work", starved_ratio=0.25)
+    steps = []
+    measured = price_fairness(
+        client, users, NAMES, CLICKS, np.arange(5), tmp_path / "work", starved_ratio=0.25,
+        progress=lambda *step: steps.append(step),
+    )  # fmt: skip
+    assert steps == [("fairness", done, 6) for done in range(7)]
     assert measured["users"] == 400
     by_user = measured["policies"]["user_top_k"]
     held = np.bincount(users.codes.ravel(), minlength=5)
