@@ -170,13 +170,13 @@ def _distance(one: Mapping[str, float], other: Mapping[str, float]) -> float:
 
     Medians need not add up to 1; they are scaled.
     """
-    total = sum(other.values()) or 1.0
-    return sum(abs(one.get(name, 0.0) - other.get(name, 0.0) / total) for name in {*one, *other}) / 2
+    total = math.fsum(other.values()) or 1.0
+    return math.fsum(abs(one.get(name, 0.0) - other.get(name, 0.0) / total) for name in one.keys() | other.keys()) / 2
 
 
 def _chance_distance(shares: Iterable[float], n_clicks: int) -> float:
     """Return the distance that so many clicks have by chance alone from the shares that they come from."""
     listed = list(shares)
-    total = sum(listed) or 1.0
+    total = math.fsum(listed) or 1.0
     scaled = [share / total for share in listed]
-    return sum(math.sqrt(max(0.0, share * (1 - share)) * 2 / (math.pi * n_clicks)) for share in scaled) / 2
+    return math.fsum(math.sqrt(max(0.0, share * (1 - share)) * 2 / (math.pi * n_clicks)) for share in scaled) / 2

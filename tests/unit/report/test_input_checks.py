@@ -1,5 +1,7 @@
 """What came in for a night is held against what is usual."""
 
+from fractions import Fraction
+
 import pytest
 
 from ammrank_dask.report.input_checks import check_input, describe_day, usual_input
@@ -97,3 +99,14 @@ def test_check_input__the_worst_day_since_the_last_published_night_counts():
     ]
     assert check["what"] == "share of events that are of the heaviest id, 2026-01-08"
     assert check["value"] == 9_000 / 9_980
+
+
+def test_check_input__the_distance_of_click_shares_is_exact_so_that_no_order_of_names_changes_its_bits():
+    clicks, before = ({f"c{i}": 1 + i * step % 97 for i in range(60)} for step in (31, 53))
+    usual = usual_input(nights({"clicks": before}))
+    checks = check_input({"days": [a_day(clicks=clicks)], "usual": usual}, Thresholds())
+    value = next(check["value"] for check in checks if check["name"] == "click_shares")
+    shares = {name: count / sum(clicks.values()) for name, count in clicks.items()}
+    total = float(sum(Fraction(share) for share in usual["click_shares"].values()))
+    differences = [Fraction(abs(shares[name] - usual["click_shares"][name] / total)) for name in clicks]
+    assert value == float(sum(differences)) / 2
