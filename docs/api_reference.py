@@ -30,7 +30,7 @@ def reference() -> str:
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:
-    yield from ("", f"## {name}", "", "```python", _signature(name, value, width=110), "```", "")
+    yield from ("", f"## {name}", "", "```text", _signature(name, value, width=110), "```", "")
     yield _text(value)
     if inspect.isclass(value):
         yield from ("", "| call | what it does |", "|---|---|")
@@ -72,7 +72,7 @@ def _text(value: Any) -> str:
     first, *sections = _SECTION.split(inspect.getdoc(value) or "")
     parts = [first.strip()]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
-        shown = _points(body) if title in _LISTED else f"```python\n{body.strip()}\n```"
+        shown = _points(body) if title in _LISTED else f"```pycon\n{body.strip()}\n```"
         parts += [f"**{title}**", shown]
     return "\n\n".join(part for part in parts if part)
 
