@@ -72,7 +72,7 @@ def _text(value: Any) -> str:
     first, *sections = _SECTION.split(inspect.getdoc(value) or "")
     parts = [first.strip()]
     for title, body in zip(sections[::2], sections[1::2], strict=True):
-        shown = _points(body) if title in _LISTED else f"```pycon\n{body.strip()}\n```"
+        shown = _points(body) if title in _LISTED else f"```text\n{body.strip()}\n```"
         parts += [f"**{title}**", shown]
     return "\n\n".join(part for part in parts if part)
 
