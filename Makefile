@@ -64,7 +64,7 @@ coverage: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy | tee /dev/stderr | grep -q "no issues found in $$(find $(ROOMS) -name '*.py' | wc -l) source files"
+	$(BIN)/mypy | tee -a /dev/stderr | grep -q "no issues found in $$(find $(ROOMS) -name '*.py' | wc -l) source files"
 
 bench: setup
 	$(BIN)/python -m benchmarks
