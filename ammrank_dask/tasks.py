@@ -7,10 +7,13 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import dask
+from dask.utils import parse_timedelta
 from distributed import Client, Future, KilledWorker, Worker, as_completed, get_worker
+from distributed.scheduler import NoWorkerError
 
 from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -33,6 +36,9 @@ SECONDS_TO_STOP_WHEN_INTERRUPTED = 5.0
 """The same after Ctrl-C or SIGTERM: whoever sent it waits, and the command may be killed soon."""
 SECONDS_TO_ANSWER = 30.0
 """How long workers may say nothing about their tasks before they are given up."""
+SECONDS_WITHOUT_WORKERS = 600.0
+"""How long tasks wait when there is no worker to run them, unless `PATIENCE` of Dask's configuration says it."""
+PATIENCE = "distributed.scheduler.no-workers-timeout"
 SECONDS_BEFORE_WARNING = 5.0
 _PAUSE = 0.1
 _NOT_RUNNING = ("memory", "error", "released", "forgotten")
@@ -240,21 +246,21 @@ def _run(
         futures.add(future)
         return future
 
-    width = _Width(client, in_flight_per_thread)
+    workers = _Workers(client, stage, in_flight_per_thread)
     finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
     n_submitted = 0
-    while n_submitted < min(width.now(), len(items)):
+    while n_submitted < min(workers.width(), len(items)):
         finished.add(submit(next(waiting)))
         n_submitted += 1
     progress(stage, 0, len(items))
-    for done, (future, result) in enumerate(_each_finished(client, finished), start=1):
+    for done, (future, result) in enumerate(_each_finished(client, finished, workers), start=1):
         if future.status != "finished":
             raise _error_of(stage, future, result)
         yield future.key[2], result
         progress(stage, done, len(items))
         futures.discard(future)
         future.release()
-        while n_submitted < min(done + width.now(), len(items)):
+        while n_submitted < min(done + workers.width(), len(items)):
             finished.add(submit(next(waiting)))
             n_submitted += 1
 
@@ -288,6 +294,8 @@ def _error_of(stage: str, future: Future, result: Any) -> BaseException:
             f"workers died again and again at stage {stage}, probably for lack of memory;"
             " give them more, or use more partitions"
         )
+    if isinstance(exception, NoWorkerError):  # the scheduler has the same patience
+        return AmmrankError(_say_no_workers(stage, exception.timeout))
     if isinstance(exception, ImportError):
         return AmmrankError(
             f"a worker has not what stage {stage} needs ({exception}); install"
@@ -297,43 +305,83 @@ def _error_of(stage: str, future: Future, result: Any) -> BaseException:
     return error
 
 
-def _each_finished(client: Client, finished: as_completed) -> Iterator[tuple[Any, Any]]:
+def _say_no_workers(stage: str, seconds: float) -> str:
+    return (
+        f"stage {stage} has had no worker for {seconds:g} s: they are gone, or paused for lack of memory; start some"
+        f" and run the command again ({PATIENCE} in the cluster file says how long to wait)"
+    )
+
+
+def _each_finished(client: Client, finished: as_completed, workers: "_Workers") -> Iterator[tuple[Any, Any]]:
     """Yield futures with their results as they finish.
 
-    A task that is submitted while the scheduler dies is never reported, so the client is looked at while waiting.
+    A task that is submitted while the scheduler dies is never reported, so the client is looked at while waiting. Nor
+    is one that no worker is left for.
     """
     while not finished.is_empty():
         if finished.has_ready():
+            workers.are_there()
             yield next(finished)
         elif is_scheduler_gone(client):
             raise AmmrankError("the scheduler is gone")
         else:
+            workers.wait_for_some()
             with finished.thread_condition:
                 finished.thread_condition.wait(timeout=0.1)
 
 
-class _Width:
-    """How many tasks may be in flight: so many per thread of the workers there are, asked once a second.
+class _Workers:
+    """The workers that a run of tasks has: how many tasks they may be given, and whether there are any.
 
-    A cluster that grows on demand sees the demand for as many workers as it may have; one that does not say how many
-    that are sees a few more than the threads of one worker.
+    In flight are so many tasks per thread of the workers there are, asked once a second. A cluster that grows on demand
+    sees the demand for as many workers as it may have; one that does not say how many that are sees a few more than the
+    threads of one worker.
     """
 
-    def __init__(self, client: Client, per_thread: int) -> None:
-        self.client = client
-        self.per_thread = per_thread
+    def __init__(self, client: Client, stage: str, per_thread: int) -> None:
+        self.client, self.stage, self.per_thread = client, stage, per_thread
         self.asked = -math.inf
-        self.width = 1
+        self.workers: list[Mapping[str, Any]] = []
+        configured = parse_timedelta(dask.config.get(PATIENCE, None))
+        self.patience = SECONDS_WITHOUT_WORKERS if configured is None else float(configured)
+        self.looked = self.seen = time.monotonic()
+        self.is_warned = False
 
-    def now(self) -> int:
+    def width(self) -> int:
         """Return the number of tasks that may be in flight."""
         if time.monotonic() - self.asked > 1:
-            self.asked = time.monotonic()
-            workers = self.client.scheduler_info(n_workers=-1)["workers"]
-            threads = [worker["nthreads"] for worker in workers.values()]
-            at_most = _most_workers(self.client) * max(threads, default=1)
-            self.width = self.per_thread * max(2, sum(threads), at_most)
-        return self.width
+            self._ask()
+        threads = [worker["nthreads"] for worker in self.workers]
+        at_most = _most_workers(self.client) * max(threads, default=1)
+        return self.per_thread * max(2, sum(threads), at_most)
+
+    def _ask(self) -> None:
+        self.asked = time.monotonic()
+        self.workers = list(self.client.scheduler_info(n_workers=-1)["workers"].values())
+
+    def are_there(self) -> None:
+        """Note that a task has just finished: there was a worker."""
+        self.seen = time.monotonic()
+
+    def wait_for_some(self) -> None:
+        """Look now and then whether there is a worker, and raise when there was none for too long."""
+        now = time.monotonic()
+        if now - self.looked < min(SECONDS_BEFORE_WARNING, self.patience / 4):
+            return
+        self.looked = now
+        self._ask()
+        if any(map(_takes_tasks, self.workers)):
+            self.seen, self.is_warned = now, False
+        elif now - self.seen >= self.patience:
+            raise AmmrankError(_say_no_workers(self.stage, self.patience))
+        elif not self.is_warned:
+            self.is_warned = True
+            logger.warning("stage %s has no worker now; it waits %g s for one", self.stage, self.patience)
+
+
+def _takes_tasks(worker: Mapping[str, Any]) -> bool:
+    """Tell whether a worker, as the scheduler describes it, is at a task or would begin one."""
+    return worker["status"] == "running" or bool(worker["metrics"].get("task_counts", {}).get("executing"))
 
 
 def _most_workers(client: Client) -> int:

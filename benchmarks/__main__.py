@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.workflows.session.options import CommandFailed, exit_code_of
 from benchmarks import (
     balanced,
     chances,
@@ -115,14 +117,17 @@ def main(
         folder = (work or Path(temporary)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         for name in names or QUICK:
-            if name == "label-ranking":
-                chosen = {"methods": given["methods"]} if methods else {}
-                names_of_sets = sets.split(",") if sets else None
-                BENCHMARKS[name](data, sets=names_of_sets, n_folds=folds, fold_seed=fold_seed, **chosen)
-            elif name == "tables":
-                BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds)
-            else:
-                BENCHMARKS[name](folder, **_options_of(name, given, folds))
+            try:
+                if name == "label-ranking":
+                    chosen = {"methods": given["methods"]} if methods else {}
+                    names_of_sets = sets.split(",") if sets else None
+                    BENCHMARKS[name](data, sets=names_of_sets, n_folds=folds, fold_seed=fold_seed, **chosen)
+                elif name == "tables":
+                    BENCHMARKS[name](data, sets=sets.split(",") if sets else None, n_folds=folds)
+                else:
+                    BENCHMARKS[name](folder, **_options_of(name, given, folds))
+            except AmmrankError as error:
+                raise CommandFailed(f"benchmark {name}: {error}", exit_code_of(error)) from None
 
 
 def _options_of(name: str, given: dict[str, Any], folds: int) -> dict[str, Any]:

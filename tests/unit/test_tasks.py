@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 
+import dask
 import pytest
 from distributed import Client, LocalCluster
 
@@ -252,13 +253,72 @@ def test_run_tasks__a_worker_that_joins_and_does_not_pass_takes_no_task(tmp_path
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mark"]
 
 
+def lose_workers(folder, name):
+    """Leave a file, and wait for what never comes."""
+    (folder / f"{name}.begun").touch()
+    wait_for(folder / "never")
+
+
+def kill_for_good(cluster, folder):
+    """Kill all workers of a cluster once one of them has begun a task; nobody starts them again."""
+    wait_for(folder / "0.begun")
+    for nanny in cluster.workers.values():
+        nanny.auto_restart = False
+        os.kill(nanny.pid, signal.SIGKILL)
+
+
+@pytest.mark.serial
+def test_run_tasks__workers_that_are_gone_for_good_end_the_wait(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tasks, "SECONDS_WITHOUT_WORKERS", 1.0)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        killer = threading.Thread(target=kill_for_good, args=(cluster, tmp_path))
+        killer.start()
+        with (
+            caplog.at_level("WARNING", "ammrank_dask.tasks"),
+            pytest.raises(AmmrankError, match="stage write has had no worker for 1 s: they are gone, or paused for"),
+        ):
+            run_tasks(client, "write", lose_workers, [(tmp_path, str(i)) for i in range(5)])
+        killer.join()
+    assert "stage write has no worker now; it waits 1 s for one" in caplog.text
+
+
+def test_run_tasks__a_cluster_without_workers_may_start_them():
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        dask.config.set({tasks.PATIENCE: "20s"}),
+    ):
+        cluster.adapt(minimum=0, maximum=2, interval="100ms")
+        assert run_tasks(client, "write", os.path.basename, [("a/b",), ("a/c",)]) == ["b", "c"]
+
+
+def test_run_tasks__a_scheduler_that_gives_up_first_says_the_same():
+    with (
+        dask.config.set({tasks.PATIENCE: "300ms"}),
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        dask.config.set({tasks.PATIENCE: None}),
+        pytest.raises(AmmrankError, match=r"stage write has had no worker for 0\.3 s"),
+    ):
+        run_tasks(client, "write", os.path.basename, [("a/b",)])
+
+
+def test_takes_tasks__a_paused_worker_only_while_it_is_at_one():
+    assert tasks._takes_tasks({"status": "running", "metrics": {}})
+    assert tasks._takes_tasks({"status": "paused", "metrics": {"task_counts": {"executing": 1}}})
+    assert not tasks._takes_tasks({"status": "paused", "metrics": {"task_counts": {"memory": 3}}})
+
+
 def test_width__is_that_of_the_workers_a_cluster_may_grow_to():
     with (
         LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        assert tasks._Width(client, 2).now() == 4
+        assert tasks._Workers(client, "write", 2).width() == 4
         cluster.adapt(minimum=1, maximum=5, interval="1h")
-        assert tasks._Width(client, 2).now() == 2 * 5 * 2
+        assert tasks._Workers(client, "write", 2).width() == 2 * 5 * 2
         cluster.adapt(minimum=1, maximum=float("inf"), interval="1h")
-        assert tasks._Width(client, 2).now() == 4
+        assert tasks._Workers(client, "write", 2).width() == 4
