@@ -76,7 +76,9 @@ QUICK = ("day", "night", "read", "epoch", "score")
 @click.option("--users", type=click.IntRange(min=1_000), help="Simulated users, where the benchmark has them.")
 @click.option("--nights", type=click.IntRange(min=1), help="Nights that are kept, in forget.")
 @click.option(
-    "--data", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of label-ranking tables."
+    "--data",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of label-ranking tables, for safety too.",
 )
 @click.option("--sets", help="Tables of label-ranking to take, by name, with commas between; by default all.")
 @click.option("--folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds over rows or users.")
@@ -112,6 +114,7 @@ def main(
         "rivals": rivals or None,
         "real": real or None,
         "large": large or None,
+        "data": data,
     }
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as temporary:
         folder = (work or Path(temporary)).resolve()

