@@ -6,7 +6,7 @@ import datetime as dt
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,16 +29,14 @@ from ammrank_dask.ingest.routing import number_users
 from ammrank_dask.kernels.interest import digest_events
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import CAPPED, COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
-from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, scan_file
-from ammrank_dask.storage.lake.listing import LakeFile
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.atomic import digest_of, write_json
 from ammrank_dask.storage.store.ids import UserIds, empty_ids
 from ammrank_dask.storage.store.registry import DAY, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import N_BUCKETS, bucket_of, hash_ids
 
 logger = logging.getLogger(__name__)
@@ -158,48 +156,6 @@ class DayFacts:
 
 def _listed(counts: Mapping[int, int]) -> list[list[int]]:
     return [list(entry) for entry in sorted(counts.items())]
-
-
-def scan_files(
-    client: Client,
-    files: Sequence[LakeFile],
-    columns: Sequence[str],
-    scanned_before: Mapping[str, FileFacts],
-    *,
-    group: str = "",
-    progress: Progress = silent,
-) -> list[FileFacts]:
-    """Return files with their digests. Files of the same size and time as before are not read.
-
-    `group` is the column of those groups that folders say.
-    """
-    scanned: dict[str, FileFacts] = {}
-    wanted = []
-    for file in files:
-        path, made = str(file.path), {} if file.group is None else {group: file.group}
-        before = scanned_before.get(path)
-        size, time = _status(file.path)
-        if before is not None and (before.size, before.mtime_ns, before.constants) == (size, time, made):
-            scanned[path] = before
-        else:
-            wanted.append((path, file.name, tuple(columns), made))
-    for facts in run_tasks(client, "scan", scan_file, wanted, progress=progress):
-        scanned[facts.path] = facts
-    # Times in a listing and of a single object differ by fractions of a second; the next night compares listings.
-    return [
-        replace(scanned[str(file.path)], mtime_ns=file.path.listed.st_mtime_ns)
-        if isinstance(file.path, RemotePath) and file.path.listed is not None
-        else scanned[str(file.path)]
-        for file in files
-    ]
-
-
-def _status(path: LakePath) -> tuple[int, int]:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return -1, -1  # the task that scans it says so
-    return status.st_size, status.st_mtime_ns
 
 
 def ingest_days(

@@ -9,16 +9,16 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from ammrank_dask.ingest.events import DayPlan, ingest_days, scan_files
+from ammrank_dask.ingest.events import ingest_days
 from ammrank_dask.ingest.fold import fold_states
 from ammrank_dask.ingest.intake import IngestSettings
 from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.events import EventMapping
-from ammrank_dask.storage.lake.files import FileFacts, day_digest, load_scanned, save_scanned
-from ammrank_dask.storage.lake.listing import LakeFile, list_day_files, table_files
+from ammrank_dask.storage.lake.files import FileFacts, day_digest
+from ammrank_dask.storage.lake.listing import list_day_files, table_files
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.site.site import Site
@@ -39,9 +39,8 @@ from ammrank_dask.workflows.session.settings import (
 )
 from ammrank_dask.workflows.stages.categories import EarlierTaxonomies, describe_change, shorten
 from ammrank_dask.workflows.stages.changed_days import ChangedDays, days_to_compare, judge_days
-from ammrank_dask.workflows.stages.event_caps import Caps, caps_of_days, without_other_caps
+from ammrank_dask.workflows.stages.event_caps import without_other_caps
 from ammrank_dask.workflows.stages.history import (
-    DayFiles,
     HistorySettings,
     IngestPlan,
     StatePlan,
@@ -52,6 +51,7 @@ from ammrank_dask.workflows.stages.history import (
     folded_with,
     plan_ingest,
 )
+from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, scan_lake, scan_new
 
 
 @dataclass(frozen=True)
@@ -124,8 +124,8 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     check_memory(night.client, site, config, night.date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
     states = [earlier.recode(run) for run in fitting_states(kept, settings)]
-    lake = _scan_lake(night, mapping)
-    lake = _cap_days(night, settings, lake, states, rebuild=rebuild)
+    lake = scan_lake(night, mapping)
+    lake = cap_days(night, settings, lake, states, rebuild=rebuild)
     changed = _compare_days(night, earlier, settings, lake, states)
     plan = plan_ingest({**lake.digests, **changed.as_folded}, states, settings, night.date, with_lag=with_lag)
     days = _ingest_days(night, earlier, settings, lake, plan, changed)
@@ -168,69 +168,6 @@ def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
             f" the lake, or go on without them with"
             f" `ammrank ingest {night.site.path} --date {night.date} --rebuild --forget-history`"
         )
-
-
-class LakeFiles(NamedTuple):
-    """The files of a lake by day, and the version of the table that they were listed from, if it is one.
-
-    `caps` are the most events of a user and group that count on each day, and `digests` identify its content.
-    """
-
-    days: DayFiles
-    table_version: int | None
-    caps: Caps
-    digests: Mapping[dt.date, str]
-
-    def plan(self, night: Night, day: dt.date, digest: str) -> DayPlan:
-        """Return what it takes to ingest a day that states know by a digest."""
-        run, files = night.site.day_run(day, digest), tuple(self.days.get(day, ()))
-        return DayPlan(day, files, run, digest, self.table_version, self.caps.get(day))
-
-
-def _scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
-    """Return the files of the days up to the date, with their digests."""
-    site, date = night.site, night.date
-    days = lake_days(site, night.config)
-    if min(days) > date and not site.finished_runs("state"):
-        raise BadInput(f"the lake has no events up to {date}; its first day is {min(days)}")
-    columns = mapping.columns
-    names = (columns.user_id, columns.group, columns.category, columns.timestamp)
-    by_day = list_day_files({day: of_day for day, of_day in days.items() if day <= date})
-    listed = [(day, file) for day, of_day in by_day.items() for file in of_day]
-    files: dict[dt.date, list[FileFacts]] = {}
-    scanned = _scan(night, "days", [file for _, file in listed], names, keep=True)
-    for (day, _), file in zip(listed, scanned, strict=True):
-        files.setdefault(day, []).append(file)
-    return LakeFiles({day: tuple(of_day) for day, of_day in files.items()}, days[min(days)].version, {}, {})
-
-
-def _cap_days(
-    night: Night, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run], *, rebuild: bool
-) -> LakeFiles:
-    """Return the lake with the cap of each day, and its digest under that cap."""
-    rows, current = read_day_rows(night.site.path), night.site.current()
-    caps = caps_of_days(
-        digest_days(lake.days, settings, states, rows),
-        folded_days(states),
-        rows,
-        cap=night.config.ingest.max_events_per_user,
-        published=None if current is None or rebuild else current.date,
-    )
-    return lake._replace(caps=caps, digests=digest_days(lake.days, settings, states, rows, caps))
-
-
-def _scan(
-    night: Night, folder: str, files: Sequence[LakeFile], columns: Sequence[str], *, keep: bool
-) -> list[FileFacts]:
-    """Scan the files that are new or changed since the last time; with `keep` remember files that are gone, too."""
-    cache = night.site.path / folder / "scanned.json"
-    before = load_scanned(cache, columns)
-    group = night.config.columns.group
-    scanned = scan_files(night.client, files, columns, before, group=group, progress=night.progress)
-    if any(before.get(file.path) != file for file in scanned):
-        now = {file.path: file for file in scanned}
-        save_scanned(cache, columns, ({**before, **now} if keep else now).values())
-    return scanned
 
 
 def _compare_days(
@@ -386,7 +323,7 @@ def _ingest_people(night: Night) -> Run | None:
     people = table_files(table)
     if not people:
         raise BadInput(f"{table} has no parquet files; set lake.users (null for no demographics)")
-    files = _scan(night, "users", people, mapping.columns, keep=False)
+    files = scan_new(night, "users", people, mapping.columns, keep=False)
     settings = {
         "columns": mapping.columns,
         "genders": dict(sorted(mapping.gender_of.items())),
