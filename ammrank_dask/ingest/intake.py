@@ -17,6 +17,7 @@ from distributed import Client
 from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
@@ -48,6 +49,11 @@ class IngestSettings:
     max_quarantine_share: float
     settings: Mapping[str, Any]
     forgotten: Path | None = None
+
+    @property
+    def copies(self) -> Path:
+        """The folder with the bytes of remote files that were fetched for their digests."""
+        return self.scratch / FOLDER
 
 
 class DecodedRows(NamedTuple):
@@ -134,7 +140,8 @@ def ingest_tables(
         pieces = plan_blocks(table.files, BATCH_ROWS)
         blocks.append([ExchangeBlock(table.folder, number) for number in range(len(pieces))])
         readings += [
-            (piece, table.reader, n_partitions, block) for piece, block in zip(pieces, blocks[-1], strict=True)
+            (piece, table.reader, n_partitions, block, settings.copies)
+            for piece, block in zip(pieces, blocks[-1], strict=True)
         ]
     rows = [sum(piece.n_rows for piece in pieces) for pieces, *_ in readings]
     run_tasks(client, f"{kind.stage}-read", read_block, readings, progress=progress, units=rows, unit=kind.unit)
@@ -186,10 +193,16 @@ def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: In
     return counts
 
 
-def read_block(pieces: Sequence[FileSlice], reader: TableReader, n_partitions: int, block: ExchangeBlock) -> None:
+def read_block(
+    pieces: Sequence[FileSlice],
+    reader: TableReader,
+    n_partitions: int,
+    block: ExchangeBlock,
+    copies: Path | None = None,
+) -> None:
     """Read a block of a table and write its rows, sliced by partition, to scratch files.
 
-    A block that is whole is not read again.
+    A block that is whole is not read again. `copies` is a folder with bytes of remote files, fetched for their digests.
     """
     if block.is_whole():
         return
@@ -198,7 +211,7 @@ def read_block(pieces: Sequence[FileSlice], reader: TableReader, n_partitions: i
     n_batches = 0
     for piece in pieces:
         names, dictionaries = reader.columns(piece.file)
-        for row, table in measure_each("read", read_batches(piece, names, dictionaries)):
+        for row, table in measure_each("read", read_batches(piece, names, dictionaries, copies)):
             with measure("decode"):
                 rows = reader.decode(table, piece.file, row, counts, bad_rows)
             sections = slice_by_partition(rows.ids, rows.user, rows.keep, rows.columns, n_partitions)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 from distributed import Client
 
+from ammrank_dask.storage.lake.fetched import BYTES_KEPT
 from ammrank_dask.storage.lake.files import FileFacts, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 
@@ -20,36 +22,39 @@ def scan_files(
     scanned_before: Mapping[str, FileFacts],
     *,
     group: str = "",
+    copies: Path | None = None,
     progress: Progress = silent,
 ) -> list[FileFacts]:
     """Return files with their digests. Files of the same size and time as before are not read.
 
-    `group` is the column of those groups that folders say.
+    `group` is the column of those groups that folders say. The bytes of remote files are kept in the folder `copies`
+    for whoever reads their rows next, up to a bound; those of the last files, which are of the newest days, first.
     """
     scanned: dict[str, FileFacts] = {}
-    wanted = []
-    for file in files:
+    wanted: list[tuple[Any, ...]] = []
+    room = BYTES_KEPT
+    for file in reversed(files):
         path, made = str(file.path), {} if file.group is None else {group: file.group}
         before = scanned_before.get(path)
-        size, time = _status(file.path)
-        if before is not None and (before.size, before.mtime_ns, before.constants) == (size, time, made):
+        status = _status(file.path)
+        if before is not None and status == (before.size, before.mtime_ns) and before.constants == made:
             scanned[path] = before
-        else:
+            continue
+        if isinstance(file.path, Path) or status is None:
             wanted.append((path, file.name, tuple(columns), made))
-    for facts in run_tasks(client, "scan", scan_file, wanted, progress=progress):
+            continue
+        is_kept = copies is not None and status[0] <= room
+        room -= status[0] if is_kept else 0
+        # Times in a listing and of a single object differ by fractions of a second; the next night compares listings.
+        wanted.append((path, file.name, tuple(columns), made, status, copies if is_kept else None))
+    for facts in run_tasks(client, "scan", scan_file, wanted[::-1], progress=progress):
         scanned[facts.path] = facts
-    # Times in a listing and of a single object differ by fractions of a second; the next night compares listings.
-    return [
-        replace(scanned[str(file.path)], mtime_ns=file.path.listed.st_mtime_ns)
-        if isinstance(file.path, RemotePath) and file.path.listed is not None
-        else scanned[str(file.path)]
-        for file in files
-    ]
+    return [scanned[str(file.path)] for file in files]
 
 
-def _status(path: LakePath) -> tuple[int, int]:
+def _status(path: LakePath) -> tuple[int, int] | None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        return -1, -1  # the task that scans it says so
+        return None  # the task that scans it says so
     return status.st_size, status.st_mtime_ns

@@ -13,8 +13,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore, StoreFailed
+from ammrank_dask.storage.lake.fetched import find_copy, keep_copy
 from ammrank_dask.storage.lake.paths import (
+    READ_BYTES,
     LakePath,
+    RemotePath,
     current_status,
     digest_open_file,
     etag_of,
@@ -99,26 +102,33 @@ def scan_file(
     name: str,
     columns: Sequence[str],
     constants: Mapping[str, str] | None = None,
+    status: tuple[int, int] | None = None,
+    copies: Path | None = None,
     *,
     with_digest: bool = True,
 ) -> FileFacts:
     """Read the footer of a file, check that it has the columns, and hash its bytes, unless told not to.
 
     The first column holds user ids. `constants` are columns that are not in the file, with the value of all its rows.
+    `status` are size and time of a remote file as it was listed, and `copies` is the folder to keep its bytes in.
     """
     lake_path = parse_path(path)
     made = dict(constants or {})
     try:
-        size, time = current_status(lake_path)
+        size, time = current_status(lake_path) if status is None else status
         with say_failures(lake_path), open_file(lake_path) as source:
             etag = etag_of(source)
-            with open_parquet(lake_path, source=source) as file:
-                schema = file.schema_arrow
-                require_columns(schema, [column for column in columns if column not in made], path)
-                metadata = file.metadata
-                rows = tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
-            source.seek(0)
-            digest = digest_open_file(source) if with_digest else ""
+            size = size if isinstance(lake_path, Path) else source.size()
+            if copies is None:
+                schema, rows = _read_footer(lake_path, source, columns, made)
+                source.seek(0)
+                digest = digest_open_file(source) if with_digest else ""
+            else:
+                digest, copy = keep_copy(source, copies)
+                with open(copy, "rb") as copied:
+                    schema, rows = _read_footer(lake_path, copied, columns, made)
+                if size > READ_BYTES:  # it took several requests
+                    _refuse_other(path, etag)
     except FileNotFoundError:
         raise _vanished(path) from None
     except PermissionError as error:
@@ -126,6 +136,16 @@ def scan_file(
     # Of which type no ids are does not matter: writers of empty files often do not know it.
     id_kind = id_kind_of(schema, columns[0], path) if sum(rows) else "int64"
     return FileFacts(path, name, size, time, digest, rows, id_kind, etag, made)
+
+
+def _read_footer(
+    path: LakePath, source: Any, columns: Sequence[str], made: Mapping[str, str]
+) -> tuple[pa.Schema, tuple[int, ...]]:
+    """Return the schema and the rows of each row group of an open file; refuse one without the columns."""
+    with open_parquet(path, source=source) as file:
+        require_columns(file.schema_arrow, [column for column in columns if column not in made], str(path))
+        metadata = file.metadata
+        return file.schema_arrow, tuple(metadata.row_group(i).num_rows for i in range(metadata.num_row_groups))
 
 
 def _vanished(path: str) -> BadInput:
@@ -198,15 +218,19 @@ def plan_blocks(files: Sequence[FileFacts], block_rows: int) -> list[list[FileSl
 
 
 def read_batches(
-    piece: FileSlice, columns: Sequence[str], dictionaries: Sequence[str]
+    piece: FileSlice, columns: Sequence[str], dictionaries: Sequence[str], copies: Path | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
-    """Yield (row of the file, table of at most BATCH_ROWS rows); `dictionaries` are read without copying strings."""
-    path = piece.file.path
+    """Yield (row of the file, table of at most BATCH_ROWS rows); `dictionaries` are read without copying strings.
+
+    A file of which `copies` has the bytes is read from there.
+    """
+    path, copy = piece.file.path, find_copy(copies, piece.file.digest)
     constants = piece.file.constants
     read = [name for name in columns if name not in constants]
     encoded = [name for name in dictionaries if name not in constants]
-    _refuse_changed(piece.file)
-    with open_parquet(path, read_dictionary=encoded) as file:
+    if copy is None:
+        _refuse_changed(piece.file)
+    with open_parquet(path if copy is None else copy, read_dictionary=encoded) as file:
         row = piece.first_row
         try:
             for batch in file.iter_batches(
@@ -218,13 +242,15 @@ def read_batches(
         except (pa.ArrowException, OSError) as error:
             if is_passing(error):  # the block is read again
                 raise
-            _refuse_changed(piece.file)
+            if copy is None:
+                _refuse_changed(piece.file)
             failure = store_failure(parse_path(path), error)
             if failure is not None:
                 raise failure from None
             reason = str(error).splitlines()[0]
             raise BadInput(f"{path} cannot be decoded ({reason}); replace or remove it") from None
-    _refuse_changed(piece.file)
+    if copy is None:
+        _refuse_changed(piece.file)
 
 
 def _add_constants(table: pa.Table, constants: Mapping[str, str]) -> pa.Table:
@@ -237,16 +263,29 @@ def _add_constants(table: pa.Table, constants: Mapping[str, str]) -> pa.Table:
 @retried
 def _refuse_changed(file: FileFacts) -> None:
     path = parse_path(file.path)
+    if isinstance(path, RemotePath) and file.etag:
+        return _refuse_other(file.path, file.etag)
     try:
-        if isinstance(path, Path) or not file.etag:
-            is_same = current_status(path) == (file.size, file.mtime_ns)
-        else:
-            with path.open() as source:
-                is_same = etag_of(source) == file.etag
+        is_same = current_status(path) == (file.size, file.mtime_ns)
     except FileNotFoundError:
         is_same = False
     if not is_same:
-        raise BadInput(f"{file.path} changed while it was read; run the command again when it is complete")
+        raise _changed(file.path)
+
+
+def _refuse_other(path: str, etag: str) -> None:
+    """Raise if an object is no longer the version that it was."""
+    try:
+        with open_file(parse_path(path)) as source:
+            is_same = etag_of(source) == etag
+    except FileNotFoundError:
+        is_same = False
+    if not is_same:
+        raise _changed(path)
+
+
+def _changed(path: str) -> BadInput:
+    return BadInput(f"{path} changed while it was read; run the command again when it is complete")
 
 
 def day_digest(settings: str, files: Sequence[FileFacts]) -> str:

@@ -1,8 +1,10 @@
 """Lakes in an object store give what the same lake gives on this machine; what goes wrong there is one sentence."""
 
+import hashlib
 import json
 import shutil
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -11,9 +13,12 @@ from lakes import date_of, good_events, write_events, write_lake, write_site
 from nights import day
 from s3 import always, every, serve_s3, slow
 
+from ammrank_dask.ingest import scan
+from ammrank_dask.ingest.scan import scan_files
 from ammrank_dask.storage.errors import BadInput, StoreFailed
+from ammrank_dask.storage.lake import fetched, files
 from ammrank_dask.storage.lake.files import FileSlice, read_batches, scan_file
-from ammrank_dask.storage.lake.listing import list_days
+from ammrank_dask.storage.lake.listing import LakeFile, list_days
 from ammrank_dask.storage.lake.opt_outs import read_opt_outs
 from ammrank_dask.storage.lake.paths import RemotePath, parse_path
 from ammrank_dask.storage.lake.user_lists import read_user_list
@@ -67,8 +72,13 @@ def digest(cluster_file, site):
 
 def test_ingest__an_s3_lake_gives_the_digest_of_the_local_one(store, bucket, lake, cluster_file, tmp_path):
     local, remote = write_site(tmp_path / "local", lake), remote_site(store, bucket, tmp_path / "remote", lake)
+    del store.requests[:]
     for site in (local, remote):
         run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    # An object is fetched once, for its digest and for its rows; the copies are gone afterwards.
+    fetched = [path for method, path in store.requests if method == "GET" and path.endswith("part-0.parquet")]
+    assert len(fetched) <= 3 + len(set(fetched))  # and the footers that memory is estimated from
+    assert not (remote.scratch / "fetched").exists()
     assert digest(cluster_file, local) == digest(cluster_file, remote)
     # A second time nothing is read again: no object of events is asked for, only listings.
     del store.requests[:]
@@ -162,6 +172,49 @@ def test_read_batches__an_object_that_changes_while_it_is_read_is_refused(store,
     path.write_bytes(bytes(data))
     with pytest.raises(BadInput, match="changed while it was read; run the command again when it is complete"):
         list(batches)
+
+
+def test_scan_file__keeps_a_copy_that_is_read_whatever_becomes_of_the_object(store, bucket, tmp_path):
+    path = store.path(f"{bucket}/lake/events/date={date_of(0)}/part-0.parquet")
+    data = path.read_bytes()
+    file = scan_file(str(path), path.name, COLUMNS, {}, (1, 2), tmp_path / "copies")
+    assert (file.size, file.mtime_ns, file.digest) == (len(data), 2, hashlib.sha256(data).hexdigest())
+    assert [copy.read_bytes() for copy in (tmp_path / "copies").iterdir()] == [data]
+    path.write_bytes(b"something else")
+    ((_, table),) = read_batches(FileSlice(file, (0,)), COLUMNS, (), tmp_path / "copies")
+    assert table.equals(pq.read_table(pa.BufferReader(data), columns=list(COLUMNS)))
+    with pytest.raises(BadInput, match="changed while it was read"):  # without the copy, the object is asked
+        list(read_batches(FileSlice(file, (0,)), COLUMNS, ()))
+
+
+def test_scan_file__an_object_that_changes_between_two_requests_is_refused(store, bucket, tmp_path, monkeypatch):
+    path = store.path(f"{bucket}/lake/events/date={date_of(0)}/part-0.parquet")
+    monkeypatch.setattr(fetched, "READ_BYTES", 1 << 10)
+    monkeypatch.setattr(files, "READ_BYTES", 1 << 10)
+    data = bytearray(path.read_bytes())
+    data[10] ^= 1
+    n_read = 0
+
+    def change(method, name):
+        nonlocal n_read
+        n_read += method == "GET"
+        if n_read == 2:
+            n_read += 1
+            path.write_bytes(bytes(data))
+
+    with store.faults(change), pytest.raises(BadInput, match="changed while it was read; run the command again"):
+        scan_file(str(path), path.name, COLUMNS, {}, (1, 2), tmp_path / "copies")
+
+
+def test_scan_files__copies_are_bounded_and_the_last_files_have_them(
+    store, bucket, lake, client, tmp_path, monkeypatch
+):
+    paths = [store.path(f"{bucket}/lake/events/date={date_of(number)}/part-0.parquet") for number in range(3)]
+    sizes = [len(path.read_bytes()) for path in paths]
+    monkeypatch.setattr(scan, "BYTES_KEPT", sizes[1] + sizes[2])
+    found = scan_files(client, [LakeFile(path, path.name) for path in paths], COLUMNS, {}, copies=tmp_path / "copies")
+    assert [file.path for file in found] == [str(path) for path in paths]
+    assert {copy.name for copy in (tmp_path / "copies").iterdir()} == {file.digest for file in found[1:]}
 
 
 def test_scan_file__an_object_that_vanished_is_named(store, bucket):
