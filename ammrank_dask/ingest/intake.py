@@ -51,7 +51,7 @@ class IngestSettings:
     forgotten: Path | None = None
 
     @property
-    def copies(self) -> Path:
+    def fetched(self) -> Path:
         """The folder with the bytes of remote files that were fetched for their digests."""
         return self.scratch / FOLDER
 
@@ -140,7 +140,7 @@ def ingest_tables(
         pieces = plan_blocks(table.files, BATCH_ROWS)
         blocks.append([ExchangeBlock(table.folder, number) for number in range(len(pieces))])
         readings += [
-            (piece, table.reader, n_partitions, block, settings.copies)
+            (piece, table.reader, n_partitions, block, settings.fetched)
             for piece, block in zip(pieces, blocks[-1], strict=True)
         ]
     rows = [sum(piece.n_rows for piece in pieces) for pieces, *_ in readings]
@@ -198,11 +198,11 @@ def read_block(
     reader: TableReader,
     n_partitions: int,
     block: ExchangeBlock,
-    copies: Path | None = None,
+    fetched: Path | None = None,
 ) -> None:
     """Read a block of a table and write its rows, sliced by partition, to scratch files.
 
-    A block that is whole is not read again. `copies` is a folder with bytes of remote files, fetched for their digests.
+    A block that is whole is not read again. `fetched` is a folder with bytes of remote files, fetched for their digests.
     """
     if block.is_whole():
         return
@@ -211,7 +211,7 @@ def read_block(
     n_batches = 0
     for piece in pieces:
         names, dictionaries = reader.columns(piece.file)
-        for row, table in measure_each("read", read_batches(piece, names, dictionaries, copies)):
+        for row, table in measure_each("read", read_batches(piece, names, dictionaries, fetched)):
             with measure("decode"):
                 rows = reader.decode(table, piece.file, row, counts, bad_rows)
             sections = slice_by_partition(rows.ids, rows.user, rows.keep, rows.columns, n_partitions)

@@ -22,12 +22,12 @@ def scan_files(
     scanned_before: Mapping[str, FileFacts],
     *,
     group: str = "",
-    copies: Path | None = None,
+    fetched: Path | None = None,
     progress: Progress = silent,
 ) -> list[FileFacts]:
     """Return files with their digests. Files of the same size and time as before are not read.
 
-    `group` is the column of those groups that folders say. The bytes of remote files are kept in the folder `copies`
+    `group` is the column of those groups that folders say. The bytes of remote files are kept in the folder `fetched`
     for whoever reads their rows next, up to a bound; those of the last files, which are of the newest days, first.
     """
     scanned: dict[str, FileFacts] = {}
@@ -43,10 +43,10 @@ def scan_files(
         if isinstance(file.path, Path) or status is None:
             wanted.append((path, file.name, tuple(columns), made))
             continue
-        is_kept = copies is not None and status[0] <= room
+        is_kept = fetched is not None and status[0] <= room
         room -= status[0] if is_kept else 0
         # Times in a listing and of a single object differ by fractions of a second; the next night compares listings.
-        wanted.append((path, file.name, tuple(columns), made, status, copies if is_kept else None))
+        wanted.append((path, file.name, tuple(columns), made, status, fetched if is_kept else None))
     for facts in run_tasks(client, "scan", scan_file, wanted[::-1], progress=progress):
         scanned[facts.path] = facts
     return [scanned[str(file.path)] for file in files]

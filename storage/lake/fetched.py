@@ -19,7 +19,7 @@ BYTES_KEPT = 2 << 30
 """Bytes of the copies of a command; files beyond are read from the store a second time, their columns only."""
 
 
-def keep_copy(source: Any, folder: Path) -> tuple[str, Path]:
+def keep_fetched(source: Any, folder: Path) -> tuple[str, Path]:
     """Copy an open file from its position on, a piece at a time; return the SHA-256 of its bytes and the copy."""
     folder.mkdir(parents=True, exist_ok=True)
     total = hashlib.sha256()
@@ -36,13 +36,13 @@ def keep_copy(source: Any, folder: Path) -> tuple[str, Path]:
     return total.hexdigest(), copy
 
 
-def find_copy(folder: Path | None, digest: str) -> Path | None:
+def find_fetched(folder: Path | None, digest: str) -> Path | None:
     """Return the copy of the file with a digest, None when there is none."""
     if folder is None or not digest or not (folder / digest).is_file():
         return None
     return folder / digest
 
 
-def remove_copies(folder: Path) -> None:
+def remove_fetched(folder: Path) -> None:
     """Remove all copies."""
     shutil.rmtree(folder, ignore_errors=True)

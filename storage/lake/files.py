@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore, StoreFailed
-from ammrank_dask.storage.lake.fetched import find_copy, keep_copy
+from ammrank_dask.storage.lake.fetched import find_fetched, keep_fetched
 from ammrank_dask.storage.lake.paths import (
     READ_BYTES,
     LakePath,
@@ -103,14 +103,14 @@ def scan_file(
     columns: Sequence[str],
     constants: Mapping[str, str] | None = None,
     status: tuple[int, int] | None = None,
-    copies: Path | None = None,
+    fetched: Path | None = None,
     *,
     with_digest: bool = True,
 ) -> FileFacts:
     """Read the footer of a file, check that it has the columns, and hash its bytes, unless told not to.
 
     The first column holds user ids. `constants` are columns that are not in the file, with the value of all its rows.
-    `status` are size and time of a remote file as it was listed, and `copies` is the folder to keep its bytes in.
+    `status` are size and time of a remote file as it was listed, and `fetched` is the folder to keep its bytes in.
     """
     lake_path = parse_path(path)
     made = dict(constants or {})
@@ -119,12 +119,12 @@ def scan_file(
         with say_failures(lake_path), open_file(lake_path) as source:
             etag = etag_of(source)
             size = size if isinstance(lake_path, Path) else source.size()
-            if copies is None:
+            if fetched is None:
                 schema, rows = _read_footer(lake_path, source, columns, made)
                 source.seek(0)
                 digest = digest_open_file(source) if with_digest else ""
             else:
-                digest, copy = keep_copy(source, copies)
+                digest, copy = keep_fetched(source, fetched)
                 with open(copy, "rb") as copied:
                     schema, rows = _read_footer(lake_path, copied, columns, made)
                 if size > READ_BYTES:  # it took several requests
@@ -218,13 +218,13 @@ def plan_blocks(files: Sequence[FileFacts], block_rows: int) -> list[list[FileSl
 
 
 def read_batches(
-    piece: FileSlice, columns: Sequence[str], dictionaries: Sequence[str], copies: Path | None = None
+    piece: FileSlice, columns: Sequence[str], dictionaries: Sequence[str], fetched: Path | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield (row of the file, table of at most BATCH_ROWS rows); `dictionaries` are read without copying strings.
 
-    A file of which `copies` has the bytes is read from there.
+    A file of which `fetched` has the bytes is read from there.
     """
-    path, copy = piece.file.path, find_copy(copies, piece.file.digest)
+    path, copy = piece.file.path, find_fetched(fetched, piece.file.digest)
     constants = piece.file.constants
     read = [name for name in columns if name not in constants]
     encoded = [name for name in dictionaries if name not in constants]

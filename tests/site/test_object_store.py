@@ -212,7 +212,7 @@ def test_scan_files__copies_are_bounded_and_the_last_files_have_them(
     paths = [store.path(f"{bucket}/lake/events/date={date_of(number)}/part-0.parquet") for number in range(3)]
     sizes = [len(path.read_bytes()) for path in paths]
     monkeypatch.setattr(scan, "BYTES_KEPT", sizes[1] + sizes[2])
-    found = scan_files(client, [LakeFile(path, path.name) for path in paths], COLUMNS, {}, copies=tmp_path / "copies")
+    found = scan_files(client, [LakeFile(path, path.name) for path in paths], COLUMNS, {}, fetched=tmp_path / "copies")
     assert [file.path for file in found] == [str(path) for path in paths]
     assert {copy.name for copy in (tmp_path / "copies").iterdir()} == {file.digest for file in found[1:]}
 

@@ -10,7 +10,7 @@ from ammrank_dask.ingest.events import DayPlan
 from ammrank_dask.ingest.scan import scan_files
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
-from ammrank_dask.storage.lake.fetched import FOLDER, remove_copies
+from ammrank_dask.storage.lake.fetched import FOLDER, remove_fetched
 from ammrank_dask.storage.lake.files import FileFacts, load_scanned, save_scanned
 from ammrank_dask.storage.lake.listing import LakeFile, list_day_files
 from ammrank_dask.storage.site.day_rows import read_day_rows
@@ -41,7 +41,7 @@ class LakeFiles(NamedTuple):
 def scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
     """Return the files of the days up to the date, with their digests."""
     site, date = night.site, night.date
-    remove_copies(site.scratch / FOLDER)  # of a command that was interrupted, perhaps with the machine
+    remove_fetched(site.scratch / FOLDER)  # of a command that was interrupted, perhaps with the machine
     days = lake_days(site, night.config)
     if min(days) > date and not site.finished_runs("state"):
         raise BadInput(f"the lake has no events up to {date}; its first day is {min(days)}")
@@ -78,8 +78,8 @@ def scan_new(
     cache = night.site.path / folder / "scanned.json"
     before = load_scanned(cache, columns)
     group = night.config.columns.group
-    copies = night.site.scratch / FOLDER
-    scanned = scan_files(night.client, files, columns, before, group=group, copies=copies, progress=night.progress)
+    fetched = night.site.scratch / FOLDER
+    scanned = scan_files(night.client, files, columns, before, group=group, fetched=fetched, progress=night.progress)
     if any(before.get(file.path) != file for file in scanned):
         now = {file.path: file for file in scanned}
         save_scanned(cache, columns, ({**before, **now} if keep else now).values())
