@@ -202,7 +202,7 @@ def read_block(
 ) -> None:
     """Read a block of a table and write its rows, sliced by partition, to scratch files.
 
-    A block that is whole is not read again. `fetched` is a folder with bytes of remote files, fetched for their digests.
+    A block that is whole is not read again. `fetched` has the bytes of remote files, fetched for their digests.
     """
     if block.is_whole():
         return
