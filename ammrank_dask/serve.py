@@ -159,8 +159,18 @@ class ServedModel:
             if n_knots:
                 heights = _HAT_SCALE * weight[1 : n_knots + 1]
                 term += np.interp(values, self.arrays["own_knots"][kind, :n_knots], heights)
+            if kind == 0 and len(self.arrays["own_weights"]) > len(columns):
+                term += self._lifts()[codes]
             own[:, codes] += np.where(values != 0, term, 0.0)
         return own
+
+    def _lifts(self) -> np.ndarray:
+        """Return what an own column of the first kind adds by being there: hats of the category's prior."""
+        n_knots = self.arrays["own_n_knots"][-1]
+        if not n_knots:
+            return np.zeros(self.n_categories)
+        heights = _HAT_SCALE * self.arrays["own_weights"][-1, 1 : n_knots + 1].astype(np.float64)
+        return np.interp(self.arrays["prior"], self.arrays["own_knots"][-1, :n_knots], heights)
 
     def _read(self, rows: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return CSR arrays of any kind of rows, checked."""

@@ -32,8 +32,8 @@ class PlusBlock(NamedTuple):
 
 class PlusRule(NamedTuple):
     """How a step is made: λ and η of w = S / (λt + √H/η), the η of the own weights, the value of the constant last
-    feature, the prior of each category, its limit of planes, and of the own columns kind and category, and the group of
-    each kind."""
+    feature, the prior of each category, its limit of planes, of the own columns kind and category, the group of each
+    kind, and where each category's prior stands among its knots, or nothing where it has no hats."""
 
     regularization: float
     rate: float
@@ -44,14 +44,15 @@ class PlusRule(NamedTuple):
     own_kind: np.ndarray
     own_category: np.ndarray
     own_group: np.ndarray
+    prior_knot: np.ndarray
 
 
 class PlusSums(NamedTuple):
     """What training adds up.
 
     `sums`, `category` and `n_planes` are those of `ammrank.Planes`. `squares` (d + 1,) float64 is H, the squared
-    pushes that met each feature. `own_sums` and `own_squares` (n_kinds, 2 + most knots) float64 are those of the own
-    weights, the linear one first, then one a knot, and nothing in the last.
+    pushes that met each feature. `own_sums` and `own_squares` (n_kinds + 1, 2 + most knots) float64 are those of the
+    own weights, the linear one first, then one a knot, and nothing in the last; the last row is of the prior's hats.
     """
 
     sums: np.ndarray
@@ -83,7 +84,7 @@ def train_plus_rows(block, order, rule, step, state):
     data, indices, knot, own_scale = block.data, block.indices, block.knot, block.own_scale
     sums, plane_category, n_planes, squares = state.sums, state.category, state.n_planes, state.squares
     own_kind, own_category, own_group = rule.own_kind, rule.own_category, rule.own_group
-    prior, limit = rule.prior, rule.limit
+    prior, limit, prior_knot = rule.prior, rule.limit, rule.prior_knot
     n_categories, capacity, n_kinds = n_planes.shape[0], sums.shape[1], own_group.shape[0]
     n_total = np.uintp(n_planes.sum())
     longest = _longest_row(block.indptr)
@@ -93,7 +94,8 @@ def train_plus_rows(block, order, rule, step, state):
     strength, rival = np.zeros(n_categories, np.float32), np.zeros(n_categories, np.float32)
     push, wrong = np.zeros(n_categories, np.float32), np.zeros(n_categories, np.float32)
     right, pushed = np.zeros(n_categories), np.zeros(n_categories, np.uintp)
-    cells, values = np.zeros((longest, 3), np.uintp), np.zeros((longest, 3), np.float32)
+    cells, values = np.zeros((2 * longest, 3), np.uintp), np.zeros((2 * longest, 3), np.float32)
+    width = state.own_sums.shape[1]
     own_sums, own_squares = state.own_sums.reshape(-1), state.own_squares.reshape(-1)
     own_weight, gradient = np.zeros(own_sums.shape[0], np.float32), np.zeros((CHAINS, own_sums.shape[0]))
     learn_own(gradient, rule.own_rate, own_sums, own_squares, own_weight)
@@ -117,7 +119,7 @@ def train_plus_rows(block, order, rule, step, state):
         if n_kinds > 0:
             n_own = find_own(
                 data, indices, knot, start, stop, own_kind, own_category, own_group, own_scale[row],
-                own_sums.shape[0] // n_kinds, cells, values,
+                prior_knot, width, cells, values,
             )  # fmt: skip
             add_own(cells, values, n_own, own_weight, score)
         _measure_strength(score, prior, strength, rival)

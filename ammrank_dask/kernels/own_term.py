@@ -36,31 +36,44 @@ def weigh_own(own_sums, own_squares, rate, out_weight):
 
 @kernel
 def find_own(
-    data, indices, knot, start, stop, own_kind, own_category, own_group, own_scale, width, out_cells, out_values
-):
+    data, indices, knot, start, stop, own_kind, own_category, own_group, own_scale, prior_knot, width, out_cells,
+    out_values,
+):  # fmt: skip
     """Write of the own cells of one row category, linear weight and lower hat, and linear value and both hats' shares.
 
-    Weights are numbered through all kinds, `width` a kind. Where a cell has no hats their shares are 0. Returned is the
-    number of own cells.
+    Weights are numbered through all kinds, `width` a kind, those of the prior behind the last kind. Where a cell has no
+    hats their shares are 0. A cell of the first kind is followed by one of the hats of the prior, which stands at
+    `prior_knot` (L,) among its knots; that is empty where the prior has no hats. Returned is the number of cells, at
+    most twice those of the row.
     """
     count = np.uintp(0)
+    has_lift, lift_first = prior_knot.shape[0] > 0, np.uintp(own_group.shape[0] * width)
     for cell in range(start, stop):
         column = np.uintp(indices[cell])
         kind = own_kind[column]
         if kind >= 0:
-            place = knot[cell]
-            scale = HAT_SCALE if place >= 0 else np.float32(0.0)
-            lower = np.uintp(max(place, np.float32(0.0)))
-            share = place - np.float32(lower)
-            first = np.uintp(kind * width)
-            out_cells[count, 0] = np.uintp(own_category[column])
-            out_cells[count, 1] = first
-            out_cells[count, 2] = first + np.uintp(1) + lower
-            out_values[count, 0] = data[cell] * own_scale[np.uintp(own_group[np.uintp(kind)])]
-            out_values[count, 1] = scale * (np.float32(1.0) - share)
-            out_values[count, 2] = scale * share
+            category = np.uintp(own_category[column])
+            linear = data[cell] * own_scale[np.uintp(own_group[np.uintp(kind)])]
+            _write_cell(count, category, np.uintp(kind * width), linear, knot[cell], out_cells, out_values)
             count += np.uintp(1)
+            if kind == 0 and has_lift and knot[cell] >= 0:
+                _write_cell(count, category, lift_first, np.float32(0.0), prior_knot[category], out_cells, out_values)
+                count += np.uintp(1)
     return count
+
+
+@kernel
+def _write_cell(at, category, first, linear, knot, out_cells, out_values):
+    """Write one own cell whose weights begin at `first`, by its linear value and its place among the knots."""
+    scale = HAT_SCALE if knot >= 0 else np.float32(0.0)
+    lower = np.uintp(max(knot, np.float32(0.0)))
+    share = knot - np.float32(lower)
+    out_cells[at, 0] = category
+    out_cells[at, 1] = first
+    out_cells[at, 2] = first + np.uintp(1) + lower
+    out_values[at, 0] = linear
+    out_values[at, 1] = scale * (np.float32(1.0) - share)
+    out_values[at, 2] = scale * share
 
 
 @kernel

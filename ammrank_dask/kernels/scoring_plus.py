@@ -25,7 +25,7 @@ class OwnPieces(NamedTuple):
     `kind` and `place` (d,) say of which kind a column is, -1 for none, and where its category stands in the tie order.
     `group` (n_kinds,) is the event group of a kind, `linear` (n_kinds,) β, `knots` (n_kinds, 6) rise, infinite from the
     first one on that does not count. With n of the knots not above it, a value v ≠ 0 adds start + slope (v − before),
-    where `pieces` (n_kinds, 7, 3) float32 has before, start and slope of each n.
+    where `pieces` (n_kinds, 7, 3) float32 has before, start and slope of each n, and `lift` (d,) float32 of its column.
     """
 
     kind: np.ndarray
@@ -34,6 +34,7 @@ class OwnPieces(NamedTuple):
     linear: np.ndarray
     knots: np.ndarray
     pieces: np.ndarray
+    lift: np.ndarray
 
 
 class PlusPanels(NamedTuple):
@@ -127,7 +128,7 @@ def _scale_to_unit(planes, inverse, n_lanes, unit_rows, plane_score):
 def _score_own(data, indices, indptr, first, stop, own, prior, out_inverse, out_base):
     """Write 1 / ‖x‖ of some rows, 0 for an empty one, and prior + own term of all categories, by place."""
     own_kind, own_place, own_group, linear = own.kind, own.place, own.group, own.linear
-    knots, pieces = own.knots, own.pieces
+    knots, pieces, lift = own.knots, own.pieces, own.lift
     n_groups = _count_groups(own_group)
     squares, scale = np.zeros((CHAINS, n_groups + 1)), np.zeros((stop - first, n_groups), np.float32)
     slope = np.zeros(own_group.shape[0], np.float32)
@@ -146,7 +147,7 @@ def _score_own(data, indices, indptr, first, stop, own, prior, out_inverse, out_
                 for knot in range(N_KNOTS):
                     n += np.uintp(1) if data[cell] >= knots[own_of, knot] else np.uintp(0)
                 hats = pieces[own_of, n, 1] + pieces[own_of, n, 2] * (data[cell] - pieces[own_of, n, 0])
-                out_base[lane, np.uintp(own_place[column])] += slope[own_of] * data[cell] + hats
+                out_base[lane, np.uintp(own_place[column])] += slope[own_of] * data[cell] + hats + lift[column]
 
 
 @kernel

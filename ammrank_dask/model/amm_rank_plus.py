@@ -43,8 +43,9 @@ class AMMRankPlus(KeptModel):
     """Rank categories by s_i(x) = b_i + Σ_q h_q(x_qi) + max_j w_ij · z, learned from partial rankings.
 
     b_i is the log odds of a click on i in the training rows. h_q, shared by all categories, is what the row's own
-    column of kind q for the category counts. z is the row at norm 1, how much it belongs to the nearest centres of some
-    clusterings, and a constant. Rows are given as they are stored: the model normalises them itself.
+    column of kind q for the category counts, the first with what b_i makes of it. z is the row at norm 1, how much it
+    belongs to the nearest centres of some clusterings, and a constant. Rows are given as they are stored: the model
+    normalises them itself.
 
     Parameters
     ----------
@@ -58,7 +59,8 @@ class AMMRankPlus(KeptModel):
         Clusterings of the training rows, 0 for none, and centres of each; None for a number that follows from the rows.
     own_columns, own_groups
         (kinds, categories) column numbers, -1 where a category has none: which column is a category's own. Kinds with
-        the same number in own_groups share a norm; by default each has its own. None for no own term.
+        the same number in own_groups share a norm; by default each has its own. A category whose column of the first
+        kind is not 0 is also lifted by a function of its prior. None for no own term.
     geometry
         `cosine`: rows are brought to norm 1 and clustered by angle; `euclidean`: rows are taken as they are. None:
         euclidean where every training row ranks all categories.

@@ -113,7 +113,8 @@ def explain_plus_row(
     """
     cells = basis.own.cells(basis.n_columns)
     rows = prepare_plus_rows(row, basis.memberships.kernel_form(), cells)
-    own = np.array([_own_value(rows, cell, basis, cells) for cell in range(len(rows.data))])
+    lifts = basis.own.lifts(basis.prior)
+    own = np.array([_own_value(rows, cell, basis, cells, lifts) for cell in range(len(rows.data))])
     values = rows.data.astype(np.float64)
     plane_scores = values @ weights[rows.indices] + bias * weights[-1].astype(np.float64)
     is_member = rows.indices >= basis.n_features
@@ -150,13 +151,16 @@ def explain_plus_row(
     return explained
 
 
-def _own_value(rows: PlusRows, cell: int, basis: PlusBasis, cells: OwnCells) -> float:
+def _own_value(rows: PlusRows, cell: int, basis: PlusBasis, cells: OwnCells, lifts: np.ndarray) -> float:
     """Return what a cell of a single row adds to the score of the category whose own it is."""
     kind = int(cells.kind[rows.indices[cell]])
     if kind < 0:
         return 0.0
     linear = rows.data[cell] * rows.own_scale[0, basis.own.group[kind]]
-    return float(own_value(basis.own.weights, kind, linear, rows.knot[cell]))
+    value = float(own_value(basis.own.weights, kind, linear, rows.knot[cell]))
+    if kind == 0 and rows.data[cell] != 0:
+        value += float(lifts[cells.category[rows.indices[cell]]])
+    return value
 
 
 def _largest_first(columns: np.ndarray, values: np.ndarray, chosen: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.kernels.own_term import N_KNOTS
+from ammrank_dask.kernels.own_term import HAT_SCALE, N_KNOTS
 from ammrank_dask.kernels.plus_rows import OwnCells
 from ammrank_dask.storage.vocabulary import INTENSITY, RECENCY
 
@@ -17,9 +17,12 @@ from ammrank_dask.storage.vocabulary import INTENSITY, RECENCY
 class OwnTerm:
     """h_q(v) = β_q v/‖x_group‖/√groups + 0.1 Σ_m γ_qm hat_m(v) of a category's own column of each kind q.
 
+    A column of the first kind that is not 0 adds the category's lift, 0.1 Σ_m δ_m hat_m(b) of its prior b, as well.
+
     `columns` is (n_kinds, L), -1 where a category has none; `group` (n_kinds,) the event group of a kind, from 0; kinds
-    of a group share a norm. `knots` (n_kinds, 6) float32 rise; the first `n_knots` (n_kinds,) count. `weights`
-    (n_kinds, 8) float32 are β, one γ a knot, and a last 0.
+    of a group share a norm. `knots` (n_kinds + 1, 6) float32 rise; the first `n_knots` (n_kinds + 1,) count. `weights`
+    (n_kinds + 1, 8) float32 are β, one γ a knot, and a last 0. The last row of these three is of the prior: 0 and δ.
+    Models that were saved before there were lifts do not have it, nor does a term without kinds.
     """
 
     columns: np.ndarray
@@ -31,13 +34,13 @@ class OwnTerm:
     @classmethod
     def of_columns(cls, columns: np.ndarray, group: np.ndarray) -> OwnTerm:
         """Return the term before anything was learned: no knots, weights 0."""
-        n_kinds = len(columns)
+        n_rows = len(columns) + 1 if len(columns) else 0
         return cls(
             np.ascontiguousarray(columns, np.int64),
             np.ascontiguousarray(group, np.int64),
-            np.zeros((n_kinds, N_KNOTS), np.float32),
-            np.zeros(n_kinds, np.int64),
-            np.zeros((n_kinds, N_KNOTS + 2), np.float32),
+            np.zeros((n_rows, N_KNOTS), np.float32),
+            np.zeros(n_rows, np.int64),
+            np.zeros((n_rows, N_KNOTS + 2), np.float32),
         )
 
     @classmethod
@@ -55,15 +58,36 @@ class OwnTerm:
         """Event groups of the kinds."""
         return int(self.group.max(initial=-1)) + 1
 
-    def with_knots(self, X: sp.csr_matrix) -> OwnTerm:
-        """Return the term with knots at the quantiles of the stored non-zeros of some rows."""
+    @property
+    def has_lift(self) -> bool:
+        """Whether the prior has hats."""
+        return len(self.weights) > self.n_kinds
+
+    def with_knots(self, X: sp.csr_matrix, prior: np.ndarray) -> OwnTerm:
+        """Return the term with knots at the quantiles of the stored non-zeros of some rows, and of their priors."""
         knots, n_knots = np.zeros_like(self.knots), np.zeros_like(self.n_knots)
         by_column = X.tocsc()
-        for kind, columns in enumerate(self.columns):
-            values = by_column[:, columns[columns >= 0]].data
-            found = quantile_knots(values[values != 0])
-            knots[kind, : len(found)], n_knots[kind] = found, len(found)
+        found = [quantile_knots(_non_zeros(by_column, columns[columns >= 0])[1]) for columns in self.columns]
+        if self.has_lift:
+            codes = np.flatnonzero(self.columns[0] >= 0)
+            found.append(quantile_knots(prior[codes[_non_zeros(by_column, self.columns[0, codes])[0]]]))
+        for row, at in enumerate(found):
+            knots[row, : len(at)], n_knots[row] = at, len(at)
         return replace(self, knots=knots, n_knots=n_knots)
+
+    def prior_knot(self, prior: np.ndarray) -> np.ndarray:
+        """Return where the prior of each category stands among its knots, float32; nothing where it has no hats."""
+        if not self.has_lift or not self.n_knots[-1]:
+            return np.zeros(0, np.float32)
+        n = self.n_knots[-1]
+        return np.interp(prior, self.knots[-1, :n], np.arange(n)).astype(np.float32)
+
+    def lifts(self, prior: np.ndarray) -> np.ndarray:
+        """Return what an own column of the first kind adds to the score of each category by being there, float64."""
+        if not self.has_lift or not self.n_knots[-1]:
+            return np.zeros(len(prior))
+        n = self.n_knots[-1]
+        return np.interp(prior, self.knots[-1, :n], HAT_SCALE * self.weights[-1, 1 : n + 1].astype(np.float64))
 
     def with_weights(self, weights: np.ndarray) -> OwnTerm:
         """Return the term with other weights."""
@@ -75,7 +99,14 @@ class OwnTerm:
         for number, columns in enumerate(self.columns):
             codes = np.flatnonzero(columns >= 0)
             kind[columns[codes]], category[columns[codes]] = number, codes
-        return OwnCells(kind, category, self.group, self.knots, self.n_knots)
+        return OwnCells(kind, category, self.group, self.knots[: self.n_kinds], self.n_knots[: self.n_kinds])
+
+
+def _non_zeros(by_column: sp.csc_matrix, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return of the non-zeros of some columns which of these they are in, and their values."""
+    part = by_column[:, columns]
+    stored = part.data != 0
+    return np.repeat(np.arange(len(columns)), np.diff(part.indptr))[stored], part.data[stored]
 
 
 def quantile_knots(values: np.ndarray) -> np.ndarray:

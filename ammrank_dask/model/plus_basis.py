@@ -171,8 +171,9 @@ def make_basis(
         sample, n_rows=counts.n_rows, n_clusterings=n_clusterings, n_centers=n_centers, geometry=geometry, seed=seed,
         start=start,
     )  # fmt: skip
+    prior = prior_of(counts)
     return PlusBasis(
-        sample.shape[1], counts.n_rows, counts.clicks, prior_of(counts), limit, memberships, own.with_knots(sample)
+        sample.shape[1], counts.n_rows, counts.clicks, prior, limit, memberships, own.with_knots(sample, prior)
     )
 
 

@@ -24,20 +24,21 @@ def arrange_plus(
         cut_into_panels(weights[n_features:-1][:, order]),
         basis.prior[tie_order],
         np.where(has_zero[planes.place_of_slot], 0.0, -np.inf).astype(np.float32),
-        own_pieces(basis.own, n_features, tie_order),
+        own_pieces(basis.own, basis.prior, n_features, tie_order),
         basis.memberships.kernel_form(),
     )
 
 
-def own_pieces(own: OwnTerm, n_features: int, tie_order: np.ndarray) -> OwnPieces:
+def own_pieces(own: OwnTerm, prior: np.ndarray, n_features: int, tie_order: np.ndarray) -> OwnPieces:
     """Return the own term as the kernel reads it: of each kind β, and the hats as straight lines between the knots."""
     cells = own.cells(n_features)
     place_of = np.empty(len(tie_order), np.int64)
     place_of[tie_order] = np.arange(len(tie_order))
-    n_kinds, most = own.knots.shape
-    knots = np.where(np.arange(most) < own.n_knots[:, None], own.knots, np.inf).astype(np.float32)
+    n_kinds, most = own.n_kinds, own.knots.shape[1]
+    counts = np.arange(most) < own.n_knots[:n_kinds, None]
+    knots = np.where(counts, own.knots[:n_kinds], np.inf).astype(np.float32)
     pieces = np.zeros((n_kinds, most + 1, 3), np.float32)
-    for kind, n in enumerate(own.n_knots):
+    for kind, n in enumerate(own.n_knots[:n_kinds]):
         if not n:
             continue
         heights = HAT_SCALE * own.weights[kind, 1 : n + 1].astype(np.float64)
@@ -47,4 +48,5 @@ def own_pieces(own: OwnTerm, n_features: int, tie_order: np.ndarray) -> OwnPiece
         pieces[kind, 1 : n + 1, 0], pieces[kind, 1 : n + 1, 1] = at, heights
         pieces[kind, 1:n, 2] = np.diff(heights) / np.diff(at)
     place = np.where(cells.category >= 0, place_of[cells.category], -1)
-    return OwnPieces(cells.kind, place, own.group, own.weights[:, 0].copy(), knots, pieces)
+    lift = np.where(cells.kind == 0, own.lifts(prior)[cells.category], 0.0).astype(np.float32)
+    return OwnPieces(cells.kind, place, own.group, own.weights[:n_kinds, 0].copy(), knots, pieces, lift)

@@ -160,7 +160,7 @@ def train_plus_block(
         planes.reserve(n_total + rankings.shape[1] + min(2 * len(limit), int((limit - planes.n_planes).sum())))
         rule = PlusRule(
             float(regularization), rates.planes, rates.own, float(bias), basis.prior, limit, cells.kind,
-            cells.category, cells.group,
+            cells.category, cells.group, basis.own.prior_knot(basis.prior),
         )  # fmt: skip
         kernel_state = PlusSums(
             planes.sums, planes.plane_category, planes.n_planes, state.squares, state.own_sums, state.own_squares

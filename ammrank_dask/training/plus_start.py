@@ -138,16 +138,23 @@ def state_of_model(
 def _own_sums(
     model: AMMRankPlus, basis: PlusBasis, columns: Sequence[str], rate: float, shrink: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sums of the own weights: of kinds that the model has too, γ is read off at the new knots."""
+    """Return the sums of the own weights: of kinds that the model has too, γ is read off at the new knots.
+
+    So is δ of the prior where the first kind is the same.
+    """
     own, old = basis.own, model.basis_.own
     sums, squares = np.zeros(own.weights.shape), np.zeros(own.weights.shape)
     number_of = {name: number for number, name in enumerate(model.columns_ or columns)}
     kind_of = {int(column): kind for kind in range(old.n_kinds) for column in old.columns[kind] if column >= 0}
+    same: dict[int, int] = {}
     for kind in range(own.n_kinds):
         named = [number_of.get(columns[column], -1) for column in own.columns[kind] if column >= 0]
         before = next((kind_of[number] for number in named if number in kind_of), None)
-        if before is None:
-            continue
+        if before is not None:
+            same[kind] = before
+    if own.has_lift and old.has_lift and same.get(0) == 0:
+        same[own.n_kinds] = old.n_kinds
+    for kind, before in same.items():
         n_new, n_old = own.n_knots[kind], old.n_knots[before]
         weights = np.zeros(own.weights.shape[1])
         weights[0], squares[kind, 0] = old.weights[before, 0], model.own_squares_[before, 0] * shrink

@@ -162,10 +162,15 @@ _PLUS_ARRAYS = (
     ArraySpec("center_temperature", ("clustering",), ("float32",), "amm-rank-plus: width of the memberships"),
     ArraySpec("own_columns", ("kind", "category"), _INT64, "amm-rank-plus: columns that are a category's own, or -1"),
     ArraySpec("own_group", ("kind",), _INT64, "amm-rank-plus: event group of each kind of own column"),
-    ArraySpec("own_knots", ("kind", "knot"), ("float32",), "amm-rank-plus: rising knots of the values"),
-    ArraySpec("own_n_knots", ("kind",), _INT64, "amm-rank-plus: knots that count"),
-    ArraySpec("own_weights", ("kind", "weight"), ("float32",), "amm-rank-plus: linear weight, one a knot, and 0"),
-    ArraySpec("own_squares", ("kind", "weight"), ("float64",), "amm-rank-plus: squared gradients, for a warm start"),
+    ArraySpec(
+        "own_knots",
+        ("term", "knot"),
+        ("float32",),
+        "amm-rank-plus: rising knots of the values of each kind, then of the prior; 0.2.0 had the kinds alone",
+    ),
+    ArraySpec("own_n_knots", ("term",), _INT64, "amm-rank-plus: knots that count"),
+    ArraySpec("own_weights", ("term", "weight"), ("float32",), "amm-rank-plus: linear weight, one a knot, and 0"),
+    ArraySpec("own_squares", ("term", "weight"), ("float64",), "amm-rank-plus: squared gradients, for a warm start"),
 )
 MODEL = PartSchema(
     "model",

@@ -52,11 +52,19 @@ def hats_of(value, knots):
     return np.array([np.interp(value, knots, np.arange(len(knots)) == m) for m in range(len(knots))])
 
 
-def own_features(x, own_columns, groups, knots, n_categories):
-    """Return (categories, kinds, 1 + knots): what β and γ of each kind are multiplied by."""
-    n_kinds = len(own_columns)
+def own_features(x, own_columns, groups, knots, prior):
+    """Return (categories, kinds + 1, 1 + knots): what β and γ of each kind are multiplied by, and at last δ.
+
+    `knots` are those of each kind, then those of the prior. Without these last there is nothing for δ.
+    """
+    n_categories, n_kinds = len(prior), len(own_columns)
     width = 1 + max((len(k) for k in knots), default=0)
-    features = np.zeros((n_categories, n_kinds, width))
+    features = np.zeros((n_categories, len(knots), width))
+    for category in range(n_categories if len(knots) > n_kinds else 0):
+        n = len(knots[-1])
+        if own_columns[0][category] >= 0 and x[own_columns[0][category]] != 0:
+            hats = [np.interp(prior[category], knots[-1], np.arange(n) == m) for m in range(n)]
+            features[category, -1, 1 : 1 + n] = 0.1 * np.array(hats)
     for kind in range(n_kinds):
         same = [q for q in range(n_kinds) if groups[q] == groups[kind]]
         mine = [c for q in same for c in own_columns[q] if c >= 0]
@@ -84,6 +92,7 @@ def score_rows(model, X):
     """Return the scores of rows as they are stored, from the arrays of a model: prior, own term and best planes."""
     basis = model.basis_
     own, n_categories = basis.own, len(basis.prior)
+    prior = basis.prior.astype(float)
     clusterings = np.split(basis.memberships.centers.astype(float), basis.memberships.start[1:-1])
     knots = [row[:n].astype(float) for row, n in zip(own.knots, own.n_knots, strict=True)]
     planes = [(c, w.astype(float)) for c, w in zip(model.plane_category_, model.weights_.T, strict=True)]
@@ -91,8 +100,8 @@ def score_rows(model, X):
     for x in X.toarray().astype(float):
         z = np.concatenate([unit_row(x), memberships_of(x, clusterings), [model.bias]])
         best, _ = plane_parts(planes, z, basis.limit, n_categories)
-        features = own_features(x, own.columns, list(own.group), knots, n_categories)
-        scores.append(basis.prior + np.sum(features * own.weights[:, : features.shape[2]], axis=(1, 2)) + best)
+        features = own_features(x, own.columns, list(own.group), knots, prior)
+        scores.append(prior + np.sum(features * own.weights[:, : features.shape[2]], axis=(1, 2)) + best)
     return np.array(scores)
 
 

@@ -22,7 +22,7 @@ OWN_GROUPS = np.array([0, 0, 1])
 def train(
     Z, rankings, *, prior, limit, regularization=0.1, rate=3.0, own_rate=3.0, bias=0.0, capacity=32, tied=None, own=None
 ):
-    """Train on rows that have no own columns, or on those and the term of `own`: (cells, knot, own_scale, n_kinds)."""
+    """Train on rows that have no own columns, or on those and the term of `own`: (cells, rows, prior's places)."""
     rows = Z if sp.issparse(Z) else sp.csr_matrix(np.asarray(Z, np.float32))
     rankings = np.asarray(rankings, np.int32)
     tied = np.zeros((len(rankings), 0), bool) if tied is None else tied
@@ -31,18 +31,23 @@ def train(
     if own is None:
         none = np.full(width, -1)
         cells = OwnCells(none, none, np.zeros(0, np.int64), np.zeros((0, 6), np.float32), np.zeros(0, np.int64))
-        own = (cells, np.full(rows.nnz, -1, np.float32), np.zeros((rows.shape[0], 0), np.float32), 0)
-    cells, knot, own_scale, n_kinds = own
+        knot, own_scale = np.full(rows.nnz, -1, np.float32), np.zeros((rows.shape[0], 0), np.float32)
+        prior_knot, n_own = np.zeros(0, np.float32), 0
+    else:
+        cells, (knot, own_scale), prior_knot = own
+        n_own = len(cells.group) + 1
     single = np.flatnonzero(limit == 1)
     category, n_planes = np.zeros(capacity, np.int32), np.zeros(n_categories, np.int64)
     category[: len(single)], n_planes[single] = single, 1
     state = PlusSums(
         np.zeros((width + 1, capacity), np.float32), category, n_planes, np.zeros(width + 1),
-        np.zeros((n_kinds, 8)), np.zeros((n_kinds, 8)),
+        np.zeros((n_own, 8)), np.zeros((n_own, 8)),
     )  # fmt: skip
     indptr = rows.indptr.astype(np.int64)  # as stored rows have it: compiled for one type only
     block = PlusBlock(rows.data, rows.indices, indptr, knot, own_scale, rankings, tied)
-    rule = PlusRule(regularization, rate, own_rate, bias, prior, limit, cells.kind, cells.category, cells.group)
+    rule = PlusRule(
+        regularization, rate, own_rate, bias, prior, limit, cells.kind, cells.category, cells.group, prior_knot
+    )
     position, step, loss = train_plus_rows(block, np.arange(rows.shape[0]), rule, 1, state)
     n_total = state.n_planes.sum()
     return position, step, loss, state.sums[:, :n_total], state.category[:n_total], state
@@ -116,11 +121,12 @@ def draw_basis(rng):
     centers = rng.random((7, 12)).astype(np.float32)
     centers /= np.sqrt((centers**2).sum(axis=1))[:, None]
     members = Memberships(centers, np.array([0, 4, 7]), np.array([3, 2]), np.full(2, 0.05, np.float32), COSINE)
-    own = OwnTerm.of_columns(OWN_COLUMNS, OWN_GROUPS).with_knots(sp.csr_matrix(draw_rows(rng, 30)))
-    return members, own
+    prior = np.linspace(-2, 1, N_CATEGORIES, dtype=np.float32)
+    own = OwnTerm.of_columns(OWN_COLUMNS, OWN_GROUPS).with_knots(sp.csr_matrix(draw_rows(rng, 30)), prior)
+    return members, own, prior
 
 
-def twin_rows(X, members, own):
+def twin_rows(X, members, own, prior):
     """Return Z with memberships, and own features, of the twins."""
     X = X.astype(float)
     parts = np.split(members.centers.astype(float), members.start[1:-1])
@@ -131,7 +137,7 @@ def twin_rows(X, members, own):
         ]
         Z.append(np.concatenate([reference_plus.unit_row(x), *belongs]))
     knots = [row[:n].astype(float) for row, n in zip(own.knots, own.n_knots, strict=True)]
-    features = [reference_plus.own_features(x, OWN_COLUMNS, OWN_GROUPS, knots, N_CATEGORIES) for x in X]
+    features = [reference_plus.own_features(x, OWN_COLUMNS, OWN_GROUPS, knots, prior.astype(float)) for x in X]
     return np.array(Z), np.array(features)
 
 
@@ -144,10 +150,10 @@ def draw_rankings(rng, n, m=4):
 @pytest.mark.parametrize("seed", range(3))
 def test_write_rows__equals_twin(seed):
     rng = np.random.default_rng(seed)
-    members, own = draw_basis(rng)
+    members, own, prior = draw_basis(rng)
     X = draw_rows(rng, 40)
     rows = prepare_plus_rows(sp.csr_matrix(X), members.kernel_form(), own.cells(19))
-    Z, features = twin_rows(X, members, own)
+    Z, features = twin_rows(X, members, own, prior)
     dense = sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(40, 19)).toarray()
     np.testing.assert_allclose(dense, Z, rtol=2e-5, atol=1e-6)
     cells = own.cells(19)
@@ -168,17 +174,17 @@ def test_write_rows__equals_twin(seed):
 @pytest.mark.parametrize("ties", [False, True])
 def test_train_plus_rows__equals_twin(seed, ties):
     rng = np.random.default_rng(seed)
-    members, own = draw_basis(rng)
+    members, own, prior = draw_basis(rng)
     X = draw_rows(rng, 60)
     rankings, tied = draw_rankings(rng, 60), None
     if ties:
         rankings, tied = rankings_from_ranks(rng.integers(0, 4, (60, N_CATEGORIES)))
-    prior, limit = rng.normal(size=N_CATEGORIES).astype(np.float32), np.array([1, 2, 3, 1, 5])
+    limit = np.array([1, 2, 3, 1, 5])
     rows = prepare_plus_rows(sp.csr_matrix(X), members.kernel_form(), own.cells(19))
     Z = sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(60, 19))
     # The kernel reads the CSR arrays as they are: with the order of the memberships, which a dense matrix would lose.
     _, step, loss, sums, category, state = train_prepared(Z, rows, rankings, prior, limit, own, tied)
-    twin_Z, features = twin_rows(X, members, own)
+    twin_Z, features = twin_rows(X, members, own, prior)
     expected = reference_plus.train_plus(
         np.hstack([twin_Z, np.ones((60, 1))]),
         features,
@@ -204,19 +210,18 @@ def test_train_plus_rows__equals_twin(seed, ties):
 def train_prepared(Z, rows, rankings, prior, limit, own, tied):
     cells = own.cells(19)
     return train(Z, rankings, prior=prior, limit=limit, regularization=0.05, rate=1.0, bias=1.0, tied=tied,
-                 own=(cells, rows.knot, rows.own_scale, own.n_kinds))  # fmt: skip
+                 own=(cells, (rows.knot, rows.own_scale), own.prior_knot(prior)))  # fmt: skip
 
 
 def test_train_plus_rows__step_is_the_gradient():
     rng = np.random.default_rng(7)
-    members, own = draw_basis(rng)
-    X = draw_rows(rng, 2)[1:]
-    prior = rng.normal(size=N_CATEGORIES).astype(np.float32)
+    members, own, prior = draw_basis(rng)
+    X = draw_rows(rng, 2, share=0.9)[1:]
     rows = prepare_plus_rows(sp.csr_matrix(X), members.kernel_form(), own.cells(19))
     Z = sp.csr_matrix((rows.data, rows.indices, rows.indptr), shape=(1, 19))
     ranking = np.array([[3, 1, -1]], np.int32)
     _, _, _, sums, _, state = train_prepared(Z, rows, ranking, prior, np.ones(N_CATEGORIES, int), own, None)
-    twin_Z, features = twin_rows(X, members, own)
+    twin_Z, features = twin_rows(X, members, own, prior)
     z = np.append(twin_Z[0], 1.0)
 
     def loss(weights, own_weights):
@@ -224,7 +229,7 @@ def test_train_plus_rows__step_is_the_gradient():
             prior + z @ weights + np.sum(features[0] * own_weights, axis=(1, 2)), [[3], [1]]
         )
 
-    weights, own_weights = np.zeros((20, N_CATEGORIES)), np.zeros((3, 7))
+    weights, own_weights = np.zeros((20, N_CATEGORIES)), np.zeros((4, 7))
     for table, found in ((weights, sums), (own_weights, state.own_sums[:, :7])):
         numeric = np.zeros(table.shape)
         for place in np.ndindex(table.shape):

@@ -1,11 +1,14 @@
 """The estimator AMM-rank-plus: what it learns, its calls, and what it refuses."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference_plus
 import scipy.sparse as sp
 from sklearn.base import clone
 
+from ammrank_dask import serve
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import count_centers, fit_memberships
 from ammrank_dask.model.metrics import disagreement_error
@@ -82,6 +85,66 @@ def test_save__load_gives_the_same_model(fitted, tmp_path):
     assert loaded.digest() == model.digest()
     np.testing.assert_array_equal(loaded.decision_function(X), model.decision_function(X))
     np.testing.assert_array_equal(loaded.squares_, model.squares_)
+
+
+def without_lift(model):
+    """Return the model as it was learned and saved before there were lifts."""
+    own = model.basis_.own
+    kinds = {name: getattr(own, name)[: own.n_kinds] for name in ("knots", "n_knots", "weights")}
+    old = clone(model)
+    old.set_planes(
+        replace(model.basis_, own=replace(own, **kinds)), model.weights_, model.plane_category_, kinds["weights"],
+        n_steps=model.n_steps_, squares=model.squares_, own_squares=model.own_squares_[: own.n_kinds],
+    )  # fmt: skip
+    return old
+
+
+def test_load__a_model_without_lifts_scores_as_before(fitted, tmp_path):
+    model, X, _ = fitted
+    old = without_lift(model)
+    old.save(tmp_path / "model")
+    loaded = AMMRankPlus.load(tmp_path / "model")
+    assert loaded.digest() == old.digest()
+    scores = loaded.decision_function(X[:40])
+    np.testing.assert_allclose(scores, reference_plus.score_rows(old, X[:40]), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(serve.load(tmp_path / "model").scores(X[:40]), scores, rtol=1e-4, atol=1e-4)
+    assert [part.score for part in loaded.explain(X[0])] == pytest.approx(sorted(scores[0], reverse=True), abs=2e-4)
+    # With them the same model scores something else, by what the hats of the prior say and nothing more.
+    lifts = np.interp(model.basis_.prior, model.basis_.own.knots[-1], 0.1 * model.basis_.own.weights[-1, 1:7])
+    lifted = np.where(X[:40, :L].toarray() != 0, lifts, 0)
+    assert np.abs(lifts).min() > 0.01
+    np.testing.assert_allclose(model.decision_function(X[:40]), scores + lifted, rtol=1e-4, atol=1e-4)
+
+
+def test_fit__interest_counts_by_the_prior_of_its_category():
+    """Views of the three popular categories mean nothing, those of the others lead to clicks."""
+    rng = np.random.default_rng(3)
+
+    def draw_interest(n):
+        views = rng.random((n, L)) < 0.4
+        popularity = np.linspace(2, -2, L)
+        taste = popularity + np.where(popularity < 0, 3.0, 0.0) * views + 0.5 * rng.normal(size=(n, L))
+        return sp.csr_matrix(views, dtype=np.float32), np.argsort(-taste, axis=1)[:, :3].astype(np.int32)
+
+    X, rankings = draw_interest(600)
+    model = AMMRankPlus(n_categories=L, own_columns=[np.arange(L)], n_clusterings=0, kappa=50.0).fit(X, rankings)
+    lifts = model.basis_.own.lifts(model.basis_.prior)
+    assert lifts[3:].min() > lifts[:3].max() + 1
+    X, truth = draw_interest(400)
+    errors = [disagreement_error(kind.decision_function(X), truth) for kind in (model, without_lift(model))]
+    assert errors[0] < 0.9 * errors[1]
+
+
+def test_with_knots__of_the_prior_by_the_views_of_the_first_kind():
+    # Eight rows view category 0 and two category 1, one has a stored 0 there; category 2 has no column of the kind.
+    values = np.array([1.0] * 11 + [0.0], np.float32)
+    X = sp.csr_matrix((values, (np.arange(12) % 10, [0] * 8 + [1] * 2 + [3, 1])), shape=(10, 4))
+    own = OwnTerm.of_columns(np.array([[0, 1, -1], [-1, -1, 3]]), np.array([0, 1]))
+    own = own.with_knots(X, np.array([-3.0, 1.0, 7.0], np.float32))
+    np.testing.assert_array_equal(own.n_knots, [1, 1, 3])
+    # The .8 quantile of eight -3 and two 1 is a fifth of the way between them.
+    np.testing.assert_allclose(own.knots[2, :3], [-3.0, -2.2, 1.0], rtol=1e-6)
+    np.testing.assert_allclose(own.prior_knot(np.array([-4.0, -0.6, 7.0])), [0.0, 1.5, 2.0], rtol=1e-6)
 
 
 def test_load__refuses_another_method(fitted, tmp_path):

@@ -1,6 +1,7 @@
 """Sharded training of AMM-rank-plus: the plain loop, the same bits anywhere, resuming, warm starts, refusals."""
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -153,7 +154,17 @@ def test_state_of_model__keeps_the_weights(client, features):
     assert isinstance(state, PlusState)
     assert state.planes.step == model.n_steps_ // 2
     np.testing.assert_allclose(state.weights(1e-3, 1.0), model.weights_, rtol=1e-4, atol=1e-5)
-    np.testing.assert_allclose(state.own_weights(3.0), model.basis_.own.weights, rtol=1e-4, atol=1e-5)
+    own = model.basis_.own
+    np.testing.assert_allclose(state.own_weights(3.0), own.weights, rtol=1e-4, atol=1e-5)
+    assert np.abs(own.weights[-1]).max() > 0
+    # A model that was saved before the prior had hats has none to begin with.
+    kinds = {name: getattr(own, name)[: own.n_kinds] for name in ("knots", "n_knots", "weights")}
+    model.basis_ = replace(model.basis_, own=replace(own, **kinds))
+    state = state_of_model(
+        model, replace(model.basis_, own=own), COLUMNS, CATEGORIES, regularization=1e-3, rates=Rates(1.0, 3.0), step=9
+    )
+    np.testing.assert_allclose(state.own_weights(3.0)[:-1], own.weights[:-1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(state.own_sums[-1], 0)
 
 
 def test_train__refuses_a_start_of_another_kind(client, features):
