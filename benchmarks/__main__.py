@@ -89,6 +89,9 @@ QUICK = ("day", "night", "read", "epoch", "score")
 @click.option("--methods", help="Methods to compare, by name or FILE.py, with commas between.")
 @click.option("--rivals", is_flag=True, help="Also EASE and LightGBM, in real.")
 @click.option("--real", is_flag=True, help="On Complete Journey, in balanced and chances.")
+@click.option("--seeds", help="Seeds of simulated worlds, with commas between, in chances.")
+@click.option("--dates", help="Nights of Complete Journey, with commas between, in chances.")
+@click.option("--bins", is_flag=True, help="Also the 20 bins, in chances.")
 @click.option("--large", is_flag=True, help="Also 200,000 users, in safety.")
 def main(
     names: tuple[str, ...],
@@ -103,6 +106,9 @@ def main(
     methods: str | None,
     rivals: bool,
     real: bool,
+    seeds: str | None,
+    dates: str | None,
+    bins: bool,
     large: bool,
 ) -> None:
     """Measure this package on this machine."""
@@ -113,6 +119,9 @@ def main(
         "methods": methods.split(",") if methods else None,
         "rivals": rivals or None,
         "real": real or None,
+        "seeds": [int(seed) for seed in seeds.split(",")] if seeds else None,
+        "dates": dates.split(",") if dates else None,
+        "bins": bins or None,
         "large": large or None,
         "data": data,
     }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +34,24 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0)
 """Values of C of logistic regression; shown is the one whose chances are best on the gate users."""
 
 
-def compare_chances(work: Path, *, users: int = 60_000, real: bool = False) -> None:
-    """Print how chances come true for simulated gate users, or with `real` for those of Complete Journey."""
+def compare_chances(
+    work: Path,
+    *,
+    users: int = 60_000,
+    real: bool = False,
+    seeds: Sequence[int] = (1,),
+    dates: Sequence[str] = NIGHTS,
+    bins: bool = False,
+) -> None:
+    """Print how chances come true for simulated gate users, or with `real` for those of Complete Journey.
+
+    A world is simulated for each of `seeds`; of the real log the nights are `dates`. `bins` shows the 20 bins too.
+    """
     print(f"\nchances on gate users, 20 bins of equal count; {describe_machine()}")
     print(f"  {'':34} {'Brier':>9} {'base rate':>9} {'log loss':>9} {'base rate':>9} {'bins off':>8}")
     with cluster(2) as client:
-        for night in _real_nights(client, work) if real else _simulated_nights(client, work, users):
+        nights = _real_nights(client, work, dates) if real else _simulated_nights(client, work, users, seeds)
+        for name, night in nights:
             ingested = ingest(night)
             labelled = training_features(night, ingested)
             model = load_site_model(train_model(night, ingested, labelled))
@@ -52,9 +64,11 @@ def compare_chances(work: Path, *, users: int = 60_000, real: bool = False) -> N
                 others[penalty] = learn_and_measure(client, fitted, features, scratch=night.site.scratch).sums
             best = min(others, key=lambda penalty: others[penalty].brier)
             gate_users = learnt.sums.n_cells // features.n_categories
-            print(f"  night {night.date}: {learnt.n_users:,} validation users, {gate_users:,} gate users")
+            print(f"  {name}: {learnt.n_users:,} validation users, {gate_users:,} gate users")
             _show(model.method, learnt.sums)
             _show(f"lr (C {best:g}), calibrated the same way", others[best])
+            if bins:
+                _show_bins(learnt.sums)
 
 
 def _show(name: str, sums: ChanceSums) -> None:
@@ -64,17 +78,25 @@ def _show(name: str, sums: ChanceSums) -> None:
     )
 
 
-def _simulated_nights(client: Client, work: Path, users: int) -> Iterator[Night]:
-    lake = work / f"chances-{users}"
-    make_lake(client, lake, users=users, days=DAYS)
-    site, config = site_of(work / f"chances-{users}-site", lake, users)
-    yield Night(client, site, config, FIRST + dt.timedelta(DAYS - 1))
+def _show_bins(sums: ChanceSums) -> None:
+    print(f"    {'cells':>10} {'chance':>9} {'clicked':>9} {'off by':>8} {'in errors':>9}")
+    for cells, chance, clicked, error in sums.reliability().tolist():
+        off = (chance - clicked) / max(clicked, 1e-300)
+        print(f"    {cells:10.0f} {chance:9.5f} {clicked:9.5f} {off:+8.1%} {(chance - clicked) / error:+9.1f}")
 
 
-def _real_nights(client: Client, work: Path) -> Iterator[Night]:
+def _simulated_nights(client: Client, work: Path, users: int, seeds: Sequence[int]) -> Iterator[tuple[str, Night]]:
+    for seed in seeds:
+        lake = work / f"chances-{users}-{seed}"
+        make_lake(client, lake, users=users, days=DAYS, seed=seed)
+        site, config = site_of(work / f"chances-{users}-{seed}-site", lake, users)
+        yield f"seed {seed}, {users:,} users", Night(client, site, config, FIRST + dt.timedelta(DAYS - 1))
+
+
+def _real_nights(client: Client, work: Path, dates: Sequence[str]) -> Iterator[tuple[str, Night]]:
     site = real_site(work)
-    for date in NIGHTS:
-        yield Night(client, site, load_config(site.config_path), dt.date.fromisoformat(date))
+    for date in dates:
+        yield f"night {date}", Night(client, site, load_config(site.config_path), dt.date.fromisoformat(date))
 
 
 def real_site(work: Path, name: str = "real-chances-site") -> Site:

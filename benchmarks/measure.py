@@ -18,6 +18,7 @@ from distributed import Client, LocalCluster
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
+from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts
 from ammrank_dask.workflows.session.config import Config, Lake
 
 
@@ -69,6 +70,8 @@ def cluster(n_workers: int = 2, memory_limit: str | None = None) -> Iterator[Cli
         ) as local,
         Client(local) as client,
     ):
+        # An interrupt that reaches the workers ends them for good: their nannies do not start them again.
+        client.register_plugin(LeaveInterrupts())
         yield client
 
 
