@@ -81,8 +81,8 @@ def _show(name: str, sums: ChanceSums) -> None:
 def _show_bins(sums: ChanceSums) -> None:
     print(f"    {'cells':>10} {'chance':>9} {'clicked':>9} {'off by':>8} {'in errors':>9}")
     for cells, chance, clicked, error in sums.reliability().tolist():
-        off = (chance - clicked) / max(clicked, 1e-300)
-        print(f"    {cells:10.0f} {chance:9.5f} {clicked:9.5f} {off:+8.1%} {(chance - clicked) / error:+9.1f}")
+        off = f"{chance / clicked - 1:+8.1%}" if clicked else f"{'':8}"
+        print(f"    {cells:10.0f} {chance:9.5f} {clicked:9.5f} {off} {(chance - clicked) / error:+9.1f}")
 
 
 def _simulated_nights(client: Client, work: Path, users: int, seeds: Sequence[int]) -> Iterator[tuple[str, Night]]:

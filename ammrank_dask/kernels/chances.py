@@ -78,39 +78,47 @@ def chance_rows(curves, scores, activity, bare, allowed, group, out_chance):
                 out_chance[user, category] = np.float32(chance)
 
 
+class Cells(NamedTuple):
+    """Cells of users and categories that are alike, (m,) each: their mean z, how many they are, how many were clicked.
+
+    `category` and `activity` are theirs.
+    """
+
+    z: np.ndarray
+    n_cells: np.ndarray
+    clicked: np.ndarray
+    category: np.ndarray
+    activity: np.ndarray
+
+
 @kernel
-def logistic_sums(curves, scores, clicked, activity, out_intercept, out_slope, out_bend, out_level):
+def logistic_sums(curves, cells, out_intercept, out_slope, out_bend, out_level):
     """Return the log loss of all cells, and add its derivatives by the parameters of the curves.
 
     Parameters
     ----------
-    scores, clicked
-        (n, L) float32 and bool.
-    activity
-        (n,) the class of activity of each user.
+    cells
+        As `Cells` has them.
     out_intercept, out_slope, out_bend, out_level
         As in `Curves`, added to.
     """
     n_knots = curves.knot.shape[0]
     basis = np.empty(n_knots, np.float64)
     loss = 0.0
-    for user in range(scores.shape[0]):
-        a = activity[user]
-        for category in range(scores.shape[1]):
-            score = scores[user, category]
-            z = (np.float64(score) - curves.center) / curves.scale if score > -np.inf else 0.0
-            logit = curves.intercept[category] + curves.slope[category] * z + curves.level[a]
-            for j in range(n_knots):
-                t = (z - curves.knot[j]) / curves.width
-                basis[j] = t / (1.0 + abs(t))
-                logit += curves.bend[a, j] * basis[j]
-            odds = math.exp(-abs(logit))
-            chance = 1.0 / (1.0 + odds) if logit >= 0.0 else odds / (1.0 + odds)
-            loss += math.log1p(odds) + max(logit, 0.0) - (logit if clicked[user, category] else 0.0)
-            error = chance - (1.0 if clicked[user, category] else 0.0)
-            out_intercept[category] += error
-            out_slope[category] += error * z
-            out_level[a] += error
-            for j in range(n_knots):
-                out_bend[a, j] += error * basis[j]
+    for cell in range(cells.z.shape[0]):
+        z, a, category = cells.z[cell], cells.activity[cell], cells.category[cell]
+        logit = curves.intercept[category] + curves.slope[category] * z + curves.level[a]
+        for j in range(n_knots):
+            t = (z - curves.knot[j]) / curves.width
+            basis[j] = t / (1.0 + abs(t))
+            logit += curves.bend[a, j] * basis[j]
+        odds = math.exp(-abs(logit))
+        chance = 1.0 / (1.0 + odds) if logit >= 0.0 else odds / (1.0 + odds)
+        loss += cells.n_cells[cell] * (math.log1p(odds) + max(logit, 0.0)) - cells.clicked[cell] * logit
+        error = cells.n_cells[cell] * chance - cells.clicked[cell]
+        out_intercept[category] += error
+        out_slope[category] += error * z
+        out_level[a] += error
+        for j in range(n_knots):
+            out_bend[a, j] += error * basis[j]
     return loss

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import minimize
 
-from ammrank_dask.kernels.chances import Curves, chance_pairs, chance_rows, logistic_sums
+from ammrank_dask.kernels.chances import Cells, Curves, chance_pairs, chance_rows, logistic_sums
 from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.atomic import digest_of
@@ -24,6 +24,8 @@ _LOWEST_SLOPE = 1e-3
 _CLASSES, _USERS_A_CLASS = 10, 50
 """Classes of activity where there are users enough: 25 a class are learnt by heart."""
 _MAX_ITERATIONS = 300
+_BIN = 0.05
+"""Width in z of the bins whose cells are taken as one: a chance changes by at most 2 % within."""
 _PRIOR = {"intercept": 5.0, "slope": 50.0, "bend": 10.0, "level": 0.1, "common": 1e-2}
 """How strongly parameters are drawn to the common ones, in units of the log loss of one cell.
 
@@ -144,7 +146,42 @@ def fit_chances(
     knots = _knots(finite, center, scale or 1.0, n_knots)
     frame = Curves(center, scale or 1.0, _WIDTH, none, none, knots, none.reshape(0, 0), none)
     classes = np.searchsorted(edges, activity, side="right")
-    return Chances(_Fit(scores, clicked, classes, len(edges) + 1, frame, {**_PRIOR, **(prior or {})}).run(), edges)
+    cells = gather_cells(scores, clicked, classes, center, scale or 1.0)
+    shape = (scores.shape[1], len(edges) + 1)
+    return Chances(_Fit(cells, shape, frame, {**_PRIOR, **(prior or {})}).run(), edges)
+
+
+def gather_cells(
+    scores: np.ndarray, clicked: np.ndarray, classes: np.ndarray, center: float, scale: float, width: float = _BIN
+) -> Cells:
+    """Return the cells of users and categories, those of a category, class and bin of the score as one.
+
+    A million cells are then as fast to learn from as a hundred thousand. A score of -inf counts as z = 0.
+
+    Examples
+    --------
+    >>> cells = gather_cells(np.array([[1.0], [1.02], [3.0]]), np.array([[1], [0], [0]]), np.zeros(3, int), 0.0, 1.0)
+    >>> cells.z.tolist(), cells.n_cells.tolist(), cells.clicked.tolist()
+    ([1.01, 3.0], [2.0, 1.0], [1.0, 0.0])
+    """
+    n_categories, n_classes = scores.shape[1], int(classes.max(initial=0)) + 1
+    z = np.where(np.isfinite(scores), (scores.astype(np.float64) - center) / scale, 0.0)
+    bins = np.floor(z / width).astype(np.int64)
+    first = bins.min(initial=0)
+    n_bins = int(bins.max(initial=0) - first) + 1
+    key = ((np.arange(n_categories) * n_classes + np.asarray(classes)[:, None]) * n_bins + (bins - first)).ravel()
+    # A score far away from all others would make the bins too many to be counted in one array.
+    if n_categories * n_classes * n_bins > 8 * z.size + 1_000_000:
+        values, key = np.unique(key, return_inverse=True)
+    else:
+        values = np.arange(n_categories * n_classes * n_bins)
+    count = np.bincount(key, minlength=len(values))
+    kept = np.flatnonzero(count)
+    total, n_clicked = (
+        np.bincount(key, weights.ravel(), len(values))[kept] for weights in (z, np.asarray(clicked, np.float64))
+    )
+    category, activity = np.divmod(values[kept] // n_bins, n_classes)
+    return Cells(total / count[kept], count[kept].astype(np.float64), n_clicked, category, activity)
 
 
 def activity_edges(activity: np.ndarray, n_classes: int) -> np.ndarray:
@@ -171,17 +208,9 @@ def _knots(finite: np.ndarray, center: float, scale: float, n_knots: int) -> np.
 class _Fit:
     """The log loss of all parameters as one vector: those of the curves, then the common ones."""
 
-    def __init__(
-        self,
-        scores: np.ndarray,
-        clicked: np.ndarray,
-        classes: np.ndarray,
-        n_classes: int,
-        frame: Curves,
-        prior: Mapping[str, float],
-    ) -> None:
-        self.scores, self.clicked, self.classes, self.frame, self.prior = scores, clicked, classes, frame, prior
-        n_categories, n_knots = scores.shape[1], len(frame.knot)
+    def __init__(self, cells: Cells, shape: tuple[int, int], frame: Curves, prior: Mapping[str, float]) -> None:
+        self.cells, self.frame, self.prior = cells, frame, prior
+        (n_categories, n_classes), n_knots = shape, len(frame.knot)
         shapes = {
             "intercept": (n_categories,), "slope": (n_categories,), "bend": (n_classes, n_knots), "level": (n_classes,),
             "mean_intercept": (), "mean_slope": (), "mean_bend": (n_knots,),
@@ -205,9 +234,8 @@ class _Fit:
         parts, gradient = self.split(vector), np.zeros(len(vector))
         slopes = self.split(gradient)
         total = logistic_sums(
-            self.curves(parts), self.scores, self.clicked, self.classes, slopes["intercept"], slopes["slope"],
-            slopes["bend"], slopes["level"],
-        )  # fmt: skip
+            self.curves(parts), self.cells, slopes["intercept"], slopes["slope"], slopes["bend"], slopes["level"]
+        )
         for name in ("intercept", "slope", "bend"):
             away = parts[name] - parts[f"mean_{name}"]
             total += 0.5 * self.prior[name] * (away**2).sum()
@@ -223,7 +251,12 @@ class _Fit:
         """Return the curves of the lowest loss."""
         start = np.zeros(self.ends[-1])
         parts = self.split(start)
-        share = self.clicked.mean(axis=0).clip(1 / (len(self.scores) + 2), 1 - 1 / (len(self.scores) + 2))
+        n_categories = len(parts["intercept"])
+        users, clicked = (
+            np.bincount(self.cells.category, weights, n_categories)
+            for weights in (self.cells.n_cells, self.cells.clicked)
+        )
+        share = (clicked / users).clip(1 / (users + 2), 1 - 1 / (users + 2))
         parts["intercept"][:] = np.log(share / (1 - share))
         parts["mean_intercept"][...] = parts["intercept"].mean()
         parts["slope"][:] = parts["mean_slope"][...] = 0.5
@@ -232,7 +265,7 @@ class _Fit:
         bounds["slope"][:] = _LOWEST_SLOPE
         bounds["bend"][:] = 0.0
         # The loss is scaled to about 1 a cell, so that the stopping rules do not depend on the number of users.
-        scale = 1 / self.scores.size
+        scale = 1 / self.cells.n_cells.sum()
 
         def scaled(vector: np.ndarray) -> tuple[float, np.ndarray]:
             value, gradient = self.loss(vector)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from ammrank_dask.kernels.chances import Curves, chance_of, chance_pairs, chance_rows, logistic_sums
+from ammrank_dask.kernels.chances import Cells, Curves, chance_of, chance_pairs, chance_rows, logistic_sums
 
 INF = np.float32(np.inf)
 NOBODY = np.zeros((0, 2), bool)
@@ -91,7 +91,11 @@ def test_chance_rows__more_users_than_a_block():
 def sum_losses(curves, scores, clicked, activity):
     """Return the loss and its derivatives by intercept, slope, bend and level."""
     outs = [np.zeros_like(array) for array in (curves.intercept, curves.slope, curves.bend, curves.level)]
-    return logistic_sums(curves, scores, clicked, activity, *outs), outs
+    n, n_categories = scores.shape
+    z = np.where(np.isfinite(scores), (scores.astype(np.float64) - curves.center) / curves.scale, 0.0)
+    codes = np.tile(np.arange(n_categories), n)
+    cells = Cells(z.ravel(), np.ones(z.size), clicked.ravel().astype(float), codes, np.repeat(activity, n_categories))
+    return logistic_sums(curves, cells, *outs), outs
 
 
 def draw_cells(rng, n=40):

@@ -12,7 +12,7 @@ from sklearn.metrics import brier_score_loss, log_loss
 
 from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.scoring.chance_sums import measure_chances
-from ammrank_dask.scoring.chances import Chances, activity_edges, fit_chances
+from ammrank_dask.scoring.chances import Chances, activity_edges, fit_chances, gather_cells
 from ammrank_dask.storage.errors import BadInput
 
 RARE = 7
@@ -148,6 +148,24 @@ def test_measure_chances__counts_bins_that_are_off():
     assert measure_chances(chances, clicked, np.zeros(5000, int), 1).n_unreliable() > 15
     hidden = np.where(chances > 0.5, -1, chances)
     assert measure_chances(hidden, clicked, np.zeros(5000, int), 1).n_cells == (chances <= 0.5).sum()
+
+
+def test_gather_cells__are_those_of_a_loop():
+    rng = np.random.default_rng(6)
+    scores = rng.normal(0, 0.2, (300, 3)).astype(np.float32)
+    scores[:5, 1] = -np.inf
+    scores[7, 2] = 1e7  # alone in its bin, far from all others
+    clicked, classes = rng.random((300, 3)) < 0.3, rng.integers(0, 2, 300)
+    by_hand = {}
+    for user, category in np.ndindex(scores.shape):
+        z = (float(scores[user, category]) - 0.1) / 2.0 if np.isfinite(scores[user, category]) else 0.0
+        key = (category, int(classes[user]), int(np.floor(z / 0.05)))
+        count, total, n_clicked = by_hand.get(key, (0, 0.0, 0))
+        by_hand[key] = (count + 1, total + z, n_clicked + int(clicked[user, category]))
+    cells = gather_cells(scores, clicked, classes, 0.1, 2.0)
+    expected = [(*key[:2], *by_hand[key]) for key in sorted(by_hand)]
+    found = zip(cells.category, cells.activity, cells.n_cells, cells.z * cells.n_cells, cells.clicked, strict=True)
+    np.testing.assert_allclose(list(found), expected, rtol=1e-9)
 
 
 def test_fit_chances__refuses_what_does_not_fit():
