@@ -71,9 +71,9 @@ def compare_methods_on_world(
     print(f"  page: {out / PAGE}")
 
 
-def compare_order(work: Path, *, users: int = 532_000) -> None:
+def compare_order(work: Path, *, users: int = 532_000, methods: Sequence[str] = METHODS) -> None:
     """Print the comparison in both variants: does the order of the paper's table hold?"""
-    compare_methods_on_world(work, users=users, variants=("adv", "no-adv"))
+    compare_methods_on_world(work, users=users, variants=("adv", "no-adv"), methods=methods)
 
 
 def compare_training_time(work: Path, *, users: int = 266_000) -> None:
