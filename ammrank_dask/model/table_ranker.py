@@ -10,7 +10,13 @@ import numpy as np
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.feature_maps import RandomBins
+from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.rows import Blocks, Rows
+
+KAPPAS = (0.04, 0.4, 4.0, 40.0, 1e9)
+"""What κ is chosen from; with the last one nothing but the mean ranking is left."""
+HELD_OUT = 0.25
+"""Share of the rows that choose κ."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -19,7 +25,10 @@ class TableRanker(RankingEstimator):
 
     Parameters
     ----------
-    kappa, max_planes, epochs, n_categories, seed
+    kappa
+        As in `AMMRankPlus`. None: a quarter of the rows, held out, chooses it, so that a table with nothing to learn
+        gets the mean ranking; this takes some four times as long.
+    max_planes, epochs, n_categories, seed
         As in `AMMRankPlus`; planes are not limited by clickers, as every row ranks everything.
     bin_depth, n_bins
         Features cut by a grid, and its bins, as in `RandomBins`; a depth of 0 leaves the grids out.
@@ -27,7 +36,7 @@ class TableRanker(RankingEstimator):
     Attributes
     ----------
     model_
-        The fitted `AMMRankPlus`.
+        The fitted `AMMRankPlus`, with the κ that was given or chosen.
     popularity_, n_features_in_, n_planes_
         As in `AMMRank`.
 
@@ -42,7 +51,7 @@ class TableRanker(RankingEstimator):
 
     method: ClassVar[str] = AMMRankPlus.method
 
-    kappa: float = 0.04
+    kappa: float | None = None
     max_planes: int = 5
     epochs: int = 30
     bin_depth: int = 0
@@ -58,16 +67,42 @@ class TableRanker(RankingEstimator):
         if self.bin_depth < 0:
             raise ValueError(f"bin_depth must be 0 or above, got {self.bin_depth}")
         parts: list[Any] = [blocks[block] for block in range(len(blocks))]
+        kappa = self._choose_kappa(parts, n_categories) if self.kappa is None else self.kappa
         self.bins_ = None
         if self.bin_depth:
             bins = RandomBins(depth=self.bin_depth, n_bins=self.n_bins, keep_rows=True, seed=self.seed)
             self.bins_ = bins.fit(np.concatenate([_dense(X) for X, *_ in parts]))
         model = AMMRankPlus(
-            kappa=self.kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=self.epochs, seed=self.seed
+            kappa=kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=self.epochs, seed=self.seed
         )
         self.model_ = model.learn_blocks([(self.map_rows(X), *labels) for X, *labels in parts], n_categories)
         self.popularity_, self.n_features_in_ = self.model_.popularity_, parts[0][0].shape[1]
         return self
+
+    def _choose_kappa(self, parts: list[Any], n_categories: int | None) -> float:
+        """Return the κ with the least error on rows that are held out, or the mean ranking if it is as good as that.
+
+        As good is within one standard error of the difference: with few rows the least of five errors is chance.
+        """
+        draw = np.random.default_rng(self.seed)
+        held = [draw.random(X.shape[0]) < HELD_OUT for X, *_ in parts]
+        learnt = [tuple(array[~rows] for array in part) for part, rows in zip(parts, held, strict=True)]
+        tested = [tuple(array[rows] for array in part) for part, rows in zip(parts, held, strict=True)]
+        if n_categories is None:
+            n_categories = 1 + max(int(np.max(rankings, initial=0)) for _, rankings, *_ in parts)
+        if not any(len(rankings) and (rankings >= 0).any() for _, rankings, *_ in learnt):
+            return KAPPAS[-1]
+        errors = []
+        for kappa in KAPPAS:
+            ranker = TableRanker(**{**self.get_params(), "kappa": kappa}).learn_blocks(learnt, n_categories)
+            found = [disagreement_errors(ranker.decision_function(X), *labels) for X, *labels in tested]
+            errors.append(np.concatenate(found))
+        rows = ~np.isnan(errors[-1])
+        if rows.sum() < 2:
+            return KAPPAS[-1]
+        best = int(np.argmin([np.mean(error[rows]) for error in errors]))
+        gain = (errors[-1] - errors[best])[rows]
+        return KAPPAS[best] if np.mean(gain) > np.std(gain, ddof=1) / np.sqrt(len(gain)) else KAPPAS[-1]
 
     def map_rows(self, X: Rows) -> Rows:
         """Return rows as the model reads them: with their cells, if there are grids."""

@@ -8,6 +8,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.kernel_approximation import RBFSampler
 
 from ammrank_dask import AMMRank, AMMRankPlus
+from ammrank_dask.model import table_ranker
 from ammrank_dask.model.ensemble import AMMRankEnsemble, center_scores
 from ammrank_dask.model.feature_maps import RandomBins
 from ammrank_dask.model.table_ranker import TableRanker
@@ -189,6 +190,21 @@ def test_table_ranker__without_grids_is_amm_rank_plus():
     table = TableRanker(epochs=5, kappa=0.1, max_planes=2, seed=3).fit(X, ranks=ranks)
     plus = AMMRankPlus(epochs=5, kappa=0.1, max_planes=2, clickers_per_plane=1, seed=3).fit(X, ranks=ranks)
     np.testing.assert_array_equal(table.decision_function(X), plus.decision_function(X))
+
+
+def test_table_ranker__a_table_with_nothing_to_learn_gets_the_mean_ranking():
+    X, ranks = draw_steps(5)
+    assert TableRanker(epochs=10).fit(X, ranks=ranks).model_.kappa < 1
+    dealt = np.random.default_rng(1).permutation(ranks)
+    noise = TableRanker(epochs=10).fit(X, ranks=dealt)
+    assert noise.model_.kappa == table_ranker.KAPPAS[-1]
+    predicted = noise.predict(X)
+    np.testing.assert_array_equal(predicted, np.tile(np.argsort(dealt.mean(axis=0)), (len(X), 1)))
+
+
+def test_table_ranker__a_single_row_has_none_to_choose_with():
+    ranker = TableRanker(epochs=2).fit(np.ones((1, 2)), ranks=np.array([[2, 1, 3]]))
+    np.testing.assert_array_equal(ranker.predict(np.ones((1, 2))), [[1, 0, 2]])
 
 
 def test_table_ranker__refuses_a_depth_below_0():
