@@ -6,16 +6,18 @@ what they held. Where the ids are not known, because a command was interrupted, 
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from distributed import Client
 
 from ammrank_dask.features.store import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.lake.paths import map_at_once
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
@@ -41,6 +43,8 @@ from ammrank_dask.user_hash import partition_of
 BYTES_AT_ONCE = 2 << 30
 """Bytes of files that stand beside their old ones before they take their names: bounds the space it takes."""
 BYTES_OF_TASK = 64 << 20
+TASKS_AT_LEAST = 16
+Item = TypeVar("Item")
 
 _ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
 
@@ -62,6 +66,7 @@ class Removed:
 class NewTable:
     """A table that was written again beside the old one: sizes, and what its removed rows were about."""
 
+    run: Path
     name: str
     beside: str
     entry: list[int]
@@ -99,26 +104,34 @@ class Forgetting:
 
     def scan(self, runs: Sequence[Path], tables: Sequence[Path], touched: dict[Path, set[str]]) -> Removed:
         """Look for the users in everything that can hold one, and of the files by category in those `touched`."""
-        tasks: list[tuple[Any, ...]] = [(table.parent, [table.name]) for table in tables]
+        pieces: list[tuple[Run, str]] = []
         for run in map(open_run, runs):
             if run.kind == QUALIFICATIONS:
                 named = touched.get(run.path, set())
                 names = [name for name in self._tables(run) if not name.startswith(BY_CATEGORY) or name in named]
-                tasks += [(run.path, batch) for batch in _by_size(run, names)]
+                pieces += [(run, name) for name in names]
             else:
-                tasks += [(run.path, [name]) for name in self._parts(run)]
-        return sum(self._run("forget-scan", scan_pieces, tasks), start=Removed())
+                pieces += [(run, name) for name in self._parts(run)]
+        tasks = [([(run.path, name) for run, name in batch],) for batch in by_size(pieces, _bytes_of_piece)]
+        alone = [([(table.parent, table.name) for table in tables],)] if tables else []
+        return sum(self._run("forget-scan", scan_pieces, [*tasks, *alone]), start=Removed())
 
     def _forget_in_parts(self, runs: Sequence[Run]) -> Removed:
         buildings = {run.path: temporary_beside(run.path) for run in runs}
-        tasks = [(run.path, buildings[run.path], name) for run in runs for name in self._parts(run)]
-        counts = self._run("forget", forget_part, tasks)
-        for run in runs:
-            changed = {
-                name for (path, _, name), found in zip(tasks, counts, strict=True) if path == run.path and found.rows
-            }
-            if changed:
-                _exchange(run, buildings[run.path], changed)
+        pieces = [(run, name) for run in runs for name in self._parts(run)]
+        tasks = [
+            ([(run.path, buildings[run.path], name) for run, name in batch],)
+            for batch in by_size(pieces, _bytes_of_piece)
+        ]
+        counts = [found for of_task in self._run("forget", forget_parts, tasks) for found in of_task]
+        changed: dict[Path, set[str]] = {}
+        for (run, name), found in zip(pieces, counts, strict=True):
+            if found.rows:
+                changed.setdefault(run.path, set()).add(name)
+        map_at_once(
+            lambda run: _exchange(run, buildings[run.path], changed[run.path]),
+            [run for run in runs if run.path in changed],
+        )
         return sum(counts, start=Removed())
 
     def _forget_in_qualifications(self, runs: Sequence[Run]) -> tuple[Removed, dict[Path, set[str]]]:
@@ -139,23 +152,26 @@ class Forgetting:
         gone = [table.users for tables in new.values() for table in tables if table.name.startswith(BY_USER)]
         if gone:
             self.tell(union(gone))
-        n_rows, touched = 0, {}
-        for run in runs:
-            tables = [*new[run.path], *by_category[run.path]]
-            n_rows += sum(table.n_rows for table in tables)
-            touched[run.path] = {table.name for table in tables}
-            if tables:
-                replace_files(run, {table.name: (table.beside, table.entry) for table in tables})
+        all_new = {run.path: [*new[run.path], *by_category[run.path]] for run in runs}
+        # Many nights at once: most of it is waiting until files are on the disk.
+        map_at_once(
+            lambda run: replace_files(run, {table.name: (table.beside, table.entry) for table in all_new[run.path]}),
+            [run for run in runs if all_new[run.path]],
+        )
+        n_rows = sum(table.n_rows for tables in all_new.values() for table in tables)
+        touched = {path: {table.name for table in tables} for path, tables in all_new.items()}
         n_touched = sum(map(len, touched.values()))
         return Removed(n_files + n_more, n_touched, n_rows), touched
 
     def _write_tables(self, names_of: Sequence[tuple[Run, Sequence[str]]]) -> tuple[dict[Path, list[NewTable]], int]:
         """Return by run the tables that had to be written again, and how many were looked at."""
-        tasks = [(run.path, batch) for run, names in names_of for batch in _by_size(run, names)]
+        pieces = [(run, name) for run, names in names_of for name in names]
+        tasks = [([(run.path, name) for run, name in batch],) for batch in by_size(pieces, _bytes_of_piece)]
         new: dict[Path, list[NewTable]] = {run.path: [] for run, _ in names_of}
-        for (path, _), tables in zip(tasks, self._run("forget-lists", forget_in_tables, tasks), strict=True):
-            new[path] += tables
-        return new, sum(len(names) for _, names in tasks)
+        for tables in self._run("forget-lists", forget_in_tables, tasks):
+            for table in tables:
+                new[table.run].append(table)
+        return new, len(pieces)
 
     def _run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         arguments = [(self.site, self.users, *task) for task in tasks]
@@ -180,32 +196,37 @@ class Forgetting:
         return sorted(set(partition_of(self.users, n_partitions).tolist()))
 
 
-def forget_part(site: Path, users: UserIds | None, run: Path, building: Path, name: str) -> Removed:
-    """Write one partition of a run again, beside the run, when it has one of the users.
+def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[Removed]:
+    """Write partitions of runs again, in the folder given beside each run, where they have one of the users.
 
-    Raises DamagedStore when it is not what was written: with new checksums nobody could find that any more.
+    Raises DamagedStore when one is not what was written: with new checksums nobody could find that any more.
     """
-    opened = open_run(run)
-    part = opened.part(int(name))
-    schema = PART_SCHEMAS[opened.kind]
-    dropped = _named(site, users).is_on(ids_from_arrays(part.read(schema, _ID_ARRAYS)))
+    who, run_of = _named(site, users), functools.cache(open_run)
+    return [_forget_part(run_of(run), int(name), building, who) for run, building, name in pieces]
+
+
+def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -> Removed:
+    part = run.part(partition)
+    schema = PART_SCHEMAS[run.kind]
+    dropped = who.is_on(ids_from_arrays(part.read(schema, _ID_ARRAYS)))
     if dropped.any():
-        check_part(run, part.partition, part.checksum)  # also what is not in an array
+        check_part(run.path, partition, part.checksum)  # also what is not in an array
         left = drop_users(schema, part.read(schema), dropped)
         attributes = {}
         if schema is FEATURES:
             columns = part.attributes(FEATURES, "X")["shape"][1]
             attributes = csr_attributes(int((~dropped).sum()), columns)
         building.mkdir(parents=True, exist_ok=True)
-        write_part(building, part.partition, schema, left, group_attributes=attributes)
+        write_part(building, partition, schema, left, group_attributes=attributes)
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
-def forget_in_tables(site: Path, users: UserIds | None, run: Path, names: Sequence[str]) -> list[NewTable]:
+def forget_in_tables(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, str]]) -> list[NewTable]:
     """Write tables of qualifications that have one of the users again, beside the old ones; return what is new."""
-    who, read, new = _named(site, users), CheckedReader(run, open_run(run).files), []
-    for name in names:
-        table, dropped = find_in_table(read(name), who)
+    who, new = _named(site, users), []
+    reader_of = functools.cache(lambda run: CheckedReader(run, open_run(run).files))
+    for run, name in pieces:
+        table, dropped = find_in_table(reader_of(run)(name), who)
         if not dropped.any():
             continue
         beside = temporary_beside(run / name)
@@ -213,9 +234,8 @@ def forget_in_tables(site: Path, users: UserIds | None, run: Path, names: Sequen
         gone = table.filter(dropped)
         categories = gone[CATEGORY].unique().to_pylist() if name.startswith(BY_USER) else []
         ids = ids_from_values(gone[USER_ID].unique())
-        new.append(
-            NewTable(name, beside.relative_to(run).as_posix(), entry, int(dropped.sum()), frozenset(categories), ids)
-        )
+        in_run = beside.relative_to(run).as_posix()
+        new.append(NewTable(run, name, in_run, entry, int(dropped.sum()), frozenset(categories), ids))
     return new
 
 
@@ -227,15 +247,15 @@ def forget_table(site: Path, users: UserIds | None, table: Path) -> Removed:
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
-def scan_pieces(site: Path, users: UserIds | None, run: Path, names: Sequence[str]) -> Removed:
+def scan_pieces(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, str]]) -> Removed:
     """Count the rows of the users in partitions or tables."""
-    who, total = _named(site, users), Removed()
-    for name in names:
+    who, total, run_of = _named(site, users), Removed(), functools.cache(open_run)
+    for folder, name in pieces:
         if name.endswith(".parquet"):
-            dropped = find_in_table(run / name, who, only_ids=True)[1]
+            dropped = find_in_table(folder / name, who, only_ids=True)[1]
         else:
-            opened = open_run(run)
-            dropped = who.is_on(ids_from_arrays(opened.part(int(name)).read(PART_SCHEMAS[opened.kind], _ID_ARRAYS)))
+            run = run_of(folder)
+            dropped = who.is_on(ids_from_arrays(run.part(int(name)).read(PART_SCHEMAS[run.kind], _ID_ARRAYS)))
         total += Removed(1, int(dropped.any()), int(dropped.sum()))
     return total
 
@@ -256,16 +276,32 @@ def _bytes_of(run: Run) -> int:
     return sum(part.bytes for part in run.parts) + sum(entry[0] for entry in run.files.values())
 
 
-def _by_size(run: Run, names: Sequence[str]) -> Iterator[list[str]]:
-    """Yield tables in batches of about `BYTES_OF_TASK`."""
-    batch: list[str] = []
-    for name in names:
-        batch.append(name)
-        if sum(run.files[found][0] for found in batch) >= BYTES_OF_TASK:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
+def _bytes_of_piece(piece: tuple[Run, str]) -> int:
+    run, name = piece
+    return run.files[name][0] if name in run.files else run.parts[int(name)].bytes
+
+
+def by_size(pieces: Sequence[Item], size_of: Callable[[Item], int]) -> list[list[Item]]:
+    """Return pieces in batches of about `BYTES_OF_TASK`; of less in `TASKS_AT_LEAST`, so that many share it.
+
+    Examples
+    --------
+    >>> [len(batch) for batch in by_size([1] * 32, lambda piece: piece << 22)]
+    [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2]
+    >>> by_size([3, 1, 1], lambda piece: piece << 26)
+    [[3], [1], [1]]
+    """
+    sizes = [size_of(piece) for piece in pieces]
+    most = min(BYTES_OF_TASK, max(1 << 20, sum(sizes) // TASKS_AT_LEAST))
+    batches: list[list[Item]] = []
+    room = 0
+    for piece, size in zip(pieces, sizes, strict=True):
+        if room <= 0:
+            batches.append([])
+            room = most
+        batches[-1].append(piece)
+        room -= size
+    return batches
 
 
 def _exchange(run: Run, building: Path, changed: set[str]) -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 import shutil
+import subprocess
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import yaml
 from distributed import Client
 
 from ammrank_dask.storage.site.site import Site
@@ -30,28 +34,43 @@ FIRST = dt.date(2026, 1, 5)
 HISTORY = 40
 
 
-def compare_forget(work: Path, *, users: int = 100_000, nights: int = 10) -> None:
-    """Print what forgetting one user and a thousandth of all costs, by the clock and of CPU.
+def compare_forget(work: Path, *, users: int = 100_000, nights: int = 40) -> None:
+    """Print what forgetting one user and a thousand costs, by the clock and of CPU, and one by the command itself.
 
-    One night is run; the others are copies of its qualifications.
+    One night is run, of 40 days of events. The other nights are copies of its qualifications under other dates: files
+    of their own, of the size that a night has, but for the delta, which names all pairs as new and is larger than most.
     """
     folder = work / f"forget-{users}"
     shutil.rmtree(folder / "site", ignore_errors=True)
     with cluster(2) as client:
         make_lake(client, folder / "lake", users=users, days=HISTORY, activity=0.3)
         site, config = site_of(folder / "site", folder / "lake", users)
+        config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})})
         _make_site(client, site, config, nights)
         names = [path for path in site.path.rglob("part-*") if path.is_file() and "models" not in path.parts]
         by_category = sum("by_category" in path.parts for path in names)
+        n_bytes = sum(path.stat().st_size for path in names)
         print(f"\nforgetting in {users:,} users, {nights} nights, {config.partitions} partitions, {len(names):,} files"
-              f" ({by_category / nights:.0f} a night by category), 2 workers; {describe_machine()}")  # fmt: skip
-        print(f"  {'users':>8} {'seconds':>8} {'CPU':>8} {'files':>7} {'plain rewrite, CPU':>19} {'ratio':>6}")
+              f" ({by_category / nights:.0f} a night by category), {n_bytes / 1e9:.1f} GB, 2 workers;"
+              f" {describe_machine()}")  # fmt: skip
+        print(f"  {'users':>12} {'seconds':>8} {'CPU':>8} {'files':>7} {'plain rewrite, CPU':>19} {'ratio':>6}")
         by_user = sorted((site.qualifications_folder(site.published_nights()[-1]) / "by_user").iterdir())
         everyone = np.unique(pa.concat_tables([pq.read_table(path, columns=[USER_ID]) for path in by_user])[USER_ID])
-        for n in (1, max(1, users // 1000)):
-            chosen = np.random.default_rng([n, 7]).choice(everyone, n, replace=False)
-            _measure(client, site, folder, chosen, names)
+        chosen = np.random.default_rng([users, 7]).permutation(everyone)
+        listed = folder / "list.txt"
+        for n in (1, 1000):
+            _write_list(listed, chosen[1 : n + 1])
+            _measure(f"{n:,}", lambda: forget_users(client, site, listed), folder, names)
+    config_text = yaml.safe_dump({"lake": config.lake.model_dump(), "partitions": config.partitions})
+    (site.path / "ammrank.yaml").write_text(config_text, encoding="utf-8")
+    _write_list(listed, chosen[:1])
+    command = [sys.executable, "-m", "ammrank_dask.workflows.forget", str(site.path), "--users", str(listed), "--quiet"]
+    _measure("1, command", lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL), folder, names)
     shutil.rmtree(site.path)
+
+
+def _write_list(path: Path, ids: np.ndarray) -> None:
+    path.write_text("\n".join(map(str, ids.tolist())), encoding="utf-8")
 
 
 def _make_site(client: Client, site: Site, config: Config, nights: int) -> None:
@@ -66,15 +85,20 @@ def _make_site(client: Client, site: Site, config: Config, nights: int) -> None:
         write_manifest(site.qualifications_folder(night), {**manifest, "config": config_of_night})
 
 
-def _measure(client: Client, site: Site, folder: Path, chosen: np.ndarray, names: Sequence[Path]) -> None:
-    (folder / "list.txt").write_text("\n".join(map(str, chosen.tolist())), encoding="utf-8")
+def _measure(name: str, forget: Callable[[], object], folder: Path, names: Sequence[Path]) -> None:
     before = {path: path.stat().st_ino for path in names}
-    cpu, started = cpu_seconds(), time.perf_counter()
-    forget_users(client, site, folder / "list.txt")
-    seconds, cpu = time.perf_counter() - started, cpu_seconds() - cpu
+    cpu, started = _cpu_with_ended(), time.perf_counter()
+    forget()
+    seconds, cpu = time.perf_counter() - started, _cpu_with_ended() - cpu
     concerned = [path for path, inode in before.items() if path.stat().st_ino != inode]
     plain = _rewrite(concerned, folder / "plain")
-    print(f"  {len(chosen):8,} {seconds:8.1f} {cpu:8.1f} {len(concerned):7,} {plain:19.1f} {cpu / plain:6.2f}")
+    print(f"  {name:>12} {seconds:8.1f} {cpu:8.1f} {len(concerned):7,} {plain:19.1f} {cpu / plain:6.2f}", flush=True)
+
+
+def _cpu_with_ended() -> float:
+    """Return the CPU time of this process, its workers, and processes that it started and that have ended."""
+    ended = os.times()
+    return cpu_seconds() + ended.children_user + ended.children_system
 
 
 def _rewrite(paths: Sequence[Path], folder: Path) -> float:

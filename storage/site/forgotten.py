@@ -140,7 +140,7 @@ def find_in_table(source: Path | bytes, users: UsersToForget, *, only_ids: bool 
     """
     with pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source) as file:
         wanted = {USER_ID, CHANGE} & set(file.schema_arrow.names) if only_ids else file.schema_arrow.names
-        table = file.read(columns=list(wanted))
+        table = file.read(columns=list(wanted), use_threads=False)  # tasks share the cores
     dropped = users.rows_on(table.column(USER_ID))
     if CHANGE in table.column_names and dropped.any():
         dropped = dropped & pc.not_equal(table.column(CHANGE).cast(pa.string()), FORGOTTEN).to_numpy()
