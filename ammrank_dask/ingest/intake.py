@@ -27,10 +27,14 @@ from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import PartSchema
 from ammrank_dask.storage.store.runs import Run, finish_run, remove_part, start_run
-from ammrank_dask.tasks import Progress, run_tasks
+from ammrank_dask.tasks import Progress, run_tasks, run_together
 
 VALUES_SHOWN = 20
 """Distinct unknown values that a manifest lists, the most frequent first."""
+ROWS_A_TASK = 1 << 19
+"""Rows that a task collects, of as many partitions as have them."""
+ROWS_OF_A_PART = 1 << 14
+"""Rows that take as long as the files of a part."""
 VALUES_COUNTED = 10_000
 """Distinct unknown values of a block that are passed on to be counted."""
 
@@ -135,6 +139,7 @@ def ingest_tables(
     """
     kind, n_partitions = tables[0].reader, settings.n_partitions
     readings, collections, blocks = [], [], []
+    weights: list[float] = []
     for table in tables:
         table.folder.mkdir(parents=True, exist_ok=True)
         pieces = plan_blocks(table.files, BATCH_ROWS)
@@ -152,11 +157,14 @@ def ingest_tables(
         for partition, path in enumerate(table.reader.part_counts(n_partitions)):
             if not is_file(path):
                 remove_part(table.run, partition)
+        todo = start_run(table.run, n_partitions)
         collections += [
-            (table.run, partition, n_partitions, slices, table.reader, settings.forgotten)
-            for partition in start_run(table.run, n_partitions)
+            (table.run, partition, n_partitions, slices, table.reader, settings.forgotten) for partition in todo
         ]
-    run_tasks(client, f"{kind.stage}-collect", collect_partition, collections, progress=progress, units=int)
+        n_rows = sum(sum(file.rows) for file in table.files)
+        weights += [(ROWS_OF_A_PART + n_rows / n_partitions) / ROWS_A_TASK] * len(todo)
+    stage = f"{kind.stage}-collect"
+    run_together(client, stage, collect_partition, collections, weights=weights, progress=progress, units=int)
     finished = []
     for table, own in zip(tables, blocks, strict=True):
         counts = _count_table(table, own, settings)

@@ -12,7 +12,11 @@ from ammrank_dask.storage.lake.fetched import BYTES_KEPT
 from ammrank_dask.storage.lake.files import FileFacts, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile
 from ammrank_dask.storage.lake.paths import LakePath
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.tasks import Progress, run_together, silent
+
+BYTES_A_TASK = 32 << 20
+"""Bytes of files that are scanned in one task."""
+FILES_A_TASK = 32
 
 
 def scan_files(
@@ -32,6 +36,7 @@ def scan_files(
     """
     scanned: dict[str, FileFacts] = {}
     wanted: list[tuple[Any, ...]] = []
+    weights: list[float] = []
     room = BYTES_KEPT
     for file in reversed(files):
         path, made = str(file.path), {} if file.group is None else {group: file.group}
@@ -40,6 +45,7 @@ def scan_files(
         if before is not None and status == (before.size, before.mtime_ns) and before.constants == made:
             scanned[path] = before
             continue
+        weights.append((0 if status is None else status[0]) / BYTES_A_TASK + 1 / FILES_A_TASK)
         if isinstance(file.path, Path) or status is None:
             wanted.append((path, file.name, tuple(columns), made))
             continue
@@ -47,7 +53,7 @@ def scan_files(
         room -= status[0] if is_kept else 0
         # Times in a listing and of a single object differ by fractions of a second; the next night compares listings.
         wanted.append((path, file.name, tuple(columns), made, status, fetched if is_kept else None))
-    for facts in run_tasks(client, "scan", scan_file, wanted[::-1], progress=progress):
+    for facts in run_together(client, "scan", scan_file, wanted[::-1], weights=weights[::-1], progress=progress):
         scanned[facts.path] = facts
     return [scanned[str(file.path)] for file in files]
 

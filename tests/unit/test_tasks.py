@@ -11,7 +11,7 @@ from distributed import Client, LocalCluster
 
 from ammrank_dask import tasks
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.tasks import driver_id, run_tasks
+from ammrank_dask.tasks import driver_id, run_tasks, run_together
 from ammrank_dask.workflows.cluster.checks import CheckedWorker, package_versions
 
 
@@ -322,3 +322,20 @@ def test_width__is_that_of_the_workers_a_cluster_may_grow_to():
         assert tasks._Workers(client, "write", 2).width() == 2 * 5 * 2
         cluster.adapt(minimum=1, maximum=float("inf"), interval="1h")
         assert tasks._Workers(client, "write", 2).width() == 4
+
+
+def test_run_together__small_pieces_share_a_task_and_keep_their_order(client):
+    steps, counts = [], []
+
+    class Seen:
+        def __call__(self, stage, done, total):
+            steps.append((done, total))
+
+        def count(self, stage, units, unit):
+            counts.append(units)
+
+    pieces, weights = [(number,) for number in (3, -4, 5, -6, 7)], [0.5, 0.5, 2.0, 0.25, 0.5]
+    results = run_together(client, "small", abs, pieces, weights=weights, progress=Seen(), units=int)
+    assert results == [3, 4, 5, 6, 7]
+    assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
+    assert sorted(counts) == [5, 7, 13]
