@@ -1,7 +1,6 @@
 """Submit block functions to a Dask cluster: all that this package knows about scheduling is here."""
 
 import contextlib
-import errno
 import itertools
 import logging
 import math
@@ -17,6 +16,7 @@ from distributed.scheduler import NoWorkerError
 
 from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.store.retried import is_passing
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +28,7 @@ _process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
 
 SECONDS_BEFORE_TRIES = (0.1, 1.0)
-"""A task whose error may pass is run again after so long: the file system was away, or memory short."""
-_LASTING = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG)
+"""A task whose error `is_passing` is run again after so long: single operations on files were tried again before."""
 SECONDS_TO_STOP = 600.0
 """How long a failed run waits for its tasks that are still executing."""
 SECONDS_TO_STOP_WHEN_INTERRUPTED = 5.0
@@ -55,16 +54,6 @@ class UnitProgress(Protocol):
 def driver_id() -> str:
     """Return what tells this process from all other drivers of a shared cluster."""
     return _process
-
-
-def may_pass(error: BaseException | None) -> bool:
-    """Tell whether a task that ended with this error may do better on another try.
-
-    Bad input and mistakes in the program stay what they are, and so do a full disk and files one may not touch.
-    """
-    if isinstance(error, AmmrankError):
-        return False
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno not in _LASTING)
 
 
 def is_scheduler_gone(client: Client) -> bool:
@@ -317,7 +306,7 @@ def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
         try:
             return function(*args)
         except Exception as error:
-            if not may_pass(error):
+            if not is_passing(error):
                 raise
             logger.warning("a task failed with %s and is run again", type(error).__name__)
         time.sleep(pause)

@@ -21,8 +21,9 @@ from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
-from ammrank_dask.storage.store.atomic import is_file, read_json
+from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.storage.store.folders import is_file, list_paths, make_folder
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import PartSchema
@@ -141,7 +142,7 @@ def ingest_tables(
     readings, collections, blocks = [], [], []
     weights: list[float] = []
     for table in tables:
-        table.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(table.folder)
         pieces = plan_blocks(table.files, BATCH_ROWS)
         blocks.append([ExchangeBlock(table.folder, number) for number in range(len(pieces))])
         readings += [
@@ -192,7 +193,7 @@ def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: In
     ]:
         counts.add(reader.start(content))
     path = settings.quarantine / table.quarantine
-    collect_quarantine(sorted(table.folder.glob("quarantine-*.parquet")), path, settings.forgotten)
+    collect_quarantine(list_paths(table.folder, "quarantine-*.parquet"), path, settings.forgotten)
     share = settings.max_quarantine_share
     if counts.n_bad > share * sum(sum(file.rows) for file in table.files):
         raise BadInput(

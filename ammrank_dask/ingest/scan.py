@@ -12,6 +12,7 @@ from ammrank_dask.storage.lake.fetched import BYTES_KEPT
 from ammrank_dask.storage.lake.files import FileFacts, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile
 from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.tasks import Progress, run_together, silent
 
 BYTES_A_TASK = 32 << 20
@@ -58,6 +59,7 @@ def scan_files(
     return [scanned[str(file.path)] for file in files]
 
 
+@retried
 def _status(path: LakePath) -> tuple[int, int] | None:
     try:
         status = path.stat()

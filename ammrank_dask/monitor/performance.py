@@ -10,6 +10,7 @@ from pathlib import Path
 from distributed import Client, performance_report
 
 from ammrank_dask.storage.store.atomic import write_atomic
+from ammrank_dask.storage.store.folders import is_folder
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ def record_performance(client: Client, folder: Path) -> Iterator[None]:
     """
     started = _start_report(client)
     yield
-    if started is None or not folder.is_dir():
+    if started is None or not is_folder(folder):
         return
 
     def write(temporary: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -28,6 +27,7 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
+from ammrank_dask.storage.store.folders import rename
 from ammrank_dask.storage.store.qualifications import (
     KIND,
     WORK,
@@ -225,7 +225,7 @@ def finish_qualifications(
     files = written_files(run, features.n_partitions)
     shortened = short_folders(features.categories)
     # What only the work needed goes with one rename before the run is whole: a crash leaves all of it or none.
-    os.rename(run / WORK, temporary_beside(run / WORK))
+    rename(run / WORK, temporary_beside(run / WORK))
     sweep_tree(run)
     remove_empty_folders(run)
     finish_run(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.folders import is_file, list_paths, remove
 from ammrank_dask.storage.store.scratch_arrays import is_saved
 
 
@@ -22,9 +22,8 @@ class TrainingFolder:
     def claim(self, digest: str) -> None:
         """Make the folder, or check that it belongs to this training."""
         job = self.path / "job.json"
-        if not job.is_file():
-            shutil.rmtree(self.path, ignore_errors=True)
-            self.path.mkdir(parents=True)
+        if not is_file(job):
+            remove(self.path)
             write_json(job, {"digest": digest}, durable=False)
         elif read_json(job) != {"digest": digest}:
             raise BadInput(f"{self.path} must hold checkpoints of this training, found others; remove the folder")
@@ -39,7 +38,7 @@ class TrainingFolder:
 
     def checkpoints(self) -> list[Path]:
         """Return the checkpoints that are whole, the latest last."""
-        return sorted(path for path in self.path.glob("checkpoint-*") if is_saved(path))
+        return [path for path in list_paths(self.path, "checkpoint-*") if is_saved(path)]
 
     def next_round(self) -> tuple[int, int]:
         """Return the epoch and round to go on with: that of the last checkpoint."""
@@ -49,7 +48,7 @@ class TrainingFolder:
     def history(self) -> list[dict[str, Any]]:
         """Return epoch, loss and validation error of every closed epoch."""
         path = self.path / "history.json"
-        history: list[dict[str, Any]] = read_json(path) if path.is_file() else []
+        history: list[dict[str, Any]] = read_json(path) if is_file(path) else []
         return history
 
     def write_history(self, history: list[dict[str, Any]]) -> None:
@@ -70,9 +69,9 @@ class TrainingFolder:
         """Remove what a closed round does not need any more."""
         checkpoints = self.checkpoints()
         kept = {checkpoints[-1], self.best_checkpoint()}
-        for old in [*self.path.glob(f"{name}-*"), *checkpoints]:
+        for old in [*list_paths(self.path, f"{name}-*"), *checkpoints]:
             if old not in kept:
-                shutil.rmtree(old, ignore_errors=True)
+                remove(old)
 
 
 def best_epoch(history: list[dict[str, Any]]) -> int | None:

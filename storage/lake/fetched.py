@@ -13,6 +13,7 @@ from typing import Any
 
 from ammrank_dask.storage.lake.paths import READ_BYTES
 from ammrank_dask.storage.store.atomic import temporary_beside
+from ammrank_dask.storage.store.folders import is_file
 
 FOLDER = "fetched"
 BYTES_KEPT = 2 << 30
@@ -38,7 +39,7 @@ def keep_fetched(source: Any, folder: Path) -> tuple[str, Path]:
 
 def find_fetched(folder: Path | None, digest: str) -> Path | None:
     """Return the copy of the file with a digest, None when there is none."""
-    if folder is None or not digest or not (folder / digest).is_file():
+    if folder is None or not digest or not is_file(folder / digest):
         return None
     return folder / digest
 

@@ -87,12 +87,15 @@ def open_parquet(path: LakePath | str, *, source: Any = None, **options: Any) ->
         raise BadInput(f"{path} is not a readable parquet file ({reason}); replace or remove it") from None
 
 
+@retried
 def count_file_rows(path: LakePath) -> int | None:
     """Return the rows of a parquet file, from its footer alone; None when it cannot be read."""
     try:
         with open_file(path) as file:
             return int(pq.read_metadata(file).num_rows)
-    except (pa.ArrowException, OSError, StoreFailed):
+    except (pa.ArrowException, OSError, StoreFailed) as error:
+        if is_passing(error):
+            raise
         return None
 
 
@@ -299,6 +302,7 @@ def missing_days(days: Mapping[dt.date, Any], first: dt.date, last: dt.date) -> 
     return [day for day in (first + dt.timedelta(n) for n in range(span)) if day not in days]
 
 
+@retried
 def load_scanned(path: Path, columns: Sequence[str]) -> dict[str, FileFacts]:
     """Return the files that were scanned before for the same columns, by path.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import DELTA_LOG, is_delta, read_snapshot
 from ammrank_dask.storage.lake.layout import Layout
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once
+from ammrank_dask.storage.store.folders import walk
 from ammrank_dask.storage.store.retried import retried
 
 _NOT_DATA = (".", "_")
@@ -42,6 +42,7 @@ class LakeDay:
     version: int | None = None
     group_of: Mapping[LakePath, str] = field(default_factory=dict)
 
+    @retried
     def files(self) -> list[LakePath]:
         """Return the parquet files of the day in name order."""
         return _walk_files(self.folder) if self.live is None else list(self.live)
@@ -175,6 +176,7 @@ def _has_metadata(folder: LakePath) -> bool:
     return folder.is_dir() and any(path.name.endswith(".metadata.json") for path in folder.iterdir())
 
 
+@retried
 def table_files(table: LakePath) -> list[LakeFile]:
     """Return the files of a table that is one file or a folder of files."""
     if not table.is_dir():
@@ -198,7 +200,7 @@ def _walk_files(folder: LakePath) -> list[LakePath]:
     if isinstance(folder, RemotePath):
         return _walk_remote_files(folder)
     paths: list[LakePath] = []
-    for root, folders, names in os.walk(folder):
+    for root, folders, names in walk(folder):
         if DELTA_LOG in folders:
             refuse_table(Path(root) / DELTA_LOG)
         if _ICEBERG in folders:

@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed
+from ammrank_dask.storage.store.retried import retried
 
 REQUESTS_AT_ONCE = 16
 READ_BYTES = 1 << 23
@@ -226,6 +227,19 @@ def list_folder(folder: LakePath) -> list[LakePath]:
     return sorted(folder.iterdir(), key=lambda path: path.name)
 
 
+@retried
+def exists(path: LakePath) -> bool:
+    """Tell whether there is a file or folder of that name."""
+    return path.exists()
+
+
+@retried
+def size_of(path: LakePath) -> int:
+    """Return the bytes of a file, as a listing said or as they are now."""
+    return path.stat().st_size
+
+
+@retried
 def current_status(path: LakePath) -> tuple[int, int]:
     """Return size and time of a file as they are now, whatever a listing said."""
     status = path.stat() if isinstance(path, Path) else path.ask()

@@ -23,6 +23,7 @@ from ammrank_dask.storage.lake.events import (
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.site.forgotten import load_forgotten
 from ammrank_dask.storage.store.atomic import write_atomic
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import USER_ID
 
 SCHEMA = pa.schema(
@@ -82,6 +83,7 @@ def write_quarantine(path: Path, rows: QuarantineRows) -> None:
         write_atomic(path, lambda temporary: pq.write_table(table, temporary), durable=False)
 
 
+@retried
 def collect_quarantine(parts: Sequence[Path], path: Path, forgotten: Path | None = None) -> None:
     """Put the rows of all blocks into one file; without any there is no file.
 

@@ -24,6 +24,7 @@ from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
 from ammrank_dask.storage.store.part_rows import take_users
 from ammrank_dask.storage.store.qualifications import FORGOTTEN
 from ammrank_dask.storage.store.registry import FORMAT, PartSchema
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import CHANGE, USER_ID
 
 KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
@@ -90,6 +91,7 @@ class ForgetList:
         return known
 
 
+@retried
 def load_forgotten(site: Path | None) -> ForgetList | None:
     """Return the list of a site, None when nobody was ever forgotten; refuse a list whose key is gone."""
     if site is None:

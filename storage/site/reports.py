@@ -6,6 +6,7 @@ from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
+from ammrank_dask.storage.store.folders import is_file
 from ammrank_dask.storage.store.parts import check_files, checksum_file, checksum_of
 
 SUMMARY, EXPOSURE, PAGE, CHECKSUMS = "summary.json", "exposure.csv", "report.html", "checksums.json"
@@ -42,7 +43,7 @@ def read_checks(folder: Path) -> list[dict[str, Any]]:
 def check_report(folder: Path, names: Collection[str] = (EXPOSURE, PAGE, SUMMARY)) -> int:
     """Compare files of a report with `checksums.json`; return the number of bytes read."""
     path = folder / CHECKSUMS
-    if not path.is_file():
+    if not is_file(path):
         raise DamagedStore(f"{path} is missing; make it again with `ammrank report`")
     content = read_json(path)
     try:

@@ -12,10 +12,11 @@ import logging
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.folders import make_folder
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.retried import retried
 
@@ -60,6 +61,7 @@ def write_last_end(site: Path, end: Mapping[str, Any]) -> None:
     write_json(site / LAST, {"format": FORMAT, **end}, durable=False)
 
 
+@retried
 def read_last_end(site: Path) -> dict[str, Any] | None:
     """Return how the last command for a night ended, None when there was none or its file cannot be read."""
     path = site / LAST
@@ -75,11 +77,7 @@ class JsonLines(logging.Handler):
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        cut_off = path.is_file() and not path.read_bytes().endswith(b"\n")
-        self._file = path.open("a", encoding="utf-8")
-        if cut_off:  # a killed night may have left half a line
-            self._file.write("\n")
+        self._file = _open_to_append(path)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write one line; a full disk must not end the night for the sake of its log."""
@@ -106,3 +104,13 @@ class JsonLines(logging.Handler):
         with contextlib.suppress(OSError):
             self._file.close()
         super().close()
+
+
+@retried
+def _open_to_append(path: Path) -> TextIO:
+    make_folder(path.parent)
+    cut_off = path.is_file() and not path.read_bytes().endswith(b"\n")
+    file = path.open("a", encoding="utf-8")
+    if cut_off:  # a killed night may have left half a line
+        file.write("\n")
+    return file

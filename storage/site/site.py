@@ -23,6 +23,7 @@ from ammrank_dask.storage.store.atomic import (
     write_json,
     write_text,
 )
+from ammrank_dask.storage.store.folders import is_folder, list_paths, rename
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.replace import finish_replacing
 from ammrank_dask.storage.store.retried import retried
@@ -90,13 +91,17 @@ class Site:
     def finished_runs(self, folder: str) -> list[Path]:
         """Return the finished runs of one folder, oldest date first."""
         pattern = "*/*" if folder == "days" else "*"
-        found = [p.parent for p in (self.path / folder).glob(f"{pattern}/{MANIFEST}")]
-        return sorted(run for run in found if not run.name.startswith("."))
+        runs = [path.parent for path in list_paths(self.path / folder, f"{pattern}/{MANIFEST}")]
+        return [run for run in runs if not run.name.startswith(".")]
 
     def kept_runs(self) -> list[Path]:
         """Return all finished runs of the site."""
         runs = [run for folder in RUN_FOLDERS for run in self.finished_runs(folder)]
-        return [*runs, *sorted(path.parent for path in (self.path / "qualifications").glob(f"date=*/{MANIFEST}"))]
+        return [*runs, *self.scored_nights()]
+
+    def scored_nights(self) -> list[Path]:
+        """Return the folders of all qualifications that are whole, the oldest date first."""
+        return [path.parent for path in list_paths(self.path / "qualifications", f"date=*/{MANIFEST}")]
 
     def relative(self, path: Path) -> str:
         """Return a path as CURRENT names it."""
@@ -149,7 +154,7 @@ class Site:
         if current is not None and (date < current.date or not set(runs) >= set(current.runs) - OPTIONAL_ROLES):
             return False
         for role, path in runs.items():
-            if not path.is_dir():
+            if not is_folder(path):
                 raise BadInput(f"cannot publish {role}: {path} does not exist")
         named = {role: self.relative(path) for role, path in runs.items()}
         write_json(self.path / "CURRENT", {"format": FORMAT, "date": str(date), "runs": named})
@@ -176,20 +181,20 @@ class Site:
 
     def set_aside(self, replaced: Path, date: dt.date) -> None:
         """Keep qualifications that others took the place of until the next retention: somebody may be reading them."""
-        for path in (self.path / "qualifications").glob(f"{REPLACED}date={date}-*"):
+        for path in list_paths(self.path / "qualifications", f"{REPLACED}date={date}-*"):
             remove_run(path)
-        replaced.rename(replaced.with_name(f"{REPLACED}date={date}-{uuid.uuid4().hex[:12]}"))
+        rename(replaced, replaced.with_name(f"{REPLACED}date={date}-{uuid.uuid4().hex[:12]}"))
 
     def remove_replaced(self, date: dt.date) -> None:
         """Remove what was set aside before the night of a date."""
-        for path in (self.path / "qualifications").glob(f"{REPLACED}date=*"):
+        for path in list_paths(self.path / "qualifications", f"{REPLACED}date=*"):
             if not path.name.startswith(f"{REPLACED}date={date}-"):
                 remove_run(path)
 
     @retried
     def published_nights(self) -> list[dt.date]:
         """Return the dates whose qualifications were published, oldest first, as far as they are remembered."""
-        found = {dt.date.fromisoformat(path.name.removeprefix("date=")) for path in self._marks.glob("date=*")}
+        found = {dt.date.fromisoformat(path.name.removeprefix("date=")) for path in list_paths(self._marks, "date=*")}
         current = self.current()
         if current is not None and "qualifications" in current.runs:
             found.add(current.date)
@@ -202,9 +207,9 @@ class Site:
     @retried
     def unmark_removed_nights(self) -> None:
         """Delete the published marker of nights whose qualifications were removed."""
-        for path in self._marks.glob("date=*"):
+        for path in list_paths(self._marks, "date=*"):
             if not (self.path / "qualifications" / path.name).is_dir():
-                path.unlink()
+                path.unlink(missing_ok=True)
 
     @property
     def _marks(self) -> Path:
@@ -277,7 +282,7 @@ class Site:
     def _mend(self) -> None:
         """Mend what a killed run left half renamed, half forgotten or half marked."""
         for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
-            for place in self.path.glob(folder):
+            for place in list_paths(self.path, folder):
                 undo_swaps(place)
         self._mend_forgetting()
         self._mend_marks()
@@ -299,7 +304,7 @@ class Site:
     def _mend_forgetting(self) -> None:
         """Finish files that were about to be replaced, and sweep those that were not yet."""
         if self.is_forgetting():
-            for folder in (self.path / "qualifications").glob("date=*"):
+            for folder in list_paths(self.path / "qualifications", "date=*"):
                 finish_replacing(folder)
                 sweep_tree(folder)
 
@@ -307,6 +312,7 @@ class Site:
         with contextlib.suppress(BadInput):  # whoever needs CURRENT says what is wrong with it
             self.mark_published()
 
+    @retried
     def _lock(self, descriptor: int) -> None:
         """Take the lock; whoever only looks whether a run is going on has it for a moment."""
         end = time.monotonic() + LOOK_SECONDS

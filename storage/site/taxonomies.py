@@ -14,9 +14,7 @@ FOLDER = "taxonomies"
 def keep_taxonomy(site: Path, taxonomy: Taxonomy) -> None:
     """Write a taxonomy under its digest, unless it is there."""
     if load_taxonomy(site, taxonomy.digest) is None:
-        path = _path(site, taxonomy.digest)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, {"categories": taxonomy.categories, "code_of": dict(taxonomy.code_of)})
+        write_json(_path(site, taxonomy.digest), {"categories": taxonomy.categories, "code_of": dict(taxonomy.code_of)})
 
 
 def load_taxonomy(site: Path, digest: str) -> Taxonomy | None:

@@ -13,7 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.store.atomic import write_atomic
+from ammrank_dask.storage.store.folders import list_paths, remove
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values, union
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import USER_ID
 
 FOLDER = "tombstones"
@@ -24,6 +26,7 @@ def tombstones_path(site: Path, night: dt.date) -> Path:
     return site / FOLDER / f"date={night}.parquet"
 
 
+@retried
 def read_tombstones(path: Path) -> UserIds:
     """Return the users on a list, ascending."""
     return ids_from_values(pq.read_table(path).column(USER_ID).combine_chunks())
@@ -39,6 +42,6 @@ def add_tombstones(site: Path, night: dt.date, ids: UserIds) -> None:
 
 def remove_tombstones(site: Path, kept: set[dt.date]) -> None:
     """Remove the lists of nights that are no longer kept."""
-    for path in (site / FOLDER).glob("date=*.parquet"):
+    for path in list_paths(site / FOLDER, "date=*.parquet"):
         if dt.date.fromisoformat(path.stem.removeprefix("date=")) not in kept:
-            path.unlink()
+            remove(path)

@@ -9,6 +9,7 @@ from typing import Any
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside
+from ammrank_dask.storage.store.folders import is_folder, make_folder
 from ammrank_dask.storage.store.manifests import VerdictManifest
 from ammrank_dask.storage.store.runs import finish_run, is_finished, open_run, remove_run
 
@@ -47,7 +48,7 @@ def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[s
     """Write the verdict of a date in place of an older one."""
     final = site.verdict_folder(date)
     building = temporary_beside(final)
-    building.mkdir(parents=True)
+    make_folder(building)
     finish_run(
         building,
         VERDICT_KIND,
@@ -58,7 +59,7 @@ def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[s
         counts=verdict.facts,
     )
     swap_folder(building, final)
-    if building.is_dir():
+    if is_folder(building):
         remove_run(building)
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.store.folders import is_file, is_folder, list_paths, remove, rename, walk
 from ammrank_dask.storage.store.retried import is_passing, retried
 
 TEMPORARY = ".tmp-"
@@ -79,12 +80,6 @@ def json_text(value: Any) -> str:
 
 
 @retried
-def is_file(path: Path) -> bool:
-    """Tell whether there is a file of that name."""
-    return path.is_file()
-
-
-@retried
 def read_json(path: Path) -> Any:
     """Read JSON that this package wrote."""
     try:
@@ -110,14 +105,14 @@ def swap_folder(finished: Path, final: Path) -> None:
     File systems that cannot exchange two names get three renames; `undo_swaps` mends what a crash leaves of them.
     """
     aside = final.with_name(f"{ASIDE}{final.name}")
-    if aside.is_dir():
+    if is_folder(aside):
         _undo_swap(aside)
-    if not final.exists():
-        os.rename(finished, final)
+    if not is_folder(final):
+        rename(finished, final)
     elif not _exchange_once(finished, final):
-        os.rename(final, aside)
-        os.rename(finished, final)
-        os.rename(aside, finished)
+        rename(final, aside)
+        rename(finished, final)
+        rename(aside, finished)
     sync_folder(final.parent)
 
 
@@ -152,26 +147,24 @@ def undo_swaps(folder: Path) -> None:
 
     Only for who may write there alone: a swap that goes on looks the same.
     """
-    for aside in folder.glob(f"{ASIDE}*"):
+    for aside in list_paths(folder, f"{ASIDE}*"):
         _undo_swap(aside)
 
 
+@retried
 def _undo_swap(aside: Path) -> None:
     final = aside.with_name(aside.name.removeprefix(ASIDE))
     if final.exists():  # the new one came to its name
-        shutil.rmtree(aside)
+        remove(aside)
     else:
-        os.rename(aside, final)
+        rename(aside, final)
 
 
 @retried
 def sweep_temporary(folder: Path) -> None:
     """Remove what a crash left under temporary names directly in `folder`."""
-    if not folder.is_dir():
-        return
-    for path in folder.iterdir():
-        if path.name.startswith(TEMPORARY):
-            _remove(path)
+    for path in list_paths(folder, f"{TEMPORARY}*"):
+        remove(path)
 
 
 @retried
@@ -180,30 +173,8 @@ def sweep_tree(folder: Path) -> None:
     for root, folders, names in walk(folder):
         left = [name for name in (*folders, *names) if name.startswith(TEMPORARY)]
         for name in left:
-            _remove(Path(root, name))
+            remove(Path(root, name))
         folders[:] = [name for name in folders if name not in left]
-
-
-def _remove(path: Path) -> None:
-    if not path.is_dir():
-        path.unlink(missing_ok=True)
-        return
-    try:
-        shutil.rmtree(path)
-    except OSError as error:
-        if is_passing(error):
-            raise
-        shutil.rmtree(path, ignore_errors=True)  # another process is at it, or it is nobody's business
-
-
-def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through a folder as `os.walk` does, which leaves out what it cannot list; here that is an error."""
-
-    def fail(error: OSError) -> None:
-        if not isinstance(error, FileNotFoundError):  # removed while we walk
-            raise error
-
-    return os.walk(folder, onerror=fail)
 
 
 @retried
@@ -221,6 +192,7 @@ def sync_folder(path: Path) -> None:
     sync_file(path)
 
 
+@retried
 def sync_tree(folder: Path) -> None:
     """Force every file below `folder` to the disk, several at a time: the disk takes their waits together."""
     paths = [Path(root, name) for root, _, names in walk(folder) for name in (*names, ".")]
@@ -251,8 +223,8 @@ def digest_tree(root: Path, relative: Iterable[str]) -> str:
     total = hashlib.sha256()
     for name in sorted(relative):
         top = root / name
-        files = [top] if top.is_file() else [p for p in top.rglob("*") if p.is_file()]
-        for path in sorted(files, key=lambda p: p.relative_to(root).as_posix()):
+        below = [top] if is_file(top) else [Path(folder, file) for folder, _, names in walk(top) for file in names]
+        for path in sorted(below, key=lambda p: p.relative_to(root).as_posix()):
             total.update(f"{path.relative_to(root).as_posix()}\0{digest_file(path)}\n".encode())
     return total.hexdigest()
 

@@ -24,6 +24,7 @@ from ammrank_dask.storage.store.qualifications import (
     scratch_path,
     write_table,
 )
+from ammrank_dask.storage.store.retried import retried
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ def partitions_of(name: str) -> range:
 class PartitionRows:
     """The rows of one partition by category, best first, as they wait in the work folder."""
 
+    @retried
     def __init__(self, run: Path, partition: int) -> None:
         self.starts = category_starts(run, partition)
         self.table = pa.ipc.open_file(pa.memory_map(str(scratch_path(run, partition)))).read_all()

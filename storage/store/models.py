@@ -15,6 +15,7 @@ import numpy as np
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
 from ammrank_dask.storage.store.codec import METADATA
+from ammrank_dask.storage.store.folders import list_paths, make_folder
 from ammrank_dask.storage.store.parts import (
     PartRef,
     check_files,
@@ -46,11 +47,11 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
         What JSON can hold, without NaN; `model` names the kind of model.
     """
     path = Path(path)
-    if path.is_dir() and any(path.iterdir()) and not is_model(path):
+    if list_paths(path) and not is_model(path):
         raise BadInput(f"{path} must be free or hold a model, found other files there; choose another folder")
     temporary = temporary_beside(path)
     try:
-        temporary.mkdir(parents=True)
+        make_folder(temporary)
         # Through JSON and back, so that what cannot be kept fails here and not at the next load.
         kept = json.loads(json.dumps(dict(attributes), allow_nan=False))
         write_part(temporary, 0, MODEL, arrays, {"format": FORMAT, "arrays": sorted(arrays), **kept})

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +25,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_atomic, write_text
+from ammrank_dask.storage.store.atomic import read_json, write_atomic, write_text
+from ammrank_dask.storage.store.folders import list_paths
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader, check_files, checksum_file
 from ammrank_dask.storage.store.retried import retried
@@ -236,7 +236,7 @@ def written_facts(run: Path, partition: int) -> dict[str, Any] | None:
 def written_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
     """Return size and checksum of every file of all partitions and categories, by relative name."""
     lists = [_list_path(run, partition) for partition in range(n_partitions)]
-    lists += sorted((run / WORK).glob(f"{_BATCH}*.json"))
+    lists += list_paths(run / WORK, f"{_BATCH}*.json")
     files = {name: entry for path in lists for name, entry in read_json(path)["files"].items()}
     return {name: entry for name, entry in files.items() if not name.startswith(f"{WORK}/")}
 
@@ -301,6 +301,7 @@ def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.nd
     return names.cat.codes.to_numpy(np.int64), table[RANK].to_numpy().astype(np.int64)
 
 
+@retried
 def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds | None = None) -> pd.DataFrame:
     """Return by_user files as one table, by user and rank; only of `users` if given."""
     chosen = None if users is None else pc.field(USER_ID).isin(users.to_arrow())
@@ -357,11 +358,5 @@ def write_table(path: Path, table: pa.Table) -> list[int]:
         write_statistics=[USER_ID] if by_user else False,
     )
     data = sink.getvalue()
-    temporary = temporary_beside(path)
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=False)
     return [data.size, google_crc32c.value(data)]

@@ -19,18 +19,21 @@ PASSING = frozenset(
         errno.EAGAIN,
         errno.EINTR,
         errno.EBUSY,
+        errno.ENOMEM,
         errno.ECONNRESET,
         errno.EREMOTEIO,
     }
 )
-"""What network file systems say when a server was away for a moment, or when a file was renamed under a reader."""
+"""What network file systems say when a server was away for a moment, or when a file was renamed under a reader.
+
+Bad input and mistakes in the program stay what they are, and so do a full disk and files one may not touch."""
 PAUSES = (0.02, 0.2, 1.0)
 """Seconds before the second, third and fourth attempt, which is the last."""
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Tell whether an error is one of a file system that may be gone a moment later."""
-    return isinstance(error, OSError) and error.errno in PASSING
+    """Tell whether an error may be gone a moment later: of a file system that was away, or of memory that was short."""
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
 
 
 def retried(function: Callable[P, T]) -> Callable[P, T]:

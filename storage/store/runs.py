@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import importlib.metadata
-import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import Any
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
+from ammrank_dask.storage.store.folders import remove, walk
 from ammrank_dask.storage.store.parts import (
     FOLDER_SUFFIX,
     PartFacts,
@@ -111,10 +110,7 @@ def start_run(path: Path, n_parts: int) -> list[int]:
 def remove_part(run: Path, partition: int) -> None:
     """Remove a partition that is to be written again."""
     for name in part_names(partition):
-        if (run / name).is_dir():
-            shutil.rmtree(run / name, ignore_errors=True)
-        else:
-            (run / name).unlink(missing_ok=True)
+        remove(run / name)
 
 
 def finish_run(
@@ -231,7 +227,7 @@ def _found_beside_parts(run: Run) -> set[str]:
     lists = [str(Path(name).with_suffix(".json")) for name in parts if name.endswith(FOLDER_SUFFIX)]
     known = {MANIFEST, SUCCESS, *parts, *lists}
     found = set()
-    for root, folders, names in os.walk(run.path):
+    for root, folders, names in walk(run.path):
         place = Path(root).relative_to(run.path)
         folders[:] = [name for name in folders if (place / name).as_posix() not in known]
         found |= {(place / name).as_posix() for name in names}
@@ -242,4 +238,4 @@ def _found_beside_parts(run: Run) -> set[str]:
 def remove_run(path: Path) -> None:
     """Remove a run: first its manifest, so that no reader ever sees half of it as whole."""
     (path / MANIFEST).unlink(missing_ok=True)
-    shutil.rmtree(path, ignore_errors=True)
+    remove(path)

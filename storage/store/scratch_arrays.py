@@ -16,6 +16,7 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
+from ammrank_dask.storage.store.folders import remove
 from ammrank_dask.storage.store.retried import is_passing, retried
 
 FACTS = "facts.json"
@@ -29,7 +30,7 @@ def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[s
     temporary.mkdir()
     try:
         if folder.is_dir() and not is_saved(folder):
-            shutil.rmtree(folder)
+            remove(folder)
         places = {name: _write_array(temporary / f"{name}.npy", array) for name, array in arrays.items()}
         write_json(temporary / FACTS, {"facts": dict(about), "arrays": places}, durable=False)
         rename_folder(temporary, folder)

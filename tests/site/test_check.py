@@ -2,6 +2,7 @@
 
 import errno
 import json
+from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
@@ -61,7 +62,7 @@ def test_check__a_clock_one_hour_off(site, cluster_file, monkeypatch, hours, way
 
     def wrong_clock(*arguments):
         found = ask(*arguments)
-        return checks.WorkerFacts(found.versions, found.sees_site, found.clock + 3600 * hours, found.machine)
+        return replace(found, ahead=found.ahead + 3600 * hours)
 
     monkeypatch.setattr(checks, "inspect_worker", wrong_clock)
     done = check(site, cluster_file)

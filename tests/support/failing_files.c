@@ -2,6 +2,7 @@
  * AMMRANK_FAIL_BELOW fail with EIO or ESTALE before anything is done. Which, follows from AMMRANK_FAIL_SEED, the
  * process id left out, so that a run can be had again. The number of failures is appended to AMMRANK_FAIL_COUNT. */
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -90,4 +91,12 @@ WITH_PATH(mkdir, (const char *path, mode_t mode), (path, mode))
 WITH_PATH(rmdir, (const char *path), (path))
 WITH_PATH(stat, (const char *path, struct stat *out), (path, out))
 WITH_PATH(stat64, (const char *path, struct stat64 *out), (path, out))
+WITH_PATH(lstat, (const char *path, struct stat *out), (path, out))
+WITH_PATH(lstat64, (const char *path, struct stat64 *out), (path, out))
 WITH_PATH(link, (const char *path, const char *to), (path, to))
+
+DIR *opendir(const char *path)
+{
+    REAL(opendir);
+    return fails(path) ? NULL : real(path);
+}

@@ -1,8 +1,11 @@
 """A night on a file system that fails one in 200 calls with EIO or ESTALE ends with the bytes of a quiet one."""
 
+import builtins
+import io
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,8 @@ from nights import config_of, copy_world, day
 from plug import ammrank
 
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.workflows.nightly import command
 from ammrank_dask.workflows.session.config import write_config
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
@@ -72,6 +77,50 @@ def test_nightly__bad_input_on_such_a_day_fails_at_once(preload, world, tmp_path
     done = run_night(world, tmp_path / "cluster.yaml", **failing(preload, world.path.parent, 3))
     assert done.returncode == 65, done.stderr
     assert str(day(4)) in done.stderr
-    # Errors that pass may have let the night go on; the bad input ended it the first time it was met.
     log = (world.path / "runs" / f"date={day(5)}" / "log.jsonl").read_text()
     assert log.count("the lake has no events for") == 1
+
+
+FILE_CALLS = [
+    *((os, name) for name in ("stat", "lstat", "open", "rename", "replace", "mkdir", "unlink", "remove", "rmdir")),
+    *((os, name) for name in ("scandir", "listdir", "link", "chmod", "utime", "truncate")),
+    (io, "open"),
+    (builtins, "open"),
+]
+HARMLESS = ("rmtree", "resolve", "convert")
+"""Functions of Python and click that let errors pass: they leave what they cannot remove, or look at."""
+
+
+def frames_above():
+    frame = sys._getframe(2)
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def test_nightly__every_call_on_files_is_tried_again(site, cluster_file, monkeypatch):
+    tried_again = retried(abs).__code__
+    below, n_calls, bare = str(site.path.parent), 0, set()
+
+    def watch(module, name):
+        call = getattr(module, name)
+
+        def watched(path, *arguments, **options):
+            nonlocal n_calls
+            is_of_site = isinstance(path, str | os.PathLike) and os.fspath(path).startswith(below)
+            if is_of_site:
+                n_calls += 1
+                codes = [frame.f_code for frame in frames_above()]
+                if tried_again not in codes and not {code.co_name for code in codes} & set(HARMLESS):
+                    ours = next(code for code in codes if "ammrank_dask" in code.co_filename)
+                    bare.add(f"{name} in {ours.co_filename}:{ours.co_qualname}")
+            return call(path, *arguments, **options)
+
+        monkeypatch.setattr(module, name, watched)
+
+    for module, name in FILE_CALLS:
+        watch(module, name)
+    for date in (day(6), day(7)):  # the second of them trains
+        command([str(site.path), "--date", str(date), "--cluster", str(cluster_file), "--quiet"], standalone_mode=False)
+    assert n_calls > 1000
+    assert sorted(bare) == []

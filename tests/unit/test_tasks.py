@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 from ammrank_dask import tasks
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.tasks import driver_id, run_tasks, run_together
-from ammrank_dask.workflows.cluster.checks import CheckedWorker, package_versions
+from ammrank_dask.workflows.cluster.checks import CheckedWorker, ClientView, package_versions
 
 
 @pytest.fixture
@@ -236,12 +236,12 @@ def test_run_tasks__a_worker_that_joins_and_does_not_pass_takes_no_task(tmp_path
         LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        client.register_plugin(CheckedWorker("another driver", tmp_path, "mark", other))
+        client.register_plugin(CheckedWorker("another driver", ClientView(tmp_path, "mark", other, 0.0)))
         assert run_tasks(client, "write", abs, [(-1,)]) == [1]
-        client.register_plugin(CheckedWorker(driver_id(), tmp_path, "mark", package_versions()))
+        client.register_plugin(CheckedWorker(driver_id(), ClientView(tmp_path, "mark", package_versions(), 0.0)))
         assert run_tasks(client, "write", abs, [(-1,)]) == [1]
         client.unregister_worker_plugin(f"ammrank-check-{driver_id()}")
-        client.register_plugin(CheckedWorker(driver_id(), tmp_path, "mark", other))
+        client.register_plugin(CheckedWorker(driver_id(), ClientView(tmp_path, "mark", other, 0.0)))
         with pytest.raises(
             BadInput, match=r"the worker at inproc://\S+ has numpy \S+ instead of 1\.0; install the same"
         ):

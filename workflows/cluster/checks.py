@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import importlib.metadata
 import os
 import platform
@@ -17,7 +18,8 @@ from typing import Any
 from distributed import Client, WorkerPlugin, wait
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.store.atomic import OTHERS, write_text
+from ammrank_dask.storage.store.atomic import OTHERS
+from ammrank_dask.storage.store.folders import is_file, list_paths, remove
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
 from ammrank_dask.tasks import driver_id
@@ -32,43 +34,75 @@ _SECONDS_TO_SEE = 5.0
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """What a worker knows about itself."""
+    """What a worker says about itself; `ahead` is by how many seconds its clock is before that of the file system."""
 
     versions: dict[str, str]
     sees_site: bool
-    clock: float
+    ahead: float
     machine: str
 
 
+@dataclass(frozen=True)
+class ClientView:
+    """What the client has and every worker must have too: the site with the file `mark` in it, versions, the clock."""
+
+    site: Path
+    mark: str
+    versions: dict[str, str]
+    ahead: float
+
+    def refuse(self, address: str, worker: WorkerFacts) -> None:
+        """Refuse a worker for the first thing that is wrong with it."""
+        _compare_versions(f"the worker at {address}", worker.versions, self.versions)
+        if not worker.sees_site:
+            raise BadInput(
+                f"the worker at {address} does not see the files of {self.site}; the site must be a folder that all"
+                " hosts share under one path"
+            )
+        skew = self.skew_of(worker)
+        if abs(skew) > MOST_SKEW:
+            raise BadInput(say_skew(f"the worker at {address}", skew))
+
+    def skew_of(self, worker: WorkerFacts) -> float:
+        """Return by how many seconds the clock of a worker is ahead of that of the client."""
+        return worker.ahead - self.ahead
+
+
+@contextlib.contextmanager
+def show_view(site: Path) -> Iterator[ClientView]:
+    """Leave a file in the site for workers to find; it and their answers are removed at the end."""
+    here, mark = site.resolve(), f"{MARK}{uuid.uuid4().hex}"
+    _sweep_marks(here)
+    try:
+        yield ClientView(here, mark, package_versions(), _write_mark(here / mark))
+    finally:
+        _remove_marks(here, mark)
+
+
 class CheckedWorker(WorkerPlugin):
-    """Let every worker, one that joins in mid-night too, look at its versions and its view of the site once.
+    """Let every worker, one that joins in mid-night too, look at itself once.
 
     One that does not pass takes no task: `run_tasks` hears its sentence instead.
     """
 
-    def __init__(self, owner: str, site: Path, mark: str, versions: dict[str, str]) -> None:
+    def __init__(self, owner: str, view: ClientView) -> None:
         self.name = f"ammrank-check-{owner}"
         self.owner = owner
-        self.site = site
-        self.mark = mark
-        self.versions = versions
+        self.view = view
         self.refusal: str | None = None
 
     async def setup(self, worker: Any) -> None:
         """Keep the sentence for which the worker cannot be used, if there is one."""
-        self.refusal = await asyncio.to_thread(self.inspect, worker.address)
+        self.refusal = await asyncio.to_thread(self._inspect, worker.address)
 
-    def inspect(self, address: str) -> str | None:
-        """Return what is wrong with this worker."""
+    def _inspect(self, address: str) -> str | None:
+        site, answer = self.view.site, f"{self.view.mark}-{uuid.uuid4().hex}"
         try:
-            _compare_versions(f"the worker at {address}", package_versions(), self.versions)
-            if not _appears(self.site / self.mark):
-                raise BadInput(_say_blind(address, self.site))
-            answer = self.site / f"{self.mark}-{uuid.uuid4().hex}"
-            answer.write_text(self.mark, encoding="utf-8")
-            answer.unlink()
+            worker = inspect_worker(site, self.view.mark, answer)
+            remove(site / answer)
+            self.view.refuse(address, worker)
         except OSError as error:
-            return str(_say_failure(address, error, self.site, self.versions["ammrank-dask"]))
+            return str(_say_failure(address, error, self.view))
         except BadInput as error:
             return str(error)
         return None
@@ -104,20 +138,18 @@ def private_workers(client: Client) -> Iterator[None]:
 def checked_workers(client: Client, site: Path, *, timeout: float) -> Iterator[None]:
     """Check the workers there are, and until the end of the block every one that joins."""
     check_scheduler(client)
-    here = site.resolve()
-    mark = f"{MARK}{uuid.uuid4().hex}"
-    _sweep_marks(here)
-    write_text(here / mark, mark, durable=False)
-    plugin = CheckedWorker(driver_id(), here, mark, package_versions())
-    try:
-        for address, answer in ask_workers(client, here, mark, timeout=timeout).items():
-            _judge(address, answer, here)
-        client.register_plugin(plugin)
-        yield
-    finally:
-        with contextlib.suppress(Exception):  # the cluster may be gone
-            client.unregister_worker_plugin(plugin.name)
-        remove_marks(here, mark)
+    with show_view(site) as view:
+        plugin = CheckedWorker(driver_id(), view)
+        for address, answer in ask_workers(client, view, timeout=timeout).items():
+            if isinstance(answer, AmmrankError):
+                raise answer
+            view.refuse(address, answer)
+        try:
+            client.register_plugin(plugin)
+            yield
+        finally:
+            with contextlib.suppress(Exception):  # the cluster may be gone
+                client.unregister_worker_plugin(plugin.name)
 
 
 def check_workers(client: Client, site: Path, *, timeout: float) -> None:
@@ -126,51 +158,46 @@ def check_workers(client: Client, site: Path, *, timeout: float) -> None:
         pass
 
 
-def ask_workers(
-    client: Client, site: Path, mark: str, *, timeout: float
-) -> dict[str, tuple[WorkerFacts, bool, float] | AmmrankError]:
-    """Let every worker look at itself.
+def ask_workers(client: Client, view: ClientView, *, timeout: float) -> dict[str, WorkerFacts | AmmrankError]:
+    """Let every worker look at itself; return by address what it says, or the sentence why there is no answer.
 
-    Returns
-    -------
-    dict
-        By address what a worker says, whether its file was seen here, and by how many seconds its clock is ahead; or
-        the sentence why there is no answer.
+    Only a worker whose file is seen here sees the same site.
     """
     workers = list(client.scheduler_info(n_workers=-1)["workers"])
-    began = time.time()
+    names = {address: f"{view.mark}-answer-of-worker-{number}" for number, address in enumerate(workers)}
     futures = {
-        address: client.submit(inspect_worker, site, mark, number, workers=[address], pure=False)
-        for number, address in enumerate(workers)
+        address: client.submit(inspect_worker, view.site, view.mark, name, workers=[address], pure=False)
+        for address, name in names.items()
     }
     with contextlib.suppress(TimeoutError), client.as_current():
         wait(list(futures.values()), timeout=timeout)
-    ended = time.time()
-    answers: dict[str, tuple[WorkerFacts, bool, float] | AmmrankError] = {}
-    for number, (address, future) in enumerate(futures.items()):
+    answers: dict[str, WorkerFacts | AmmrankError] = {}
+    for address, future in futures.items():
         if future.status == "error":
-            answers[address] = _say_failure(address, future.exception(), site, version_of("ammrank-dask"))
+            answers[address] = _say_failure(address, future.exception(), view)
         elif future.status != "finished":
             answers[address] = AmmrankError(
                 f"the worker at {address} did not answer within {timeout:g} s; look at its log"
             )
         else:
             answer = future.result()
-            skew = max(began - answer.clock, answer.clock - ended, 0.0) * (1 if answer.clock > ended else -1)
-            answers[address] = (answer, _appears(_answer_of(site, mark, number)), skew)
+            is_seen = answer.sees_site and _appears(view.site / names[address])
+            answers[address] = dataclasses.replace(answer, sees_site=is_seen)
     return answers
 
 
-def _judge(address: str, answer: tuple[WorkerFacts, bool, float] | AmmrankError, site: Path) -> None:
-    """Refuse a worker for the first thing that is wrong with it."""
-    if isinstance(answer, AmmrankError):
-        raise answer
-    description, is_seen, skew = answer
-    _compare_versions(f"the worker at {address}", description.versions, package_versions())
-    if not description.sees_site or not is_seen:
-        raise BadInput(_say_blind(address, site))
-    if abs(skew) > MOST_SKEW:
-        raise BadInput(say_skew(f"the worker at {address}", skew))
+def inspect_worker(site: Path, mark: str, answer: str) -> WorkerFacts:
+    """Look for the client's file, answer with one beside it, and tell versions, clock and type of CPU."""
+    sees_site = _appears(site / mark)
+    ahead = _write_mark(site / answer) if sees_site else 0.0
+    return WorkerFacts(package_versions(), sees_site, ahead, cpu_type())
+
+
+@retried
+def _write_mark(path: Path) -> float:
+    """Write a file, and return by how many seconds the clock of this host is ahead of the file system's."""
+    path.write_text(path.name, encoding="utf-8")
+    return time.time() - path.stat().st_mtime
 
 
 def say_skew(who: str, skew: float) -> str:
@@ -179,52 +206,31 @@ def say_skew(who: str, skew: float) -> str:
     return f"the clock of {who} is {abs(skew):,.0f} s {way} that of this machine; set both by NTP"
 
 
-def _say_blind(address: str, site: Path) -> str:
-    return (
-        f"the worker at {address} does not see the files of {site}; the site must be a folder that all"
-        " hosts share under one path"
-    )
-
-
 @retried
 def _sweep_marks(site: Path) -> None:
     """Remove the files of commands that were killed; none runs for a week."""
-    for path in site.glob(f"{MARK}*"):
+    for path in list_paths(site, f"{MARK}*"):
         with contextlib.suppress(FileNotFoundError):
             if path.stat().st_mtime < time.time() - _SECONDS_MARKS_STAY:
                 path.unlink()
 
 
-@retried
-def remove_marks(site: Path, mark: str) -> None:
+def _remove_marks(site: Path, mark: str) -> None:
     """Remove the files by which client and workers looked whether they see the same folder."""
-    for path in site.glob(f"{mark}*"):
-        path.unlink(missing_ok=True)
+    for path in list_paths(site, f"{mark}*"):
+        remove(path)
 
 
-def _say_failure(address: str, error: BaseException | None, site: Path, version: str) -> AmmrankError:
+def _say_failure(address: str, error: BaseException | None, view: ClientView) -> AmmrankError:
     if isinstance(error, ImportError):
+        version = view.versions["ammrank-dask"]
         return AmmrankError(f"the worker at {address} cannot import ammrank-dask; install version {version} there")
     if isinstance(error, OSError):
         return BadInput(
-            f"the worker at {address} cannot read and write in {site} ({type(error).__name__}: {error.strerror});"
+            f"the worker at {address} cannot read and write in {view.site} ({type(error).__name__}: {error.strerror});"
             " the site must be a folder that all hosts share, may read and may write"
         )
     return AmmrankError(f"the worker at {address} failed with {type(error).__name__}; look at its log")
-
-
-@retried
-def _answer_of(site: Path, mark: str, number: int) -> Path:
-    """Return the file by which a worker says that it may write in the site."""
-    return site / f"{mark}-answer-of-worker-{number}"
-
-
-def inspect_worker(site: Path, name: str, number: int) -> WorkerFacts:
-    """Look for the client's file, answer with one beside it, and tell the versions of the packages."""
-    seen = _appears(site / name)
-    if seen:
-        _answer_of(site, name, number).write_text(name, encoding="utf-8")
-    return WorkerFacts(package_versions(), seen, time.time(), cpu_type())
 
 
 def cpu_type() -> str:
@@ -269,7 +275,7 @@ def differing_versions(theirs: dict[str, str], own: dict[str, str] | None = None
 
 def _appears(path: Path) -> bool:
     end = time.monotonic() + _SECONDS_TO_SEE
-    while not path.is_file():
+    while not is_file(path):
         if time.monotonic() > end:
             return False
         time.sleep(0.1)

@@ -86,10 +86,15 @@ def _is_own_group(gid: int) -> bool:
     return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
+@retried
+def _read_text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
 def load_cluster(path: Path) -> ClusterConfig:
     """Read and check a cluster file."""
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(_read_text(path))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"cannot read {path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):

@@ -15,7 +15,7 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import count_file_rows
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
-from ammrank_dask.storage.lake.paths import LakePath, map_at_once
+from ammrank_dask.storage.lake.paths import LakePath, map_at_once, size_of
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import PartFacts
 from ammrank_dask.storage.store.runs import is_finished, open_run
@@ -113,9 +113,9 @@ def _count_events(days: list[list[LakePath]]) -> list[int]:
     for path, counted in zip(chosen, map_at_once(count_file_rows, chosen), strict=True):
         if counted is not None:  # else ingest says what is wrong with the file
             rows += counted
-            size += path.stat().st_size
+            size += size_of(path)
     rate = rows / size if size else 0.0
-    return [math.ceil(sum(path.stat().st_size for path in files) * rate) for files in days]
+    return [math.ceil(sum(map(size_of, files)) * rate) for files in days]
 
 
 def _count_people(site: Site, config: Config) -> int:

@@ -20,6 +20,7 @@ from distributed.comm.core import FatalCommClosedError
 from distributed.deploy.cluster import Cluster
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.tasks import is_scheduler_gone
 from ammrank_dask.workflows.cluster.certificates import check_certificates
 from ammrank_dask.workflows.cluster.checks import checked_workers, private_workers
@@ -87,7 +88,7 @@ def open_cluster(
             client.register_plugin(LeaveInterrupts())
             hush_failed_tasks()  # of workers that are threads of this process
             stack.enter_context(private_workers(client))
-        if site is not None and site.is_dir():
+        if site is not None and is_folder(site):
             stack.enter_context(checked_workers(client, site, timeout=config.timeout))
         is_watched = watch_cluster(client)
         if not quiet:

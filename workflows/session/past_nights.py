@@ -12,6 +12,7 @@ from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.folders import list_paths
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run
@@ -20,7 +21,7 @@ from ammrank_dask.storage.store.runs import open_run
 @retried
 def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str, Any]]:
     """Return times and figures of the nights before a date, oldest first; nights without a record are left out."""
-    folders = sorted(path for path in (site.path / "runs").glob("date=*") if path.name < f"date={date}")
+    folders = [path for path in list_paths(site.path / "runs", "date=*") if path.name < f"date={date}"]
     attempts = [attempt for attempt in map(read_attempt, folders[-n_nights:]) if attempt is not None]
     errors = _errors_by_date(site)
     nights = [_summarise(attempt, site.report_folder(dt.date.fromisoformat(attempt["date"]))) for attempt in attempts]

@@ -7,6 +7,7 @@ from pathlib import Path
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_json
+from ammrank_dask.storage.store.folders import is_file
 
 NAME = "repartition.json"
 
@@ -14,7 +15,7 @@ NAME = "repartition.json"
 def read_unfinished(site: Site) -> int | None:
     """Return to how many partitions a change has begun and not ended; None when there is none."""
     path = _path(site)
-    return int(read_json(path)["partitions"]) if path.is_file() else None
+    return int(read_json(path)["partitions"]) if is_file(path) else None
 
 
 def write_unfinished(site: Site, n_partitions: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,17 +10,15 @@ from distributed import Client
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.probe import Probe
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.cluster.checks import (
-    MARK,
     MOST_SKEW,
     ask_workers,
     check_scheduler,
     cpu_type,
     differing_versions,
     package_versions,
-    remove_marks,
     say_skew,
+    show_view,
 )
 from ammrank_dask.workflows.cluster.memory_check import check_memory
 from ammrank_dask.workflows.session.config import Config
@@ -32,24 +29,20 @@ from ammrank_dask.workflows.session.settings import site_taxonomy
 def probe_cluster(client: Client, site: Path, *, timeout: float = 60.0) -> Iterator[Probe]:
     """Yield what all workers say about view, versions, clocks and CPUs."""
     yield _ask("versions of the scheduler", lambda: check_scheduler(client))
-    here, mark = site.resolve(), f"{MARK}{uuid.uuid4().hex}"
-    write_text(here / mark, mark, durable=False)
-    try:
-        answers = ask_workers(client, here, mark, timeout=timeout)
-    finally:
-        remove_marks(here, mark)
+    with show_view(site) as view:
+        answers = ask_workers(client, view, timeout=timeout)
     silent = [str(answer) for answer in answers.values() if isinstance(answer, AmmrankError)]
     yield _all("workers answer", silent, f"{len(answers):,} of them")
-    told = {address: answer for address, answer in answers.items() if not isinstance(answer, AmmrankError)}
-    blind = [f"{at} does not see its files" for at, (found, seen, _) in told.items() if not (found.sees_site and seen)]
+    workers = {address: answer for address, answer in answers.items() if not isinstance(answer, AmmrankError)}
+    blind = [f"{at} does not see its files" for at, worker in workers.items() if not worker.sees_site]
     yield _all("common view of the site", blind, "every worker reads and writes it")
-    other = [
-        f"{at} has {differing}" for at, (found, *_) in told.items() if (differing := differing_versions(found.versions))
-    ]
+    differing = {at: differing_versions(worker.versions) for at, worker in workers.items()}
+    other = [f"{at} has {versions}" for at, versions in differing.items() if versions]
     yield _all("versions of the workers", other, f"Python {package_versions()['python']} and all packages that matter")
-    wrong = [say_skew(f"the worker at {at}", skew) for at, (_, _, skew) in told.items() if abs(skew) > MOST_SKEW]
+    skews = {at: view.skew_of(worker) for at, worker in workers.items()}
+    wrong = [say_skew(f"the worker at {at}", skew) for at, skew in skews.items() if abs(skew) > MOST_SKEW]
     yield _all("clocks of the workers", wrong, "none differs by more than five minutes")
-    types = sorted({found.machine for found, *_ in told.values()} | {cpu_type()})
+    types = sorted({worker.machine for worker in workers.values()} | {cpu_type()})
     detail = types[0] if len(types) == 1 else f"{', '.join(types)}: bytes may differ in their last bits between them"
     yield Probe("one type of CPU", len(types) == 1, detail, is_needed=False)
 

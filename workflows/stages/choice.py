@@ -20,6 +20,7 @@ from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict, rejected_models, verdict_dates
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.store.folders import is_file
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, open_run
 from ammrank_dask.training.tune import tune
@@ -145,7 +146,7 @@ def _tune_once(night: Night, features: Run) -> Tuning:
     open_limit = settings.clickers_per_plane is None
     options["clickers_per_plane"] = list(CLICKERS_PER_PLANE) if open_limit else [settings.clickers_per_plane]
     path = night.site.scratch / f"choice-{digest_of([features.digest, options])}.json"
-    if path.is_file():
+    if is_file(path):
         return Tuning.from_json(**read_json(path))
     started = time.perf_counter()
     tuning = tune(
@@ -157,7 +158,6 @@ def _tune_once(night: Night, features: Run) -> Tuning:
         **options,
     )
     logger.info("chose %s in %.1f s", tuning.best, time.perf_counter() - started)
-    night.site.scratch.mkdir(parents=True, exist_ok=True)
     write_json(path, describe_tuning(tuning), durable=False)
     return tuning
 

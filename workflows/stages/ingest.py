@@ -20,6 +20,7 @@ from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.fetched import FOLDER, remove_fetched
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
+from ammrank_dask.storage.lake.paths import exists
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.site.site import Site
@@ -319,7 +320,7 @@ def _ingest_people(night: Night) -> Run | None:
     if config.lake.users is None:
         return None
     table = lake_path(night.site, config.lake.users)
-    if not table.exists():
+    if not exists(table):
         raise BadInput(f"there is no users table at {table}; set lake.users (null for no demographics)")
     mapping = people_mapping(config)
     people = table_files(table)

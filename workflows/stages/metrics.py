@@ -19,7 +19,9 @@ from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import read_attempt, read_last_end, utc_now, write_last_end
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json, write_text
+from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.storage.store.manifests import DayManifest
+from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.options import exit_code_of
 
@@ -49,15 +51,16 @@ def keep_metrics(path: Path, first: dt.date) -> Iterator[dict[str, str]]:
 
 
 def _leave(site: Site, date: str, code: int) -> None:
-    if not site.path.is_dir():
-        return
     try:
+        if not is_folder(site.path):
+            return
         write_last_end(site.path, {"date": date, "exit_code": code, "finished": utc_now()})
         write_text(site.path / METRICS, site_metrics(site), durable=False)
     except (OSError, AmmrankError) as error:
         logger.warning("%s was not written: %s", site.path / METRICS, error)
 
 
+@retried
 def site_metrics(site: Site) -> str:
     """Return the metrics of a site in the text format of Prometheus."""
     registry = CollectorRegistry()

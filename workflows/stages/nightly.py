@@ -10,7 +10,6 @@ from ammrank_dask.monitor.events import show_checks
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.reports import PAGE, read_checks
 from ammrank_dask.storage.store.manifests import DayManifest, ModelManifest
-from ammrank_dask.storage.store.retried import is_passing
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
@@ -30,9 +29,6 @@ from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchange
 
 logger = logging.getLogger(__name__)
 
-MORE_TRIES = 5
-"""How often a night goes on by itself after an error of a shared file system that may pass."""
-
 TRAINING_STAGES = ("training_features", "train", "gate")
 NOTES = {"gate": "gate, ε_dis on gate users"}
 """What the dashboard calls what a night tells, where that is not its name."""
@@ -40,17 +36,6 @@ NOTES = {"gate": "gate, ε_dis on gate users"}
 
 def run_night(session: Session, date: dt.date, *, rebuild: bool = False) -> dict[str, Any]:
     """Run one night as `nightly` does, unless it is published and nothing changed since: that takes no cluster."""
-    for _ in range(MORE_TRIES):
-        try:
-            return _run_once(session, date, rebuild=rebuild)
-        except OSError as error:
-            if not is_passing(error):
-                raise
-            logger.warning("the night of %s met %s and goes on where it stopped", date, error.strerror)
-    return _run_once(session, date, rebuild=rebuild)
-
-
-def _run_once(session: Session, date: dt.date, *, rebuild: bool) -> dict[str, Any]:
     unchanged = None if rebuild else find_unchanged(session.site, session.config, date)
     return nightly(session.night(date), rebuild=rebuild) if unchanged is None else unchanged
 

@@ -11,7 +11,7 @@ from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
-from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.workflows.stages.models import find_run
 
 logger = logging.getLogger(__name__)
@@ -34,10 +34,7 @@ def runs_in_use(site: Site, folder: str, role: str) -> list[Path]:
     """
     runs = site.finished_runs(folder)
     try:
-        used = {
-            QualificationsManifest.of(open_run(path.parent, KIND)).inputs.get(role)
-            for path in (site.path / "qualifications").glob(f"date=*/{MANIFEST}")
-        }
+        used = {QualificationsManifest.of(open_run(path, KIND)).inputs.get(role) for path in site.scored_nights()}
         return [path for path in runs if open_run(path).digest in used]
     except DamagedStore as error:
         logger.warning("all %s are kept: %s", folder, error)

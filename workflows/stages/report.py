@@ -31,6 +31,7 @@ from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, read_json
+from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.storage.store.manifests import ChancesManifest, ModelManifest, QualificationsManifest
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import qualification_parts
@@ -192,7 +193,7 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
         "qualifications by user": f"{scored}/by_user/",
         "their manifest": f"{scored}/manifest.json",
     }
-    if site.run_folder(date).is_dir():  # a whole night: it leaves these when it ends
+    if is_folder(site.run_folder(date)):  # a whole night: it leaves these when it ends
         run = f"../../{site.relative(site.run_folder(date))}"
         links |= {"run.json": f"{run}/run.json", "log": f"{run}/log.jsonl", "work of the cluster": PERFORMANCE_PAGE}
     facts = {

@@ -12,6 +12,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.tombstones import remove_tombstones
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import sweep_temporary
+from ammrank_dask.storage.store.folders import is_folder, list_paths
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run, remove_run
@@ -33,13 +34,14 @@ def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folde
     if current is not None and date < current.date:
         return
     oldest = date - dt.timedelta(config.keep_days - 1)
-    for path in sorted([*(site.path / "days").glob("date=*"), *(site.path / "quarantine").glob("date=*")]):
+    for path in [path for name in ("days", "quarantine") for path in list_paths(site.path / name, "date=*")]:
         if _date_of_folder(path) < oldest:
             _remove_day(path)
     kept = set(keep) | _published(site)
     for name in folders:
-        for run in sorted(path for path in (site.path / name).glob("*") if path.is_dir() and path not in kept):
-            remove_run(run)
+        for run in list_paths(site.path / name):
+            if run not in kept and is_folder(run):
+                remove_run(run)
 
 
 def prune_nights(site: Site, config: Config, date: dt.date) -> None:
@@ -60,14 +62,14 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
     }
     for folder, n_kept in counts.items():
         sweep_temporary(site.path / folder)
-        nights = sorted((site.path / folder).glob("date=*"), key=_date_of_folder)
+        nights = list_paths(site.path / folder, "date=*")
         for night in nights[:-n_kept]:
             if night not in published:
                 remove_run(night)
     site.unmark_removed_nights()
     site.remove_replaced(date)
     remove_tombstones(site.path, set(site.published_nights()))
-    for unfinished in (site.path / "qualifications").glob(".building-*"):
+    for unfinished in list_paths(site.path / "qualifications", ".building-*"):
         remove_run(unfinished)
 
 
@@ -96,7 +98,7 @@ def _remove_day(path: Path) -> None:
     if path.is_file():
         path.unlink()
         return
-    for run in sorted(path.iterdir()):
+    for run in list_paths(path):
         remove_run(run)
     with contextlib.suppress(OSError):
         path.rmdir()

@@ -21,6 +21,7 @@ from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.tombstones import tombstones_path
 from ammrank_dask.storage.store.atomic import digest_file, digest_of, swap_folder
+from ammrank_dask.storage.store.folders import is_file, is_folder
 from ammrank_dask.storage.store.manifests import DayManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, verify_run
@@ -127,7 +128,7 @@ def score_users(
             window=window,
         )
     swap_folder(building, final)
-    if building.is_dir():
+    if is_folder(building):
         site.set_aside(building, ingested.date)
     return open_run(final, KIND)
 
@@ -135,7 +136,7 @@ def score_users(
 def _find_tombstones(site: Site, previous: Qualifications | None) -> Path | None:
     """Return the list of users who were forgotten while the previous night was in force, None when there is none."""
     path = None if previous is None else tombstones_path(site.path, previous.manifest.date)
-    return path if path is not None and path.is_file() else None
+    return path if path is not None and is_file(path) else None
 
 
 def read_night_opt_outs(night: Night, ingested: Ingested) -> tuple[OptOuts | None, dict[str, str]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
-from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.storage.lake.paths import LakePath, exists
 from ammrank_dask.storage.site.forgotten import LIST_NAME
 from ammrank_dask.storage.site.reports import check_report
 from ammrank_dask.storage.site.run_log import read_attempt
@@ -37,7 +37,7 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
     # Where results go is a setting, but nothing there is an input.
     texts = set(_all_texts(settings)) - {"", config.lake.events, config.publish.to}
     named = [lake_path(site, text) for text in sorted(texts)]
-    files = [[str(path), _describe_files(path)] for path in named if path.exists()]
+    files = [[str(path), _describe_files(path)] for path in named if exists(path)]
     listed = [_describe_files(site.path / name) for name in (CATEGORIES_NAME, LIST_NAME)]
     version = version_of("ammrank-dask")
     return digest_of([FORMAT, version, settings, days, files, listed])
@@ -79,7 +79,7 @@ def _is_whole_run(path: Path, role: str, sizes: Mapping[str, int]) -> bool:
 @retried
 def _describe_files(path: LakePath) -> list[list[Any]]:
     """Return name, size and time of a file, or of all files of a day or table; nothing when there is none."""
-    return [_describe_file(*file) for file in table_files(path)] if path.exists() else []
+    return [_describe_file(*file) for file in table_files(path)] if exists(path) else []
 
 
 @retried

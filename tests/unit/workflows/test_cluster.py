@@ -124,10 +124,9 @@ def outside_cluster(folder, *extra, protocol="tcp", workers=({},)):
 
 
 def test_check_workers__a_worker_that_cannot_write(client, tmp_path):
-    # The client's file, and its temporary name, just fit into the longest path there can be; the longer name of the
-    # worker's answer does not.
+    # The client's file just fits into the longest path there can be; the longer name of the worker's answer does not.
     site = tmp_path
-    room = os.pathconf(tmp_path, "PC_PATH_MAX") - 1 - len("/.tmp-.view--") - 32 - 12
+    room = os.pathconf(tmp_path, "PC_PATH_MAX") - 1 - len("/.view-") - 32
     while (left := room - len(str(site)) - 1) > 0:
         site /= "x" * (left if left <= 200 else min(200, left - 2))
         site.mkdir()

@@ -1,0 +1,79 @@
+"""Look at, make, rename and remove files and folders of a shared file system; what fails in passing is tried again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ammrank_dask.storage.store.retried import is_passing, retried
+
+
+@retried
+def is_file(path: Path) -> bool:
+    """Tell whether there is a file of that name."""
+    return path.is_file()
+
+
+@retried
+def is_folder(path: Path) -> bool:
+    """Tell whether there is a folder of that name."""
+    return path.is_dir()
+
+
+@retried
+def list_paths(folder: Path, pattern: str = "*") -> list[Path]:
+    """Return the files and folders below a folder whose names match, sorted; none when there is no such folder.
+
+    A pattern of several levels has `/` between them. `Path.glob` of Python 3.13 leaves out what it cannot list, which
+    a night would take for removed; here that is an error.
+    """
+    level, _, rest = pattern.partition("/")
+    try:
+        with os.scandir(folder) as entries:
+            paths = sorted(folder / entry.name for entry in entries if fnmatchcase(entry.name, level))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [below for path in paths for below in list_paths(path, rest)] if rest else paths
+
+
+def walk(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through a folder as `os.walk` does, which leaves out what it cannot list; here that is an error."""
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # removed while we walk
+            raise error
+
+    return os.walk(folder, onerror=fail)
+
+
+@retried
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, as far as they are not there."""
+    path.mkdir(parents=True, exist_ok=True)
+
+
+@retried
+def rename(path: Path, new: Path) -> None:
+    """Give a file or folder another name, if it has not got it by an attempt that said it failed."""
+    try:
+        os.rename(path, new)
+    except FileNotFoundError:
+        if not new.exists():
+            raise
+
+
+@retried
+def remove(path: Path) -> None:
+    """Remove a file or a folder with all that is in it, as far as it is there."""
+    if not path.is_dir():
+        path.unlink(missing_ok=True)
+        return
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        if is_passing(error):
+            raise
+        shutil.rmtree(path, ignore_errors=True)  # another process is at it, or it is nobody's business
