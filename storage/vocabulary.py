@@ -9,6 +9,10 @@ USER_ID, GROUP, CATEGORY, TIMESTAMP = "user_id", "group", "category", "timestamp
 AGE, GENDER = "age", "gender"
 PARENT = "parent"
 RANK, SCORE, CHANCE, PROPENSITY, CHANGE = "rank", "score", "chance", "propensity", "change"
+INCLUSION, HELD_BY = "inclusion", "held_by"
+
+POLICY_NAMES = ("user_top_k", "category_top_n", "balanced")
+"""Policies in the order in which a stored set of them numbers them."""
 
 GENDERS = ("female", "male")
 # Lower bounds of the nine age buckets of the paper; ages below the first have no bucket.

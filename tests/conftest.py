@@ -5,12 +5,17 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from chance_world import make_features, make_model
 from distributed import Client, LocalCluster
 from examples import PROFILE
 from hypothesis import settings
 from nights import config_of, copy_world, day, simulate_world
 
+from ammrank_dask.features.store import Features
+from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import record_performance
+from ammrank_dask.scoring.chances import Chances
+from ammrank_dask.scoring.learn_chances import learn_chances
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session import record
 from ammrank_dask.workflows.session.config import write_config
@@ -70,6 +75,24 @@ def two_processes() -> Iterator[Client]:
         Client(cluster, set_as_default=False) as client,
     ):
         yield client
+
+
+@pytest.fixture(scope="session")
+def model() -> AMMRank:
+    """A model of six categories, one of them without planes."""
+    return make_model()
+
+
+@pytest.fixture(scope="session")
+def features(tmp_path_factory: pytest.TempPathFactory, model: AMMRank) -> Features:
+    """Features of 6,000 users who click the more the higher they score."""
+    return make_features(tmp_path_factory.mktemp("features") / "run", model, 6000)
+
+
+@pytest.fixture(scope="session")
+def chances(client: Client, model: AMMRank, features: Features) -> Chances:
+    """What the scores of `model` are worth to the users of `features`."""
+    return learn_chances(client, model, features)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.report.hit_rate import read_clicks
+from ammrank_dask.report.hit_rate import find_clicked, read_clicks
 from ammrank_dask.scoring.moved_parts import NightPart
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import PartRef
@@ -90,11 +90,7 @@ def count_outcome(rows: QualificationRows, users: UserIds, user: np.ndarray, cat
     """
     if rows.chance is None:
         return ChanceOutcome()
-    n_codes = 1 + max(category.max(initial=0), rows.category.max(initial=0))
-    holder = users.positions_of(rows.user_ids)[rows.user]
-    has_clicked = holder >= 0
-    pairs = holder[has_clicked] * n_codes + rows.category[has_clicked]
-    clicked = np.intersect1d(pairs, user * n_codes + category, assume_unique=True)
+    clicked = int(find_clicked(rows, users, user, category).sum())
     return ChanceOutcome(
-        len(rows.chance), float(rows.chance.sum()), len(clicked), float((rows.chance * (1 - rows.chance)).sum())
+        len(rows.chance), float(rows.chance.sum()), clicked, float((rows.chance * (1 - rows.chance)).sum())
     )

@@ -211,10 +211,8 @@ def match_clicks(
     place = users.positions_of(rows.user_ids)
     is_served = np.zeros(len(users), bool)
     is_served[place[place >= 0]] = True
-    n_codes = 1 + max(category.max(initial=0), rows.category.max(initial=0))
-    holder = place[rows.user]
-    is_clicked = (holder >= 0) & np.isin(holder * n_codes + rows.category, user * n_codes + category)
-    hits = holder[is_clicked & (rows.rank <= k)]
+    is_clicked = find_clicked(rows, users, user, category)
+    hits = place[rows.user][is_clicked & (rows.rank <= k)]
     is_drawn = rows.is_drawn
     slots = SlotCounts(
         int((~is_drawn).sum()), int((is_clicked & ~is_drawn).sum()), int(is_drawn.sum()),
@@ -228,6 +226,13 @@ def match_clicks(
         _hits(popular_hits, n_clicked, is_served, k),
         slots,
     )
+
+
+def find_clicked(rows: QualificationRows, users: UserIds, user: np.ndarray, category: np.ndarray) -> np.ndarray:
+    """Tell of every qualification whether it was clicked; parameters are those of `match_clicks`."""
+    n_codes = 1 + max(category.max(initial=0), rows.category.max(initial=0))
+    holder = users.positions_of(rows.user_ids)[rows.user]
+    return (holder >= 0) & np.isin(holder * n_codes + rows.category, user * n_codes + category)
 
 
 def _hits(user_of_hit: np.ndarray, n_clicked: np.ndarray, is_served: np.ndarray, k: int) -> Hits:

@@ -46,6 +46,8 @@ class MovedPart:
             score,
             join([part.chance for part in parts]),
             join([part.propensity for part in parts]),
+            join([part.inclusion for part in parts]),
+            join([part.held_by for part in parts]),
         )
 
 

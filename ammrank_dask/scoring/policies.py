@@ -21,6 +21,8 @@ from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balanc
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.chance_table import ChanceTable
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
+from ammrank_dask.scoring.inclusion import PolicyLists, pad_lists
+from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.tasks import Progress, silent
@@ -131,6 +133,10 @@ class Policy(ABC):
     def assign(self, users: ScoredUsers, plan: Any) -> QualificationRows:
         """Return what the users of a partition hold, best first."""
 
+    @abstractmethod
+    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: Any) -> PolicyLists:
+        """Return what the users of a partition are given where nothing is drawn; `chances` (n, L) if there are some."""
+
     def plan(self, request: PlanRequest) -> Any:
         """Return what `assign` has to know of all users: nothing, unless the policy needs all scores."""
         return None
@@ -168,6 +174,10 @@ class UserTopK(Policy):
         if kept.all():
             return QualificationRows(users.user_ids, indptr, users.codes.ravel(), users.scores.ravel())
         return QualificationRows(users.user_ids, indptr, users.codes[kept], users.scores[kept])
+
+    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: None = None) -> PolicyLists:
+        """Return the k best categories of each user."""
+        return PolicyLists(users.codes)
 
 
 class CategoryTopN(Policy):
@@ -209,6 +219,10 @@ class CategoryTopN(Policy):
             assign_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
         return QualificationRows(users.user_ids, indptr, codes, bits.view(np.float32))
 
+    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: ScoreCutoffs) -> PolicyLists:
+        """Return the categories that take each user at the cutoffs; what is drawn comes on top."""
+        return PolicyLists(pad_lists(self.assign(users, plan)), gives_way=False)
+
 
 class Balanced(Policy):
     """Every user gets k categories, every category stays between its floor and its cap, at the most expected clicks."""
@@ -243,6 +257,11 @@ class Balanced(Policy):
         category, bits = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.uint32)
         order_assigned(codes, users.bits, position, indptr, category, bits)
         return QualificationRows(users.user_ids, indptr, category, bits.view(np.float32))
+
+    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: BalancedPlan) -> PolicyLists:
+        """Return the k best of chance − price; swaps, which move a few users, are left out."""
+        assert chances is not None
+        return PolicyLists(assign_block(chances, plan.prices, plan.k, np.asarray(users.tie_order, np.int32))[0])
 
 
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in (UserTopK(), CategoryTopN(), Balanced())}

@@ -30,6 +30,7 @@ from ammrank_dask.scoring.exploration import (
     order_drawn,
 )
 from ammrank_dask.scoring.first_scores import FirstScores, FirstScratch
+from ammrank_dask.scoring.inclusion import add_inclusion, count_support
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.settings import ScoreSettings
@@ -289,8 +290,14 @@ def late_users(job: ScoreJob, partition: int) -> ScoredUsers:
     return ScoredUsers(user_ids, codes, scores, tie_order, job.scratch.bits(partition), partition)
 
 
-def apply_policy(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[str, Any]:
-    """Apply a policy that needed all scores to one partition, write it if it is the chosen one, return its counts."""
+def apply_policy(
+    job: ScoreJob, partition: int, name: str, plan: Any, explored: tuple[Exploration, Mapping[str, Any]] | None = None
+) -> dict[str, Any]:
+    """Apply a policy that needed all scores to one partition, write it if it is the chosen one, return its counts.
+
+    `explored` is the plan of the draws and those of all policies by name: the chosen one needs them to say how probable
+    it was that users hold what they hold.
+    """
     categories = open_features(job.features).categories
     policy = POLICIES[name]
     rows = policy.assign(late_users(job, partition), plan)
@@ -299,6 +306,28 @@ def apply_policy(job: ScoreJob, partition: int, name: str, plan: Any) -> dict[st
     rows = add_chances(rows, job.chances, job.scratch.activity(partition))
     counts = policy.count(rows, len(categories), job.settings.k).to_json()
     if name == job.settings.policy:
+        if explored is not None:
+            rows, counts["support"] = weigh_rows(job, partition, rows, *explored)
         with measure("write"):
             job.write(partition, rows, categories, counts)
     return counts
+
+
+def weigh_rows(
+    job: ScoreJob, partition: int, rows: QualificationRows, exploration: Exploration, plans: Mapping[str, Any]
+) -> tuple[QualificationRows, dict[str, list[float]]]:
+    """Return rows with what an estimate of each policy weighs them by, and `count_support` of each policy."""
+    first = job.first.load(partition)
+    bits = np.ascontiguousarray(first.everything, np.float32).view(np.uint32)
+    tie_order = job.load_panels().tie_order
+    users = ScoredUsers(first.user_ids, first.codes, first.scores, tie_order, bits, partition)
+    lists = {name: POLICIES[name].lists(users, first.chances, plan) for name, plan in plans.items()}
+    weighed, probability = add_inclusion(
+        rows, lists, job.settings.policy, exploration, job.first.drawn(partition), first.allowed
+    )
+    chance = first.chances
+    if chance is None and job.chances is not None:
+        n, n_categories = first.allowed.shape
+        scores, codes = first.everything.T.ravel(), np.tile(np.arange(n_categories), n)
+        chance = job.chances.apply(scores, codes, np.repeat(first.activity, n_categories)).reshape(n, n_categories)
+    return weighed, {name: count_support(own.codes, probability, chance) for name, own in lists.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from distributed import Client
 from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure, LivePrices
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration
+from ammrank_dask.scoring.inclusion import sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, count_draws, draw_partition, score_partition
 from ammrank_dask.storage.store.qualifications import written_facts
@@ -52,13 +53,15 @@ class ScoreCounts:
 class ExploredCounts:
     """What exploration drew: users by category (L,), the sum of their chances if there are some, and what is left.
 
-    `slots_left` are those that policies share out.
+    `slots_left` are those that policies share out. `support` says of each policy how many slots it has where nothing is
+    drawn, and how many of them could be held under the policy in force, as `sum_support` returns it.
     """
 
     plan: Exploration
     drawn: np.ndarray
     expected: float | None
     slots_left: int
+    support: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def n_slots(self) -> int:
@@ -68,7 +71,8 @@ class ExploredCounts:
     def to_json(self) -> dict[str, Any]:
         """Return what a manifest keeps."""
         expected = {} if self.expected is None else {"expected_clicks": self.expected}
-        return {**self.plan.to_json(), "users": self.drawn.tolist(), **expected}
+        support = {name: dict(found) for name, found in self.support.items()}
+        return {**self.plan.to_json(), "users": self.drawn.tolist(), **expected, "support": support}
 
 
 @dataclass(frozen=True)
@@ -87,22 +91,24 @@ class ScorePasses:
         explored = self._explore(scored, features.categories) if job.settings.explore else None
         slots = sum(counts["slots"] for counts in scored) - (0 if explored is None else explored.n_slots)
         policies: dict[str, PolicyCounts] = {}
-        policy_facts: dict[str, Mapping[str, Any]] = {}
+        plans: dict[str, Any] = {}
         for policy in job.settings.wanted:
-            plan = None
+            chances = None
+            if policy.needs_chances:
+                chances = self._chance_plan(scored, features.categories, explored)
+            request = PlanRequest(self.client, job.scratch, job.settings.n, slots, tie_order, chances, self.progress)
+            plans[policy.name] = policy.plan(request) if policy in job.late else None
+        for policy in job.settings.wanted:
             if policy in job.late:
-                chances = None
-                if policy.needs_chances:
-                    chances = self._chance_plan(scored, features.categories, explored)
-                plan = policy.plan(
-                    PlanRequest(self.client, job.scratch, job.settings.n, slots, tie_order, chances, self.progress)
-                )
-                listed = self._apply_all(policy, plan)
+                listed = self._apply_all(policy, plans, explored)
             else:
                 listed = [counts["policies"][policy.name] for counts in scored]
             by_partition = [PolicyCounts.from_json(content) for content in listed]
             policies[policy.name] = sum(by_partition[1:], start=by_partition[0])
-            policy_facts[policy.name] = policy.facts(plan)
+            if explored is not None and policy.name == job.settings.policy:
+                support = sum_support([counts["support"] for counts in listed], job.chances is not None)
+                explored = replace(explored, support=support)
+        policy_facts = {policy.name: policy.facts(plans[policy.name]) for policy in job.settings.wanted}
         names = ("users", "cold_users", "unknown_opt_outs")
         users, cold, unknown = (sum(counts[name] for counts in scored) for name in names)
         may_hold = _sum_arrays(scored, "may_hold")
@@ -152,9 +158,14 @@ class ScorePasses:
         rows = [part.rows for part in features.run.parts]
         return self._complete("score", score_partition, done, show=show, rows=rows)
 
-    def _apply_all(self, policy: Policy, plan: Any) -> list[dict[str, Any]]:
+    def _apply_all(
+        self, policy: Policy, plans: Mapping[str, Any], explored: ExploredCounts | None
+    ) -> list[dict[str, Any]]:
         """Return the counts of a policy that needed all scores, after writing the partitions that are not done."""
         is_in_force = policy.name == self.job.settings.policy
+        arguments = [policy.name, plans[policy.name]]
+        if is_in_force and explored is not None:
+            arguments.append((explored.plan, plans))
 
         def show(counts: dict[str, Any]) -> None:
             if is_in_force:
@@ -164,7 +175,7 @@ class ScorePasses:
             written_facts(self.job.run, partition) if is_in_force else None
             for partition in range(self.job.n_partitions)
         ]
-        return self._complete(policy.name, apply_policy, done, policy.name, plan, show=show)
+        return self._complete(policy.name, apply_policy, done, *arguments, show=show)
 
     def _complete(
         self,

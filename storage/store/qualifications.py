@@ -31,7 +31,18 @@ from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader, check_files, checksum_file
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.storage.vocabulary import CATEGORY, CHANCE, CHANGE, PROPENSITY, RANK, SCORE, USER_ID
+from ammrank_dask.storage.vocabulary import (
+    CATEGORY,
+    CHANCE,
+    CHANGE,
+    HELD_BY,
+    INCLUSION,
+    POLICY_NAMES,
+    PROPENSITY,
+    RANK,
+    SCORE,
+    USER_ID,
+)
 
 KIND = "qualifications"
 BY_USER, BY_CATEGORY, DELTA = "by_user", "by_category", "delta"
@@ -44,7 +55,11 @@ _LONGEST_FOLDER, _CUT_FOLDER = 255, 120
 """Characters of the longest folder name that all file systems take, and of what is kept of a longer one."""
 _WITH_GAPS = (CATEGORY, RANK, SCORE, CHANCE)
 """Columns of a delta that what is gone does not have."""
-_DICTIONARY = (CATEGORY, RANK, CHANGE)
+_DICTIONARY = (CATEGORY, RANK, CHANGE, HELD_BY)
+_POLICY_SETS = [
+    " ".join(name for bit, name in enumerate(POLICY_NAMES) if number >> bit & 1)
+    for number in range(2 ** len(POLICY_NAMES))
+]
 _STARTS = "category_starts"
 _BATCH = "by-category-"
 
@@ -54,8 +69,9 @@ class QualificationRows:
     """Qualifications of users, best first: those of user u are `category[indptr[u]:indptr[u + 1]]`.
 
     `user_ids` ascend, `category` has codes, `score` is -inf for a category without planes. `chance` is None in runs
-    without chances, `propensity` in runs without exploration: how probable it was to draw the category for the user, 1
-    for what was not drawn.
+    without chances. In runs without exploration the others are None: `propensity` is how probable it was to draw the
+    category for the user, 1 for what was not drawn; `inclusion` how probable it was that the user holds it, drawn or
+    not; `held_by` has bit i if policy i of `POLICY_NAMES` hands it out where nothing is drawn.
     """
 
     user_ids: UserIds
@@ -64,6 +80,8 @@ class QualificationRows:
     score: np.ndarray
     chance: np.ndarray | None = None
     propensity: np.ndarray | None = None
+    inclusion: np.ndarray | None = None
+    held_by: np.ndarray | None = None
 
     @property
     def is_drawn(self) -> np.ndarray:
@@ -170,6 +188,8 @@ def write_partition_files(
             SCORE: pa.array(rows.score),
             **({} if rows.chance is None else {CHANCE: pa.array(rows.chance)}),
             **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity)}),
+            **({} if rows.inclusion is None else {INCLUSION: pa.array(rows.inclusion)}),
+            **({} if rows.held_by is None else {HELD_BY: _policy_sets(rows.held_by)}),
         },
     )
     ordered = {
@@ -177,11 +197,17 @@ def write_partition_files(
         SCORE: pa.array(rows.score[order]),
         RANK: pa.array(rows.rank[order]),
         **({} if rows.chance is None else {CHANCE: pa.array(rows.chance[order])}),
+        **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity[order])}),
     }
     files |= _save_by_category(run, partition, pa.table(ordered))
     keep(table_path(Path(DELTA), partition), _delta_columns(rows, changes))
     listed = {"files": files, "facts": dict(counts), _STARTS: start.tolist()}
     write_text(_list_path(run, partition), json.dumps(listed), durable=False)
+
+
+def _policy_sets(held_by: np.ndarray) -> pa.Array:
+    """Return sets of policies as text, names with spaces between."""
+    return pa.DictionaryArray.from_arrays(pa.array(held_by.astype(np.int8)), pa.array(_POLICY_SETS, pa.string()))
 
 
 def _delta_columns(rows: QualificationRows, changes: Changes) -> dict[str, pa.Array]:
@@ -272,16 +298,30 @@ def rows_from_table(table: pa.Table, categories: Sequence[str]) -> Qualification
     names = table[CATEGORY].unify_dictionaries().combine_chunks()
     code_of = {name: code for code, name in enumerate(categories)}
     codes = [code_of.get(name, len(categories) + i) for i, name in enumerate(names.dictionary.to_pylist())]
+    chance, propensity, inclusion = (
+        table[name].to_numpy().astype(np.float64) if name in table.column_names else None
+        for name in (CHANCE, PROPENSITY, INCLUSION)
+    )
     return QualificationRows(
         ids_from_values(table[USER_ID].combine_chunks().take(pa.array(starts))),
         np.append(starts, len(table)),
         np.array(codes, np.int64)[names.indices.to_numpy()],
         table[SCORE].to_numpy().astype(np.float64),
-        *(
-            table[name].to_numpy().astype(np.float64) if name in table.column_names else None
-            for name in (CHANCE, PROPENSITY)
-        ),
+        chance,
+        propensity,
+        inclusion,
+        _read_policy_sets(table) if HELD_BY in table.column_names else None,
     )
+
+
+def _read_policy_sets(table: pa.Table) -> np.ndarray:
+    """Return sets of policies as bits; a policy that this version does not know has none."""
+    sets = table[HELD_BY].unify_dictionaries().combine_chunks()
+    bits = [
+        sum(1 << POLICY_NAMES.index(name) for name in text.split() if name in POLICY_NAMES)
+        for text in sets.dictionary.to_pylist()
+    ]
+    return np.array(bits, np.uint8)[sets.indices.to_numpy()]
 
 
 def first_rows(row_ids: pa.ChunkedArray) -> np.ndarray:

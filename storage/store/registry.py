@@ -18,6 +18,8 @@ from ammrank_dask.storage.vocabulary import (
     CHANGE,
     GENDER,
     GROUP,
+    HELD_BY,
+    INCLUSION,
     PARENT,
     PROPENSITY,
     RANK,
@@ -270,6 +272,18 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
                 "float32",
                 "with exploration: how probable it was to draw the category for the user; 1 for what was not drawn",
             ),
+            ColumnSpec(
+                INCLUSION,
+                "float32",
+                "with exploration: how probable it was that the user holds the category, drawn or not; what an estimate"
+                " divides a click by",
+            ),
+            ColumnSpec(
+                HELD_BY,
+                "string",
+                "with exploration: the policies of the run that give the user the category where nothing is drawn, with"
+                " spaces between",
+            ),
         ),
     ),
     "by_category": (
@@ -283,6 +297,7 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
             ColumnSpec(SCORE, "float32", "as in by_user"),
             ColumnSpec(RANK, "int16", "rank of the category for this user"),
             ColumnSpec(CHANCE, "float32", "as in by_user; not there without chances"),
+            ColumnSpec(PROPENSITY, "float32", "as in by_user; not there without exploration"),
         ),
     ),
     "delta": (

@@ -17,11 +17,11 @@ import pyarrow.compute as pc
 
 from ammrank_dask.storage.store.atomic import temporary_beside
 from ammrank_dask.storage.store.qualifications import QualificationPart, first_rows
-from ammrank_dask.storage.vocabulary import CATEGORY, RANK, USER_ID
+from ammrank_dask.storage.vocabulary import CATEGORY, HELD_BY, PROPENSITY, RANK, USER_ID
 
 JSON_LINES, CSV = "jsonl", "csv"
 _USERS_AT_ONCE = 20_000
-_PLURALS = {CATEGORY: "categories", "propensity": "propensities"}
+_PLURALS = {CATEGORY: "categories", PROPENSITY: "propensities", HELD_BY: HELD_BY}
 
 
 def write_user_lines(parts: Iterable[QualificationPart], form: str) -> Iterator[bytes]:

@@ -4,6 +4,7 @@ import json
 import re
 
 import numpy as np
+import pandas as pd
 import pytest
 from nights import config_of, copy_world, day
 
@@ -128,22 +129,45 @@ def test_nightly__balanced_beside_another_policy_only_where_there_are_chances(cl
     assert list(summary_of(site, 5)["policies"]) == ["user_top_k"]
 
 
-def test_nightly__explores_and_tells_how_probable_it_was(client, world, tmp_path):
-    site = copy_world(world, tmp_path)
+def test_nightly__explores_and_tells_how_probable_it_was(client, small_world, tmp_path):
+    site = copy_world(small_world, tmp_path)
     config = config_of(gate=FEW, score={**BALANCED, "explore": 0.1})
-    nightly(Night(client, site, config, day(6)))
-    quals = open_qualifications(site.qualifications_folder(day(6)))
-    frame, explored = quals.to_pandas(), summary_of(site, 6)["explored"]
-    drawn = frame[frame["propensity"] < 1]
+    nightly(Night(client, site, config, day(5)))
+    quals = open_qualifications(site.qualifications_folder(day(5)))
+    frame, summary = quals.to_pandas(), summary_of(site, 5)
+    drawn, explored = frame[frame["propensity"] < 1], summary["explored"]
     assert len(drawn) == explored["slots"] == 120
     assert explored["expected_clicks"] == pytest.approx(drawn["chance"].sum(), rel=1e-5)
     assert set(drawn["category"]) <= set(explored["categories"])
-    assert summary_of(site, 6)["policies"]["balanced"]["starved_categories"] == 0
-    page = (site.report_folder(day(6)) / "report.html").read_text()
+    assert summary["policies"]["balanced"]["starved_categories"] == 0
+    assert summary["earned"] is None
+    page = (site.report_folder(day(5)) / "report.html").read_text()
     assert "120 slots were drawn" in page
     user = drawn["user_id"].iloc[0]
-    lines = [line for entry in explain_user(site, day(6), str(user))["categories"] for line in describe_entry(entry)]
+    lines = [line for entry in explain_user(site, day(5), str(user))["categories"] for line in describe_entry(entry)]
     assert any(f"drawn by exploration with probability {drawn['propensity'].iloc[0]:.2g}" in line for line in lines)
+
+    nightly(Night(client, site, config, day(8)))
+    earned = summary_of(site, 8)["earned"]
+    assert (earned["date"], earned["nights"], earned["policy"]) == (str(day(5)), 3, "balanced")
+    days = [pd.read_parquet(tmp_path / "lake" / "events" / f"date={day(number)}") for number in (6, 7, 8)]
+    events = pd.concat(days)
+    clicks = events[events["group"] == "adc"]
+    ranked = clicks["category"].str.split("/").str[:2].str.join("/")
+    pairs = set(zip(clicks["user_id"], ranked, strict=True))
+    is_clicked = np.array([pair in pairs for pair in zip(frame["user_id"], frame["category"], strict=True)])
+    for name, support in quals.facts["explored"]["support"].items():
+        own = frame["held_by"].str.split().map(lambda names, name=name: name in names).to_numpy(bool)
+        surprise = ((is_clicked - frame["chance"]) / frame["inclusion"])[own]
+        by_user = surprise.groupby(frame["user_id"][own]).sum().reindex(frame["user_id"].unique(), fill_value=0.0)
+        found = earned["policies"][name]
+        assert found["clicks"] == pytest.approx(support["expected_clicks"] + by_user.sum(), rel=1e-5)
+        assert found["error"] == pytest.approx(by_user.std() * np.sqrt(len(by_user)), rel=1e-5)
+        assert found["clicked"] == is_clicked[own].sum()
+    assert earned["policies"]["balanced"]["supported"] == earned["policies"]["balanced"]["slots"] == 1200
+    page = (site.report_folder(day(8)) / "report.html").read_text()
+    assert f"would have earned, {day(5)}" in page
+    assert f"{earned['policies']['balanced']['low']:,.0f} to {earned['policies']['balanced']['high']:,.0f}" in page
 
 
 @pytest.mark.parametrize("explore", [-0.01, 0.6])

@@ -17,6 +17,7 @@ from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.came_true import measure_chance_outcome
 from ammrank_dask.report.drift import align_exposure, measure_drift
+from ammrank_dask.report.earned import measure_earned
 from ammrank_dask.report.fairness import n_users_to_sample, price_fairness
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.page import report_files
@@ -51,7 +52,7 @@ from ammrank_dask.workflows.stages.verdicts import find_verdict
 
 logger = logging.getLogger(__name__)
 
-REPORT_FORMAT = 6
+REPORT_FORMAT = 7
 """Version of summary.json: a report of another version is measured again."""
 REALISED_NIGHTS = (1, 7, 30)
 
@@ -111,6 +112,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         realised=[_look_back(night, ingested, nights) for nights in REALISED_NIGHTS],
         groups=groups,
     )
+    summary["earned"] = _earned(night, ingested)
     summary["special_days"] = ingested.special_days
     summary["changed_categories"] = ingested.changed_categories
     summary["events_of_label_window"] = manifest.events_of_label_window
@@ -281,6 +283,26 @@ def _outcome(night: Night, ingested: Ingested) -> dict[str, Any] | None:
         return {"date": str(date), "nights": nights, **measured.to_json()}
     except DamagedStore as error:
         logger.warning("what the chances of %s came to is not measured: %s", date, error)
+        return None
+
+
+def _earned(night: Night, ingested: Ingested) -> dict[str, Any] | None:
+    """Return what each policy would have earned one label window ago, None when that night did not explore."""
+    nights = night.config.label.days
+    date = night.date - dt.timedelta(nights)
+    try:
+        past = _past_night(night, ingested, date)
+        support = {} if past is None else (past[0].manifest.explored or {}).get("support", {})
+        if past is None or not support:
+            return None
+        quals, parts, days = past
+        cells = _click_cells(night.config, ingested.taxonomy.categories)
+        names = ingested.taxonomy.names_in(quals.categories)
+        sums = measure_earned(night.client, parts, days, names, cells, progress=night.progress)
+        estimates = sums.estimate(support, quals.policy)
+        return {"date": str(date), "nights": nights, "policy": quals.policy, "policies": estimates}
+    except DamagedStore as error:
+        logger.warning("what policies would have earned on %s is not estimated: %s", date, error)
         return None
 
 

@@ -1,8 +1,9 @@
 """Exploration: who is drawn what, how probable it was, and what is left for the policies."""
 
 import numpy as np
+import pandas as pd
 import pytest
-from chance_world import CATEGORIES, CLICKS, make_features, make_model
+from chance_world import CATEGORIES, CLICKS
 from distributed import Client
 from examples import examples
 from hypothesis import given
@@ -20,7 +21,7 @@ from ammrank_dask.scoring.exploration import (
     plan_exploration,
 )
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
-from ammrank_dask.scoring.learn_chances import learn_chances
+from ammrank_dask.scoring.inclusion import PolicyLists, hold_probability
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
@@ -117,27 +118,6 @@ def test_leave_room__takes_the_worst_away():
     assert own.tolist() == [[3, -np.inf, -np.inf]] * 2
 
 
-@pytest.fixture(scope="module")
-def client():
-    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-@pytest.fixture(scope="module")
-def features(tmp_path_factory, model):
-    return make_features(tmp_path_factory.mktemp("features") / "run", model, 3000)
-
-
-@pytest.fixture(scope="module")
-def chances(client, model, features):
-    return learn_chances(client, model, features)
-
-
 @pytest.mark.parametrize("policy", POLICIES)
 def test_score__explores_at_the_last_ranks(client, tmp_path, model, features, chances, policy):
     options = {"k": 2, "policy": policy, "chances": chances, "explore": 0.1, "exclude": ["news"], "floor": 0.9}
@@ -145,16 +125,16 @@ def test_score__explores_at_the_last_ranks(client, tmp_path, model, features, ch
     frame, facts = quals.to_pandas(), quals.facts["explored"]
     plain = score(client, model, features, tmp_path / "plain", **options | {"policy": "user_top_k", "explore": 0.0})
     held = plain.to_pandas()["category"].value_counts().reindex(CATEGORIES, fill_value=0).to_numpy()
-    floor = np.maximum(1, np.ceil(0.9 * CLICKS / CLICKS.sum() * 6000 - 1e-9))
+    floor = np.maximum(1, np.ceil(0.9 * CLICKS / CLICKS.sum() * 12_000 - 1e-9))
     floor[CATEGORIES.index("news")] = 0
     assert facts["targets"] == np.flatnonzero(held < floor).tolist() != []
     drawn = frame[frame["propensity"] < 1]
-    assert len(drawn) == facts["slots"] == 600
+    assert len(drawn) == facts["slots"] == 1200
     assert set(drawn["category"]) <= {CATEGORIES[code] for code in facts["targets"]}
     counted = drawn["category"].value_counts().reindex(CATEGORIES, fill_value=0)
     assert counted.tolist() == facts["users"]
     assert facts["expected_clicks"] == pytest.approx(drawn["chance"].sum(), rel=1e-5)
-    assert len(frame) == 6000
+    assert len(frame) == 12_000
     assert not frame.duplicated(["user_id", "category"]).any()
     last = frame.groupby("user_id")["rank"].transform("max")
     assert (drawn["rank"] == last[drawn.index]).all()
@@ -162,14 +142,45 @@ def test_score__explores_at_the_last_ranks(client, tmp_path, model, features, ch
         assert set(frame.groupby("user_id").size()) == {2}
     rest = frame[frame["propensity"] == 1]
     if policy == "balanced":
-        eligible = np.where(np.array(CATEGORIES) == "news", 0, 3000 - counted.to_numpy())
-        bounds = exposure_bounds(CATEGORIES, CLICKS, eligible, 5400, floor=0.9, explored=600)
+        eligible = np.where(np.array(CATEGORIES) == "news", 0, 6000 - counted.to_numpy())
+        bounds = exposure_bounds(CATEGORIES, CLICKS, eligible, 10_800, floor=0.9, explored=1200)
         n_users = rest["category"].value_counts().reindex(CATEGORIES, fill_value=0).to_numpy()
         assert bounds.n_outside(n_users) == 0
         everybody = frame["category"].value_counts().reindex(CATEGORIES, fill_value=0).to_numpy()
         assert not starved(everybody, CLICKS, 0.9, eligible).any()
         assert quals.facts["policies"]["balanced"]["gap"] <= 1e-3
         assert quals.counts.expected == pytest.approx(frame["chance"].sum(), rel=1e-5)
+    by_category = pd.concat([pd.read_parquet(path) for path in sorted((tmp_path / "quals").rglob("by_category/*/*"))])
+    assert (by_category["propensity"] < 1).sum() == len(drawn)
+    support = facts["support"][policy]
+    assert support["slots"] == support["supported"]
+    assert support["slots"] == 12_000 if policy != "category_top_n" else support["slots"] <= 12_000
+    own = frame[frame["held_by"] == policy]
+    assert own["inclusion"].between(0, 1 + 1e-6).all()
+    # One over the probability of being held adds up to all slots of the lists, but for what the draw happened to be.
+    assert (1 / own["inclusion"]).sum() == pytest.approx(support["slots"], rel=0.02)
+
+
+def test_hold_probability__is_how_often_users_hold_a_category():
+    n_draws, n, n_categories, k = 1500, 30, 7, 4
+    rng = np.random.default_rng(3)
+    allowed = rng.random((n, n_categories)) < 0.85
+    scores = np.where(allowed, rng.normal(0, 1, (n, n_categories)), -np.inf).astype(np.float32)
+    codes = np.argsort(-scores, axis=1)[:, :k].astype(np.int32)
+    codes[~np.take_along_axis(allowed, codes, axis=1)] = -1
+    targets, ids, held = np.array([1, 2, 4, 5]), ids_from_values(np.arange(n)), np.zeros((n, n_categories))
+    expected = expect_draws(allowed, targets, k, 0.4)[0].sum()
+    for seed in range(n_draws):
+        plan = plan_exploration([expected], targets, share=0.4, k=k, seed=seed)
+        drawn = draw_slots(plan, ids, allowed, 0)
+        left, _ = leave_room(codes, np.take_along_axis(scores, codes, axis=1), drawn, k)
+        for lists in (left, drawn.codes):
+            user, slot = np.nonzero(lists >= 0)
+            held[user, lists[user, slot]] += 1
+    probability = hold_probability(PolicyLists(codes), plan, allowed)
+    error = np.sqrt(probability * (1 - probability) / n_draws)
+    assert (np.abs(held / n_draws - probability) <= 5 * error + 1e-9).all()
+    assert ((probability > 0) & (probability < 1)).mean() > 0.1
 
 
 def test_score__draws_are_the_same_on_any_number_of_workers_and_after_a_kill(
@@ -215,5 +226,5 @@ def test_score__refuses_to_explore_more_than_half(client, tmp_path, model, featu
 
 def test_score__without_exploration_there_is_no_propensity(client, tmp_path, model, features):
     quals = score(client, model, features, tmp_path / "q", k=2)
-    assert "propensity" not in quals.to_pandas()
+    assert not {"propensity", "inclusion", "held_by"} & set(quals.to_pandas())
     assert "explored" not in quals.facts

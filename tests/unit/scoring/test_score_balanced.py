@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from chance_world import CATEGORIES, CLICKS, all_chances, make_features, make_model
+from chance_world import CATEGORIES, CLICKS, all_chances, make_features
 from distributed import Client
 from reference_balanced import best_assignment
 
@@ -17,27 +17,6 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.user_hash import split_of
-
-
-@pytest.fixture(scope="module")
-def client():
-    with Client(processes=False, n_workers=1, threads_per_worker=2, dashboard_address=None, memory_limit=0) as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def model():
-    return make_model()
-
-
-@pytest.fixture(scope="module")
-def features(tmp_path_factory, model):
-    return make_features(tmp_path_factory.mktemp("features") / "run", model, 6000)
-
-
-@pytest.fixture(scope="module")
-def chances(client, model, features):
-    return learn_chances(client, model, features)
 
 
 def test_learn_chances__come_true_for_gate_users(client, tmp_path, model):

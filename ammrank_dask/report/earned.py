@@ -1,0 +1,125 @@
+"""Estimate what each policy would have earned on a past night that explored, from the clicks since.
+
+A click on what a user holds counts one over the probability that the user held it. What the chances expect is the
+start, and only what came otherwise is weighed: the estimate is right whatever the chances are worth, and the better
+they are the narrower is its interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.report.hit_rate import find_clicked, read_clicks
+from ammrank_dask.scoring.moved_parts import NightPart
+from ammrank_dask.storage.store.parts import PartRef
+from ammrank_dask.storage.store.qualifications import QualificationRows
+from ammrank_dask.storage.vocabulary import POLICY_NAMES
+from ammrank_dask.tasks import Progress, run_tasks, silent
+
+ERRORS = 1.96
+"""Standard errors on both sides of an interval of 95 %."""
+FEWEST_DRAWN = 30
+"""Of a policy that was not in force there is no interval with fewer drawn slots that it shares."""
+
+
+@dataclass(frozen=True)
+class EarnedSums:
+    """Sums over users of what came otherwise than expected, weighed, by policy of `POLICY_NAMES`; they add.
+
+    `total` and `squares` (P,) are of a user's sum and of its square, `n_users` how many users there are, `n_drawn` (P,)
+    slots of the policy that were drawn, `n_clicked` (P,) what of its slots was held and clicked.
+    """
+
+    n_users: int
+    total: np.ndarray
+    squares: np.ndarray
+    n_drawn: np.ndarray
+    n_clicked: np.ndarray
+
+    def __add__(self, other: EarnedSums) -> EarnedSums:
+        """Return the sums over both sets of users."""
+        return EarnedSums(
+            self.n_users + other.n_users,
+            self.total + other.total,
+            self.squares + other.squares,
+            self.n_drawn + other.n_drawn,
+            self.n_clicked + other.n_clicked,
+        )
+
+    def estimate(self, support: Mapping[str, Mapping[str, float]], in_force: str) -> dict[str, dict[str, Any]]:
+        """Return by policy the clicks on the slots that could be held, and their interval of 95 %: `low` to `high`.
+
+        Users are taken as independent of each other: the variance is that of their sums.
+
+        Parameters
+        ----------
+        support
+            By policy `slots`, how many of them are `supported`, and their `expected_clicks` if there are chances.
+        in_force
+            The policy that handed out what users held.
+        """
+        estimates: dict[str, dict[str, Any]] = {}
+        for name, found in support.items():
+            at = POLICY_NAMES.index(name)
+            clicks = found.get("expected_clicks", 0.0) + float(self.total[at])
+            spread = float(self.squares[at]) - float(self.total[at]) ** 2 / max(1, self.n_users)
+            error = math.sqrt(max(0.0, spread) * self.n_users / max(1, self.n_users - 1))
+            has_interval = name == in_force or self.n_drawn[at] >= FEWEST_DRAWN
+            estimates[name] = {
+                "slots": int(found["slots"]),
+                "supported": int(found["supported"]),
+                "drawn": int(self.n_drawn[at]),
+                "clicked": int(self.n_clicked[at]),
+                "clicks": clicks,
+                "error": error,
+                "low": max(0.0, clicks - ERRORS * error) if has_interval else None,
+                "high": clicks + ERRORS * error if has_interval else None,
+            }
+        return estimates
+
+
+def measure_earned(
+    client: Client,
+    parts: Sequence[NightPart],
+    days: Sequence[Sequence[PartRef]],
+    categories: Sequence[str],
+    cells: tuple[int, int],
+    *,
+    progress: Progress = silent,
+) -> EarnedSums:
+    """Return the sums of a past night that explored, one task a partition.
+
+    Parameters are those of `measure_chance_outcome`.
+    """
+    tasks = [(part, list(own), list(categories), cells) for part, own in zip(parts, days, strict=True)]
+    sums = run_tasks(client, "earned", weigh_part, tasks, progress=progress)
+    return sum(sums[1:], start=sums[0])
+
+
+def weigh_part(part: NightPart, days: list[PartRef], categories: list[str], cells: tuple[int, int]) -> EarnedSums:
+    """Weigh the clicks on the file of one partition."""
+    rows = part.read(categories)
+    return weigh_clicks(rows, find_clicked(rows, *read_clicks(days, cells)))
+
+
+def weigh_clicks(rows: QualificationRows, is_clicked: np.ndarray) -> EarnedSums:
+    """Return the sums over the users of some rows; `is_clicked` tells of every row whether it was clicked."""
+    assert rows.inclusion is not None
+    assert rows.held_by is not None
+    n_users, user = len(rows.user_ids), rows.user
+    chance = np.zeros(len(user)) if rows.chance is None else rows.chance
+    weight = np.divide(1.0, rows.inclusion, out=np.zeros(len(user)), where=rows.inclusion > 0)
+    surprise = weight * (is_clicked - chance)
+    sums = np.zeros((4, len(POLICY_NAMES)))
+    for bit in range(len(POLICY_NAMES)):
+        is_held = (rows.held_by >> bit & 1).astype(bool)
+        by_user = np.bincount(user[is_held], surprise[is_held], n_users)
+        counts = (is_held & rows.is_drawn).sum(), (is_held & is_clicked).sum()
+        sums[:, bit] = by_user.sum(), (by_user**2).sum(), *counts
+    return EarnedSums(n_users, sums[0], sums[1], sums[2], sums[3])
