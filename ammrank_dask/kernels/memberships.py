@@ -199,10 +199,12 @@ def _bound_nearest(affinity, lane, start, stop, n_nearest, highest, rank):
             highest[group] = value if value > highest[group] else highest[group]
         center += groups
     _rank_values(highest, groups, rank)
-    bound, wanted = np.float32(np.inf), np.int32(n_nearest)
-    for group in range(groups):
-        bound = min(bound, highest[group] if rank[group] < wanted else np.float32(np.inf))
-    return bound
+    # The group of the highest rank that is wanted. As whole numbers, whose maximum is computed side by side.
+    last, wanted, n_groups = np.int32(0), np.int32(n_nearest), np.int32(groups)
+    for group in range(n_groups):
+        key = rank[group] * n_groups + group if rank[group] < wanted else 0
+        last = max(last, np.int32(key))
+    return highest[np.uintp(last % n_groups)]
 
 
 @kernel
