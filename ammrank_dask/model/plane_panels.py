@@ -5,10 +5,10 @@ import scipy.sparse as sp
 
 from ammrank_dask.kernels.scoring import Filter, Panels, score_top_k
 from ammrank_dask.kernels.scoring_plus import PlusPanels, score_plus_top_k
+from ammrank_dask.model.cache_lines import LINE, zeros_at_line
 
-_PANEL_BYTES = 512 * 1024
-_PANEL_WIDTH = (32, 256)
-_LINE = 16  # floats of a cache line
+_PANEL_BYTES = 640 * 1024
+_PANEL_WIDTH = (32, 320)
 
 
 def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: np.ndarray, bias: float) -> Panels:
@@ -75,12 +75,14 @@ def cut_into_panels(weights: np.ndarray) -> np.ndarray:
     n_panels, width = _cut_panels(n_weights, n_planes)
     padded = np.zeros((n_weights, n_panels * width), np.float32)
     padded[:, :n_planes] = weights
-    return np.ascontiguousarray(padded.reshape(n_weights, n_panels, width).transpose(1, 0, 2))
+    panels = zeros_at_line((n_panels, n_weights, width))
+    panels[:] = padded.reshape(n_weights, n_panels, width).transpose(1, 0, 2)
+    return panels
 
 
 def _cut_panels(n_weights: int, n_planes: int) -> tuple[int, int]:
     """Return the number of panels and their width, so that one stays in the cache of a core."""
     lowest, highest = _PANEL_WIDTH
-    most = min(highest, max(lowest, _PANEL_BYTES // (4 * max(1, n_weights)) // _LINE * _LINE))
+    most = min(highest, max(lowest, _PANEL_BYTES // (4 * max(1, n_weights)) // LINE * LINE))
     n_panels = max(1, -(-n_planes // most))
-    return n_panels, max(_LINE, _LINE * -(-n_planes // (n_panels * _LINE)))
+    return n_panels, max(LINE, LINE * -(-n_planes // (n_panels * LINE)))

@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.kernels.ammrank import Block, Planes, Rule, train_rows
+from ammrank_dask.model.cache_lines import LINE, zeros_at_line
 
 RANK_WEIGHTS = ("uniform", "reciprocal")
 _NEVER = 2**62
@@ -46,9 +47,9 @@ class PlaneSums:
         """Make room for at least `capacity` planes."""
         if capacity <= self.sums.shape[1]:
             return
-        # Whole cache lines of 16 floats, in an odd number: rows a power of two apart would share cache sets.
-        capacity = 16 * (-(-capacity // 16) | 1)
-        sums = np.zeros((self.sums.shape[0], capacity), np.float32)
+        # Whole cache lines, in an odd number: rows a power of two apart would share cache sets.
+        capacity = LINE * (-(-capacity // LINE) | 1)
+        sums = zeros_at_line((self.sums.shape[0], capacity))
         sums[:, : self.sums.shape[1]] = self.sums
         plane_category = np.zeros(capacity, np.int32)
         plane_category[: len(self.plane_category)] = self.plane_category
