@@ -17,7 +17,7 @@ from lakes import At, date_of, event, good_events, write_events, write_lake, wri
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.site.forgotten import add_forgotten, drop_users, load_forgotten
+from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_users, load_forgotten
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import PartRef, part_path
 from ammrank_dask.storage.store.registry import FEATURES, STATE
@@ -393,3 +393,16 @@ def test_read_user_list__parquet_and_text(tmp_path):
     pq.write_table(pa.table({"a": [1], "b": [2]}), tmp_path / "two.parquet")
     with pytest.raises(BadInput, match="must have a column user_id, found a, b"):
         read_user_list(tmp_path / "two.parquet", "int64")
+
+
+@pytest.mark.parametrize("n_users", [1, 1000])
+def test_named_users__are_told_from_all_others(n_users):
+    rng = np.random.default_rng(n_users)
+    numbers = np.concatenate([np.arange(-500, 500), rng.integers(-(2**63), 2**63 - 1, 20_000)])
+    chosen = np.unique(rng.choice(numbers, n_users))
+    who, wanted = NamedUsers(ids_from_values(chosen)), set(chosen.tolist())
+    expected = [number in wanted for number in numbers.tolist()]
+    assert who.rows_on(pa.chunked_array([numbers[:7], numbers[7:]])).tolist() == expected
+    assert who.is_on(ids_from_values(numbers)).tolist() == expected
+    texts = NamedUsers(ids_from_values(sorted(map(str, wanted))))
+    assert texts.rows_on(pa.chunked_array([pa.array(map(str, numbers.tolist()))])).tolist() == expected
