@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from begun import World, begin_world
 from chance_world import make_features, make_model
 from distributed import Client, LocalCluster
 from examples import PROFILE
@@ -108,6 +109,18 @@ def published_world(client: Client, small_world: Site, tmp_path_factory: pytest.
     site.config_path.write_text(write_config(config_of()), encoding="utf-8")
     nightly(Night(client, site, config_of(), day(5)))
     return site
+
+
+@pytest.fixture(scope="session")
+def begun_world(cluster_file: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """A lake of 30 users and seven days whose nights but the last are published; nobody changes it."""
+    return begin_world(tmp_path_factory.mktemp("begun"), cluster_file)
+
+
+@pytest.fixture
+def world(begun_world: World, tmp_path: Path) -> World:
+    """A copy of that world, which a test may change."""
+    return begun_world.copy(tmp_path / "world")
 
 
 @pytest.fixture

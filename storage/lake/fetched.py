@@ -6,14 +6,12 @@ A copy is named by the digest of its bytes, so it holds what was scanned, whatev
 from __future__ import annotations
 
 import hashlib
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.lake.paths import READ_BYTES
 from ammrank_dask.storage.store.atomic import temporary_beside
-from ammrank_dask.storage.store.folders import is_file
+from ammrank_dask.storage.store.folders import is_file, make_folder, remove, rename
 
 FOLDER = "fetched"
 BYTES_KEPT = 2 << 30
@@ -22,7 +20,7 @@ BYTES_KEPT = 2 << 30
 
 def keep_fetched(source: Any, folder: Path) -> tuple[str, Path]:
     """Copy an open file from its position on, a piece at a time; return the SHA-256 of its bytes and the copy."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     total = hashlib.sha256()
     temporary = temporary_beside(folder / "object")
     try:
@@ -31,9 +29,9 @@ def keep_fetched(source: Any, folder: Path) -> tuple[str, Path]:
                 total.update(data)
                 target.write(data)
         copy = folder / total.hexdigest()
-        os.replace(temporary, copy)
+        rename(temporary, copy)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
     return total.hexdigest(), copy
 
 
@@ -42,8 +40,3 @@ def find_fetched(folder: Path | None, digest: str) -> Path | None:
     if folder is None or not digest or not is_file(folder / digest):
         return None
     return folder / digest
-
-
-def remove_fetched(folder: Path) -> None:
-    """Remove all copies."""
-    shutil.rmtree(folder, ignore_errors=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.folders import list_paths, remove
 
 FOLDER = "taxonomies"
 
@@ -25,6 +27,17 @@ def load_taxonomy(site: Path, digest: str) -> Taxonomy | None:
     except (FileNotFoundError, DamagedStore, LookupError, TypeError, ValueError):
         return None
     return taxonomy if taxonomy.digest == digest else None
+
+
+def kept_taxonomies(site: Path) -> set[str]:
+    """Return the digests of all taxonomies that are kept."""
+    return {path.stem for path in list_paths(site / FOLDER, "*.json")}
+
+
+def remove_taxonomies(site: Path, digests: Iterable[str]) -> None:
+    """Remove taxonomies that nothing names any more."""
+    for digest in sorted(digests):
+        remove(_path(site, digest))
 
 
 def _path(site: Path, digest: str) -> Path:

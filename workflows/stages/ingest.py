@@ -17,7 +17,7 @@ from ammrank_dask.ingest.intake import IngestSettings
 from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.events import EventMapping
-from ammrank_dask.storage.lake.fetched import FOLDER, remove_fetched
+from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
 from ammrank_dask.storage.lake.paths import exists
@@ -26,6 +26,7 @@ from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import keep_taxonomy
 from ammrank_dask.storage.store.atomic import digest_of, read_json
+from ammrank_dask.storage.store.folders import remove
 from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, UsersManifest
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
@@ -136,7 +137,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     head, lag = (run and earlier.recode(run) for run in _fold(night, mapping, settings, plan, days, id_kind, folded))
     assert head is not None
     users = _ingest_people(night)
-    remove_fetched(site.scratch / FOLDER)
+    remove(site.scratch / FOLDER)
     history = list(plan.head.history)
     ingested = Ingested(
         night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed, earlier

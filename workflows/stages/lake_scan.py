@@ -10,10 +10,11 @@ from ammrank_dask.ingest.events import DayPlan
 from ammrank_dask.ingest.scan import scan_files
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
-from ammrank_dask.storage.lake.fetched import FOLDER, remove_fetched
+from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import FileFacts, load_scanned, save_scanned
 from ammrank_dask.storage.lake.listing import LakeFile, list_day_files
 from ammrank_dask.storage.site.day_rows import read_day_rows
+from ammrank_dask.storage.store.folders import remove
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_days
@@ -41,7 +42,7 @@ class LakeFiles(NamedTuple):
 def scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
     """Return the files of the days up to the date, with their digests."""
     site, date = night.site, night.date
-    remove_fetched(site.scratch / FOLDER)  # of a command that was interrupted, perhaps with the machine
+    remove(site.scratch / FOLDER)  # of a command that was interrupted, perhaps with the machine
     days = lake_days(site, night.config)
     if min(days) > date and not site.finished_runs("state"):
         raise BadInput(f"the lake has no events up to {date}; its first day is {min(days)}")

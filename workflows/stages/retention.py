@@ -8,12 +8,15 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.site.day_rows import read_day_rows
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.taxonomies import kept_taxonomies, remove_taxonomies
 from ammrank_dask.storage.site.tombstones import remove_tombstones
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import sweep_temporary
 from ammrank_dask.storage.store.folders import is_folder, list_paths
-from ammrank_dask.storage.store.manifests import ModelManifest
+from ammrank_dask.storage.store.manifests import ModelManifest, RunManifest
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import Config
@@ -23,7 +26,7 @@ INPUT_FOLDERS = ("state", "users")
 
 
 def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folders: Iterable[str]) -> None:
-    """Remove partials and quarantined rows older than `keep_days`, scratch, and runs that nothing names.
+    """Remove partials and quarantined rows older than `keep_days`, scratch, and runs and taxonomies that nothing names.
 
     It is called after a stage has published what it made, for its own `folders`, while the site is locked: what
     neither `keep` nor CURRENT names is not in use, finished or not. A date before the published one is a
@@ -42,6 +45,26 @@ def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folde
         for run in list_paths(site.path / name):
             if run not in kept and is_folder(run):
                 remove_run(run)
+    _prune_taxonomies(site)
+
+
+def _prune_taxonomies(site: Site) -> None:
+    """Remove the taxonomies that neither a kept day or state nor the list of the rows of days names.
+
+    Nothing is removed while a manifest cannot be read, nor while days are listed of which nobody noted the taxonomy.
+    """
+    kept = kept_taxonomies(site.path)
+    if len(kept) < 2:
+        return
+    named = {of_day.taxonomy for of_day in read_day_rows(site.path).values()}
+    try:
+        for path in (*site.finished_runs("days"), *site.finished_runs("state")):
+            settings = RunManifest.of(open_run(path)).settings
+            named |= {settings.get("taxonomy"), settings.get("taxonomy_before", "")}
+    except (DamagedStore, BadInput):
+        return
+    if None not in named:
+        remove_taxonomies(site.path, kept - named)
 
 
 def prune_nights(site: Site, config: Config, date: dt.date) -> None:
