@@ -236,7 +236,7 @@ def _fold_some_days(
         positions[0], base.indptr, base.cell, base.intensity, base.last,
         day_start, np.concatenate(positions[1:]), begin, end, day_cell, day_intensity, day_last, alpha, oldest,
         day_start[:-1].copy(), np.empty(n_cells), np.empty(n_cells, np.int64), np.empty(n_cells, np.int64),
-        np.full(n_cells, -1, np.int64), np.empty(n_cells, np.int64),
+        np.full(n_cells, -1, np.int64), np.empty(n_cells, np.int64), np.empty(n_cells), np.empty(n_cells, np.int64),
         out_indptr, out_cell, out_intensity, out_last,
     )  # fmt: skip
     return InterestState(users, out_indptr, out_cell[:written], out_intensity[:written], out_last[:written])
