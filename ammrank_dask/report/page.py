@@ -146,10 +146,11 @@ def _label(name: str, measured: Mapping[str, Any], k: int) -> str:
     if name == "balanced":
         return f"balanced: each user's {k}, every category between its floor and its cap"
     if name == "category_top_n":
-        n = measured["n"]
-        return (
+        n, n_sampled = measured["n"], measured.get("sampled_users")
+        label = (
             f"old rule: each category's best {n:,} users" if n is not None else "old rule: each category's best users"
         )
+        return label if n_sampled is None else f"{label}, estimated from a sample of {n_sampled:,} users"
     return name
 
 

@@ -34,6 +34,7 @@ from ammrank_dask.scoring.inclusion import add_inclusion, count_support
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.settings import ScoreSettings
+from ammrank_dask.scoring.shown_sample import sampled_rows
 from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
@@ -56,6 +57,8 @@ class ScoreJob:
     clicks: tuple[int, ...] = ()
     tombstones: Path | None = None
     """Where the users are listed who were forgotten since the previous night, if any was."""
+    kept_share: float = 1.0
+    """The share of users whose scores in all categories are kept: a sample for policies that are only shown."""
 
     @property
     def table(self) -> ChanceTable:
@@ -91,7 +94,9 @@ class ScoreJob:
             written = written_facts(self.run, partition)
             if written is None or not self.needing_all_scores:
                 return written
-        return load_facts(self.scratch.folder(partition)) if is_saved(self.scratch.folder(partition)) else None
+        kept = load_facts(self.scratch.folder(partition)) if is_saved(self.scratch.folder(partition)) else None
+        # An earlier version kept the scores of all users.
+        return None if kept is None or (self.kept_share < 1) != ("sampled_users" in kept) else kept
 
     def load_panels(self) -> Panels | PlusPanels:
         """Read the model as the kernel reads it."""
@@ -153,10 +158,22 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
             counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
             job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
         if job.needing_all_scores:
-            job.scratch.save(partition, scored.everything, part.user_ids, counts, activity=part.n_event_features)
+            keep_scores(job, partition, part, scored.everything, counts)
         if job.settings.policy in assigned:
             job.write(partition, assigned[job.settings.policy], features.categories, counts)
     return counts
+
+
+def keep_scores(
+    job: ScoreJob, partition: int, part: FeaturePartition, everything: np.ndarray, counts: dict[str, Any]
+) -> None:
+    """Keep the scores (L, n) of a partition's users, or of those in the sample, for policies that need all scores."""
+    user_ids, activity = part.user_ids, part.n_event_features
+    if job.kept_share < 1:
+        rows = sampled_rows(user_ids, job.kept_share)
+        user_ids, activity, everything = user_ids.take(rows), activity[rows], everything[:, rows]
+        counts["sampled_users"] = len(rows)
+    job.scratch.save(partition, everything, user_ids, counts, activity=activity)
 
 
 def keep_for_draws(

@@ -15,6 +15,7 @@ from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exp
 from ammrank_dask.scoring.inclusion import sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, count_draws, draw_partition, score_partition
+from ammrank_dask.scoring.shown_sample import ShownSample
 from ammrank_dask.storage.store.qualifications import written_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
@@ -90,27 +91,35 @@ class ScorePasses:
         scored = self._score_all(features)
         explored = self._explore(scored, features.categories) if job.settings.explore else None
         slots = sum(counts["slots"] for counts in scored) - (0 if explored is None else explored.n_slots)
+        names = ("users", "cold_users", "unknown_opt_outs")
+        users, cold, unknown = (sum(counts[name] for counts in scored) for name in names)
+        sample = None
+        if job.kept_share < 1:
+            sample = ShownSample(sum(counts["sampled_users"] for counts in scored), users, job.settings.n, slots)
+        n, slots = (job.settings.n, slots) if sample is None else (sample.n_of_sample, sample.slots_of_sample)
         policies: dict[str, PolicyCounts] = {}
         plans: dict[str, Any] = {}
         for policy in job.settings.wanted:
             chances = None
             if policy.needs_chances:
                 chances = self._chance_plan(scored, features.categories, explored)
-            request = PlanRequest(self.client, job.scratch, job.settings.n, slots, tie_order, chances, self.progress)
+            request = PlanRequest(self.client, job.scratch, n, slots, tie_order, chances, self.progress)
             plans[policy.name] = policy.plan(request) if policy in job.late else None
+        policy_facts: dict[str, Mapping[str, Any]] = {}
         for policy in job.settings.wanted:
+            facts = policy.facts(plans[policy.name])
             if policy in job.late:
                 listed = self._apply_all(policy, plans, explored)
             else:
                 listed = [counts["policies"][policy.name] for counts in scored]
             by_partition = [PolicyCounts.from_json(content) for content in listed]
-            policies[policy.name] = sum(by_partition[1:], start=by_partition[0])
+            counts = sum(by_partition[1:], start=by_partition[0])
+            if sample is not None and policy in job.late:
+                counts, facts = sample.scale(counts, facts)
+            policies[policy.name], policy_facts[policy.name] = counts, facts
             if explored is not None and policy.name == job.settings.policy:
-                support = sum_support([counts["support"] for counts in listed], job.chances is not None)
+                support = sum_support([found["support"] for found in listed], job.chances is not None)
                 explored = replace(explored, support=support)
-        policy_facts = {policy.name: policy.facts(plans[policy.name]) for policy in job.settings.wanted}
-        names = ("users", "cold_users", "unknown_opt_outs")
-        users, cold, unknown = (sum(counts[name] for counts in scored) for name in names)
         may_hold = _sum_arrays(scored, "may_hold")
         return ScoreCounts(
             users, cold, may_hold, unknown, policies, policy_facts, None if explored is None else explored.to_json()

@@ -113,6 +113,9 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         groups=groups,
     )
     summary["earned"] = _earned(night, ingested)
+    for name, found in manifest.policies.items():
+        if "sampled_users" in found:
+            summary["policies"][name]["sampled_users"] = found["sampled_users"]
     summary["special_days"] = ingested.special_days
     summary["changed_categories"] = ingested.changed_categories
     summary["events_of_label_window"] = manifest.events_of_label_window

@@ -439,6 +439,14 @@ def test_render_page__says_the_answer_first(chosen):
     assert "Not known yet" in page
 
 
+def test_render_page__tells_that_a_policy_was_counted_on_a_sample():
+    summary = make_summary()
+    assert "estimated" not in render_page(summary)
+    summary["policies"]["category_top_n"]["sampled_users"] = 4_321
+    page = " ".join(render_page(summary).split())
+    assert "best 1 users, estimated from a sample of 4,321 users" in page
+
+
 def test_render_page__starved_categories_come_first():
     page = " ".join(render_page(make_summary()).split())
     least = page[page.index("Shown least for their clicks") : page.index("Shown most for their clicks")]

@@ -18,12 +18,14 @@ from ammrank_dask.features.store import Features, write_features
 from ammrank_dask.kernels.selection import order_assigned
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC
+from ammrank_dask.scoring import shown_sample
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
-from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, ScoredUsers, UserTopK, share_slots
+from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, PolicyCounts, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
+from ammrank_dask.scoring.shown_sample import sampled_rows, scale_counts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.storage.store.category_files import partitions_of
@@ -450,6 +452,50 @@ def test_write_qualifications__what_a_late_policy_wrote_is_not_written_again(cli
     again = write_qualifications(client, model, features, run, settings)
     assert held == [features.run.manifest["parts"][1]["rows"]]
     assert again.to_json() == first.to_json()
+
+
+@pytest.fixture
+def half_is_kept(monkeypatch):
+    monkeypatch.setattr(shown_sample, "SHOWN_CELLS", 100 * len(CATEGORIES))  # of 200 users
+
+
+def test_write_qualifications__a_policy_only_shown_is_counted_on_a_sample(client, tmp_path, half_is_kept):
+    rng = np.random.default_rng(8)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    ids, scores = all_scores(model, features)
+    sample = sampled_rows(ids_from_values(ids), 0.5)
+    assert 70 < len(sample) < 130
+    run, settings = tmp_path / "run", ScoreSettings(k=2, also=("category_top_n",))
+    found = write_qualifications(client, model, features, run, settings)
+    n_slots = round(400 * len(sample) / 200)  # as many for each user as the policy in force has
+    wanted = [n_slots // 5 + (place < n_slots % 5) for place in range(5)]
+    order = [code for code in model.panels().tie_order if code != 5]
+    by_code = dict(zip(order, wanted, strict=True)) | {5: 0}
+    taken = take_best(scores[sample].T, np.array(ids)[sample], [by_code[code] for code in range(6)])
+    per_user = Counter(user for user, _ in taken)
+    expected = PolicyCounts(
+        np.array([[by_code[code]] for code in range(6)]),
+        np.array([sum(per_user[user] == n for user in range(len(sample))) for n in range(7)]),
+    )
+    shown = found.policies["category_top_n"]
+    assert shown.categories_per_user.tolist() == scale_counts(expected, 200).categories_per_user.tolist()
+    assert (shown.slots, int(shown.categories_per_user.sum())) == (400, 200)
+    assert abs(shown.exposure.ravel() - [80, 80, 80, 80, 80, 0]).max() <= 1
+    assert found.policy_facts["category_top_n"]["sampled_users"] == len(sample)
+    assert abs(found.policy_facts["category_top_n"]["n"] - 80) <= 1
+    kept = [np.load(path).shape[1] for path in sorted((run / ".work").glob("scores-*/scores.npy"))]
+    assert sum(kept) == len(sample)
+    again = write_qualifications(client, model, features, run, settings)
+    assert again.to_json() == found.to_json()
+
+
+def test_write_qualifications__what_is_in_force_is_never_a_sample(client, tmp_path, half_is_kept):
+    rng = np.random.default_rng(8)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    settings = ScoreSettings(k=2, policy="category_top_n", n=7)
+    found = write_qualifications(client, model, features, tmp_path / "run", settings)
+    assert found.policies["category_top_n"].slots == 35
+    assert "sampled_users" not in found.policy_facts["category_top_n"]
 
 
 def test_write_qualifications__a_damaged_part_is_made_again(client, tmp_path):
