@@ -15,7 +15,8 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.lake_init.describe import describe_findings
 from ammrank_dask.workflows.lake_init.guess import EVENT_ROLES, USER_ROLES
-from ammrank_dask.workflows.lake_init.inspect import find_places, inspect_lake
+from ammrank_dask.workflows.lake_init.inspect import inspect_lake
+from ammrank_dask.workflows.lake_init.places import find_places
 from ammrank_dask.workflows.lake_init.write import no_clicks, refuse_existing, write_site
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,

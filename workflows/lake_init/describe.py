@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from ammrank_dask.workflows.lake_init.inspect import name_some
+from ammrank_dask.workflows.lake_init.findings import name_some
 
 
 def describe_findings(findings: Mapping[str, Any]) -> Iterator[str]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,24 +21,29 @@ from ammrank_dask.lake_survey import (
     survey_users,
 )
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.delta import is_delta
 from ammrank_dask.storage.lake.files import (
     EventColumns,
-    missing_days,
     open_parquet,
 )
 from ammrank_dask.storage.lake.listing import (
     LakeFile,
     list_day_files,
     list_days,
-    list_files,
-    refuse_table,
     table_files,
 )
-from ammrank_dask.storage.lake.paths import LakePath, list_folder
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
-from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, GROUP, IGNORE_GROUP, USER_ID
+from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, GROUP, USER_ID
 from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.workflows.lake_init.findings import (
+    Remarks,
+    day_facts,
+    estimate_users,
+    event_facts,
+    people_facts,
+    remark_share,
+    sum_by,
+)
 from ammrank_dask.workflows.lake_init.guess import (
     EVENT_ROLES,
     USER_ROLES,
@@ -55,37 +58,11 @@ from ammrank_dask.workflows.lake_init.guess import (
     guess_unit,
     guess_zone,
 )
-from ammrank_dask.workflows.lake_init.layout_guess import (
-    add_groups_of_days,
-    first_day,
-    guess_day_layout,
-    guess_group_layout,
-)
+from ammrank_dask.workflows.lake_init.places import Places
 from ammrank_dask.workflows.session.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
 
 DEFAULTS = Config()
-VALUES_SHOWN = 10
-_DAY_FOLDER = re.compile(r"([^=]+)=(?:\d{4}-\d{2}-\d{2}|\d{8})")
-
-
-@dataclass(frozen=True)
-class Places:
-    """Where a lake keeps what: absolute paths, None for what it does not have."""
-
-    events: LakePath
-    date_key: str
-    users: LakePath | None
-    taxonomy: LakePath | None
-    layout: str | None = None
-
-
-@dataclass
-class Remarks:
-    """What a person should read: what was guessed, and what only they can set."""
-
-    guessed: list[str] = field(default_factory=list)
-    to_set: list[str] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -95,47 +72,6 @@ class Inspection:
     config: Config | None
     facts: dict[str, Any]
     categories: list[str] | None
-
-
-def find_places(lake: LakePath, groups: Sequence[tuple[str, str]] = ()) -> Places:
-    """Find the events, the users and the taxonomy of a lake.
-
-    Events are in `events`, in the lake itself or in its only folder that has folders of days; or these have one folder
-    a group, whose names are known to mean groups or given as (group, value) pairs.
-    """
-    if not lake.is_dir():
-        raise BadInput(f"there is no lake at {lake}; --lake names a folder")
-    refuse_table(lake / "events")
-    events, layout = _find_events(lake, groups)
-    keys = _date_keys(events)
-    date_key = min(keys, key=lambda key: (-keys[key], key)) if keys else DEFAULTS.lake.date_key
-    people = [lake / "users.parquet", *([lake / "users"] if list_files(lake / "users") else [])]
-    users = next((path for path in people if path.exists()), None)
-    taxonomy = lake / "taxonomy.csv"
-    return Places(events, date_key, users, taxonomy if taxonomy.is_file() else None, layout)
-
-
-def _find_events(lake: LakePath, groups: Sequence[tuple[str, str]]) -> tuple[LakePath, str | None]:
-    """Return the folder of events, and its layout where that is not one folder KEY=DATE a day."""
-    for folder in (lake / "events", lake):
-        layout = guess_day_layout(folder)
-        if layout is not None:
-            inner = None if is_delta(folder) else add_groups_of_days(layout, first_day(folder, layout), groups)
-            return folder, inner or (None if _date_keys(folder) else layout)
-        layout = guess_group_layout(folder, groups)
-        if layout is not None:
-            return folder, layout
-    found = [folder for folder in list_folder(lake) if guess_day_layout(folder) is not None]
-    if len(found) > 1:
-        names = ", ".join(folder.name for folder in found)
-        raise BadInput(f"{lake} has several folders of days ({names}); name the one with events by --lake")
-    if not found:
-        raise BadInput(
-            f"{lake} has no folders named KEY=YYYY-MM-DD, nor has a folder in it; events are one folder a day,"
-            " for example events/date=2026-03-05"
-        )
-    refuse_table(found[0])
-    return found[0], None if _date_keys(found[0]) else guess_day_layout(found[0])
 
 
 def inspect_lake(
@@ -174,7 +110,7 @@ def inspect_lake(
         _remark_ids(survey, users, remarks)
     meant = _guess_groups(survey, groups, remarks)
     genders = _guess_genders(users, remarks)
-    flat = None if leveled else sorted(value for value in _sum_by(survey, 1) if value)
+    flat = None if leveled else sorted(value for value in sum_by(survey, 1) if value)
     level, taxonomy = leveled or (1, flat_taxonomy(flat) if flat else None)
     if flat:
         listed = f"with the {len(flat):,} categories found listed in {site / CATEGORIES_NAME}"
@@ -184,7 +120,7 @@ def inspect_lake(
     )
     config, enough = None, None
     if CLICK_GROUP in meant.names and taxonomy is not None:
-        config = _make_config(places, site, guesses, _n_users(users, survey).users, remarks)
+        config = _make_config(places, site, guesses, estimate_users(users, survey).users, remarks)
         enough = _count_users_with_clicks(client, survey, read, config, taxonomy, progress)
     findings = {
         **_lake_findings(places, survey, users, guesses, remarks),
@@ -242,26 +178,15 @@ def _lake_findings(
             "taxonomy": str(places.taxonomy) if places.taxonomy else None,
         },
         "columns": {**guesses.columns, **(guesses.people or {})},
-        "days": _day_facts(survey, remarks),
-        **_event_facts(survey, guesses.groups, guesses.taxonomy, remarks),
+        "days": day_facts(survey, remarks),
+        **event_facts(survey, guesses.groups, guesses.taxonomy, remarks),
         "categories": {
             "ranked": len(guesses.taxonomy.categories) if guesses.taxonomy else 0,
             "level": guesses.level,
-            "found": sum(value is not None for value in _sum_by(survey, 1)),
+            "found": sum(value is not None for value in sum_by(survey, 1)),
         },
-        **_people_facts(users, survey, guesses.genders),
+        **people_facts(users, survey, guesses.genders),
     }
-
-
-def _date_keys(folder: LakePath) -> Counter[str]:
-    """Count the day folders of a folder by key."""
-    keys: Counter[str] = Counter()
-    if folder.is_dir():
-        for child in folder.iterdir():
-            match = _DAY_FOLDER.fullmatch(child.name)
-            if match and child.is_dir():
-                keys[match[1]] += 1
-    return keys
 
 
 def _list_event_files(places: Places, remarks: Remarks) -> dict[dt.date, list[LakeFile]]:
@@ -361,7 +286,7 @@ def _remark_ids(survey: EventSurvey, users: UsersSurvey, remarks: Remarks) -> No
 
 
 def _guess_groups(survey: EventSurvey, given: Sequence[tuple[str, str]], remarks: Remarks) -> Guessed:
-    counts = {value: count for value, count in _sum_by(survey, 0).items() if value is not None}
+    counts = {value: count for value, count in sum_by(survey, 0).items() if value is not None}
     meant = guess_groups(counts, given)
     for group, values in meant.names.items():
         own = [value for value in values if value != group and (group, value) not in given]
@@ -378,7 +303,7 @@ def _guess_genders(users: UsersSurvey | None, remarks: Remarks) -> Guessed:
             remarks.guessed.append(f"genders.{name}: {', '.join(map(repr, values))}")
     if users is not None:
         bad = sum(users.genders[value] for value in genders.unmapped)
-        _remark_share(bad, users.rows, "users have a gender that is not mapped", remarks)
+        remark_share(bad, users.rows, "users have a gender that is not mapped", remarks)
     return genders
 
 
@@ -450,94 +375,3 @@ def _count_users_with_clicks(
         min_categories=config.label.min_categories,
         progress=progress,
     )
-
-
-def _sum_by(survey: EventSurvey, position: int) -> Counter[str | None]:
-    counts: Counter[str | None] = Counter()
-    for pair, count in survey.events.items():
-        counts[pair[position]] += count
-    return counts
-
-
-def _event_facts(survey: EventSurvey, meant: Guessed, taxonomy: Taxonomy | None, remarks: Remarks) -> dict[str, Any]:
-    by_group = _sum_by(survey, 0)
-    events = sum(by_group.values())
-    strange = _unknown_categories(survey, meant, taxonomy)
-    bad = sum(by_group[value] for value in (None, *meant.unmapped)) + sum(strange.values())
-    _remark_share(bad, events, "events have a group or category that is not mapped", remarks)
-    return {
-        "events": events,
-        "groups": {
-            group: {"events": sum(by_group[value] for value in values), "values": values}
-            for group, values in meant.names.items()
-        },
-        "groups_not_mapped": _top({value: by_group[value] for value in meant.unmapped}),
-        "categories_not_mapped": _top(strange),
-        "without_group": by_group[None],
-        "without_category": _sum_by(survey, 1)[None],
-    }
-
-
-def _remark_share(bad: int, total: int, what: str, remarks: Remarks) -> None:
-    limit = DEFAULTS.quarantine.max_share
-    if bad > limit * total:
-        remarks.to_set.append(
-            f"{bad / total:.1%} of the {what}; more than {limit:.0%} of bad rows stop a run (quarantine.max_share)"
-        )
-
-
-def _unknown_categories(survey: EventSurvey, meant: Guessed, taxonomy: Taxonomy | None) -> dict[str, int]:
-    """Count the categories of used events that are not in the taxonomy."""
-    code_of = taxonomy.code_of if taxonomy else {}
-    used = {value for group, values in meant.names.items() if group != IGNORE_GROUP for value in values}
-    counts: Counter[str] = Counter()
-    for (group, category), count in survey.events.items():
-        if group in used and category is not None and category not in code_of:
-            counts[category] += count
-    return counts
-
-
-def _top(counts: Mapping[str, int]) -> dict[str, Any]:
-    """Return how many values there are, how often they occur, and the most frequent ones."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return {"values": len(counts), "count": sum(counts.values()), "top": ordered[:VALUES_SHOWN]}
-
-
-def _day_facts(survey: EventSurvey, remarks: Remarks) -> dict[str, Any]:
-    days = survey.events_by_day
-    gaps = [str(day) for day in missing_days(days, min(days), max(days))]
-    if gaps:
-        remarks.to_set.append(
-            f"lake.missing_days: there are no events for {name_some(gaps)}; add them, or set bridge to go on without"
-        )
-    return {
-        "first": str(min(days)),
-        "last": str(max(days)),
-        "count": len(days),
-        "gaps": gaps,
-        "needed_to_train": DEFAULTS.label.days + DEFAULTS.features.min_days,
-    }
-
-
-def _n_users(users: UsersSurvey | None, survey: EventSurvey) -> Estimate:
-    return Estimate(users.rows, 1) if users is not None else survey.users or Estimate(0, 1)
-
-
-def _people_facts(users: UsersSurvey | None, survey: EventSurvey, genders: Guessed) -> dict[str, Any]:
-    counted = _n_users(users, survey)
-    counts = users.genders if users is not None else {}
-    spelled = {
-        name: {"users": sum(counts.get(value, 0) for value in values), "values": values}
-        for name, values in (genders.names.items() if counts else ())
-    }
-    return {
-        "users": counted.users,
-        "users_estimated": counted.sampling > 1,
-        "genders": spelled,
-        "genders_not_mapped": _top({value: counts[value] for value in genders.unmapped}),
-    }
-
-
-def name_some(values: Sequence[str]) -> str:
-    """Return a few of many values as text."""
-    return ", ".join(values[:5]) + (f" and {len(values) - 5:,} more" if len(values) > 5 else "")

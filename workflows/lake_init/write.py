@@ -13,7 +13,8 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_atomic
 from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
-from ammrank_dask.workflows.lake_init.inspect import Places, name_some
+from ammrank_dask.workflows.lake_init.findings import name_some
+from ammrank_dask.workflows.lake_init.places import Places
 from ammrank_dask.workflows.session.config import Config, write_config
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
 

@@ -13,7 +13,7 @@ from ammrank_dask.storage.lake.listing import list_days
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
-from ammrank_dask.workflows.lake_init.inspect import find_places
+from ammrank_dask.workflows.lake_init.places import find_places
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
