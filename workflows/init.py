@@ -31,12 +31,9 @@ from ammrank_dask.workflows.session.options import (
 @site_argument
 @lake_option
 @click.option(
-    "--column",
-    "columns",
-    multiple=True,
-    type=Assignment((*EVENT_ROLES, *USER_ROLES)),
+    "--column", "columns", multiple=True, type=Assignment((*EVENT_ROLES, *USER_ROLES)),
     help="Name a column that cannot be guessed, for example timestamp=event_ts; repeatable.",
-)
+)  # fmt: skip
 @click.option(
     "--group", "groups", multiple=True, type=Assignment((*GROUPS, IGNORE_GROUP)),
     help="Say what a value of the group column means, for example adc=tap; repeatable.",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -11,6 +10,7 @@ import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, store_failure
+from ammrank_dask.storage.lake.snapshots import Snapshot, require_files
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -18,15 +18,6 @@ if TYPE_CHECKING:
 DELTA_LOG = "_delta_log"
 _HARMLESS_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 """What a table may ask of readers without that its parquet files stop being its rows."""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The live files of one version of a table, with the values of its partition columns."""
-
-    version: int
-    files: tuple[tuple[LakePath, dict[str, str]], ...]
-    partitioned_by: tuple[str, ...]
 
 
 def is_delta(folder: LakePath) -> bool:
@@ -67,14 +58,8 @@ def read_snapshot(folder: LakePath) -> Snapshot:
         (folder / action["path"], {name: str(action[f"partition.{name}"]) for name in partitioned_by})
         for action in actions
     ]
-    present = {path for path in folder.walk()} if isinstance(folder, RemotePath) else None
-    for path, _ in files:
-        if not (path.is_file() if present is None else path in present):
-            raise BadInput(
-                f"the log of the Delta Lake table at {folder} names {path.name}, which is not there; restore the file,"
-                " or repair the log"
-            )
-    return Snapshot(version, tuple(sorted(files, key=lambda file: file[0])), partitioned_by)
+    require_files(f"the log of the Delta Lake table at {folder}", folder, [path for path, _ in files])
+    return Snapshot("Delta Lake", folder, version, tuple(sorted(files, key=lambda file: file[0])), partitioned_by)
 
 
 def _open_table(opener: type[DeltaTable], folder: LakePath) -> DeltaTable:

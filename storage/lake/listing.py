@@ -1,4 +1,4 @@
-"""List the days and the parquet files of a lake: of folders, or of the newest snapshot of a Delta Lake table."""
+"""List the days and the parquet files of a lake: of folders, or of the newest snapshot of a table."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import NamedTuple
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import DELTA_LOG, is_delta, read_snapshot
+from ammrank_dask.storage.lake.iceberg import METADATA, is_iceberg, is_metadata, read_iceberg
 from ammrank_dask.storage.lake.layout import Layout
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once
+from ammrank_dask.storage.lake.snapshots import Snapshot
 from ammrank_dask.storage.store.folders import walk
 from ammrank_dask.storage.store.retried import retried
 
 _NOT_DATA = (".", "_")
-_ICEBERG = "metadata"
 _DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
 
 
@@ -82,10 +83,11 @@ def list_days(
     group
         The column of groups, which a table may be partitioned by.
     """
+    table = _read_table(events)
+    if table is not None:
+        return _list_days_of_table(table, date_key, group)
     if not events.is_dir():
         raise BadInput(f"there is no folder of events at {events}; set lake.events")
-    if is_delta(events):
-        return _list_days_of_table(events, date_key, group)
     refuse_table(events)
     if layout is not None:
         return _list_days_of_layout(events, Layout.parse(layout))
@@ -123,26 +125,33 @@ def _list_days_of_layout(events: LakePath, layout: Layout) -> dict[dt.date, Lake
     }
 
 
-def _list_days_of_table(events: LakePath, date_key: str, group: str) -> dict[dt.date, LakeDay]:
-    snapshot = read_snapshot(events)
-    if date_key not in snapshot.partitioned_by:
-        names = ", ".join(snapshot.partitioned_by) or "nothing"
+def _read_table(path: LakePath) -> Snapshot | None:
+    """Return the newest snapshot of the table that a path is, None when it is none."""
+    if is_delta(path):
+        return read_snapshot(path)
+    return read_iceberg(path) if is_iceberg(path) else None
+
+
+def _list_days_of_table(table: Snapshot, date_key: str, group: str) -> dict[dt.date, LakeDay]:
+    named = f"the {table.kind} table at {table.folder}"
+    if date_key not in table.partitioned_by:
+        names = ", ".join(table.partitioned_by) or "nothing"
         raise BadInput(
-            f"the Delta Lake table at {events} is partitioned by {names}, not by {date_key}; set lake.date_key to the"
-            " column of the day"
+            f"{named} is partitioned by {names}, not by {date_key}; set lake.date_key to the column of the day"
         )
     files: dict[dt.date, list[LakePath]] = {}
     group_of: dict[LakePath, str] = {}
-    for path, partition in snapshot.files:
+    for path, partition in table.files:
         if group in partition:
             group_of[path] = partition[group]
-        date = _read_date(partition[date_key])
+        value = partition.get(date_key, "none")
+        date = _read_date(value)
         if date is None:
-            raise BadInput(f"{path} of a Delta Lake table has {date_key} {partition[date_key]!r}, which is not a date")
+            raise BadInput(f"{path} of {named} has {date_key} {value!r}, which is not a date")
         files.setdefault(date, []).append(path)
     if not files:
-        raise BadInput(f"the Delta Lake table at {events} has no files; is it the right one?")
-    return {date: LakeDay(events, tuple(live), snapshot.version, group_of) for date, live in sorted(files.items())}
+        raise BadInput(f"{named} has no files; is it the right one?")
+    return {date: LakeDay(table.folder, tuple(live), table.version, group_of) for date, live in sorted(files.items())}
 
 
 def _read_date(text: str) -> dt.date | None:
@@ -157,41 +166,38 @@ def _read_date(text: str) -> dt.date | None:
 
 
 def refuse_table(folder: LakePath) -> None:
-    """Raise if the folder is in a table, or is one of Iceberg, whose log says which of its files are alive."""
+    """Raise if the folder is in a table, whose log says which of its files are alive."""
     if is_delta(folder.parent):
         raise BadInput(
             f"{folder} is a folder of the Delta Lake table at {folder.parent}, and files that the table no longer uses"
             " would count too; name the table itself in lake.events or lake.users"
         )
-    for place in (folder, folder.parent):
-        if _has_metadata(place / _ICEBERG):
+    for above in (folder, folder.parent):
+        if is_iceberg(above):
             raise BadInput(
-                f"{place} is a table of Iceberg (it has {_ICEBERG}/*.metadata.json), and parquet files that the table"
-                " no longer uses would count too; export one snapshot of it as plain parquet files, and name that copy"
-                " in lake.events or lake.users"
+                f"{above} is a table of Iceberg (it has {METADATA}/*.metadata.json), and files that the table no longer"
+                " uses would count too; name the table itself in lake.events or lake.users"
             )
-
-
-def _has_metadata(folder: LakePath) -> bool:
-    return folder.is_dir() and any(path.name.endswith(".metadata.json") for path in folder.iterdir())
 
 
 @retried
 def table_files(table: LakePath) -> list[LakeFile]:
     """Return the files of a table that is one file or a folder of files."""
-    if not table.is_dir():
+    if not table.is_dir() and not is_metadata(table):
         return [LakeFile(table, table.name)]
-    return [LakeFile(path, name_below(path, table)) for path in list_files(table)]
+    folder = table.parent.parent if is_metadata(table) else table
+    return [LakeFile(path, name_below(path, folder)) for path in list_files(table)]
 
 
 @retried
 def list_files(folder: LakePath) -> list[LakePath]:
     """Return the parquet files of a folder in name order, without hidden ones and those of unfinished writers.
 
-    Of a Delta Lake table these are the files of its newest snapshot.
+    Of a table of Delta Lake or Iceberg these are the files of its newest snapshot.
     """
-    if is_delta(folder):
-        return [path for path, _ in read_snapshot(folder).files]
+    table = _read_table(folder)
+    if table is not None:
+        return [path for path, _ in table.files]
     refuse_table(folder)
     return _walk_files(folder)
 
@@ -203,7 +209,7 @@ def _walk_files(folder: LakePath) -> list[LakePath]:
     for root, folders, names in walk(folder):
         if DELTA_LOG in folders:
             refuse_table(Path(root) / DELTA_LOG)
-        if _ICEBERG in folders:
+        if METADATA in folders:
             refuse_table(Path(root))
         folders[:] = [name for name in folders if not name.startswith(_NOT_DATA)]
         paths += [
@@ -220,7 +226,7 @@ def _walk_remote_files(folder: RemotePath) -> list[LakePath]:
         *above, name = path.relative_to(folder).parts
         if DELTA_LOG in above:
             refuse_table(folder / "/".join(above[: above.index(DELTA_LOG)]) / DELTA_LOG)
-        if above[-1:] == [_ICEBERG] and name.endswith(".metadata.json"):
+        if above[-1:] == [METADATA] and name.endswith(".metadata.json"):
             refuse_table(path.parent.parent)
         if name.endswith((".parquet", ".parq")) and not any(part.startswith(_NOT_DATA) for part in (*above, name)):
             files.append(path)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import is_delta
+from ammrank_dask.storage.lake.iceberg import day_columns, is_iceberg, read_iceberg
 from ammrank_dask.storage.lake.listing import list_files, refuse_table
 from ammrank_dask.storage.lake.paths import LakePath, list_folder
 from ammrank_dask.workflows.lake_init.layout_guess import (
@@ -42,14 +43,28 @@ def find_places(lake: LakePath, groups: Sequence[tuple[str, str]] = ()) -> Place
     """
     if not lake.is_dir():
         raise BadInput(f"there is no lake at {lake}; --lake names a folder")
-    refuse_table(lake / "events")
-    events, layout = _find_events(lake, groups)
-    keys = _date_keys(events)
-    date_key = min(keys, key=lambda key: (-keys[key], key)) if keys else DEFAULTS.lake.date_key
-    people = [lake / "users.parquet", *([lake / "users"] if list_files(lake / "users") else [])]
+    table = next((folder for folder in (lake / "events", lake) if is_iceberg(folder)), None)
+    if table is not None:
+        events, layout, date_key = table, None, _day_column(table)
+    else:
+        refuse_table(lake / "events")
+        events, layout = _find_events(lake, groups)
+        keys = _date_keys(events)
+        date_key = min(keys, key=lambda key: (-keys[key], key)) if keys else DEFAULTS.lake.date_key
+    people = [lake / "users.parquet"]
+    if events != lake and list_files(lake / "users"):
+        people.append(lake / "users")
     users = next((path for path in people if path.exists()), None)
     taxonomy = lake / "taxonomy.csv"
     return Places(events, date_key, users, taxonomy if taxonomy.is_file() else None, layout)
+
+
+def _day_column(table: LakePath) -> str:
+    """Return the column of the day that a table of Iceberg is partitioned by."""
+    names = day_columns(read_iceberg(table))
+    if not names:
+        raise BadInput(f"the Iceberg table at {table} is not partitioned by days; partition it by a column of dates")
+    return DEFAULTS.lake.date_key if DEFAULTS.lake.date_key in names else names[0]
 
 
 def _find_events(lake: LakePath, groups: Sequence[tuple[str, str]]) -> tuple[LakePath, str | None]:

@@ -48,8 +48,8 @@ def _existing_zone(value: str) -> str:
 class Lake(Section):
     events: str = Field(
         "events",
-        description="folder of events, one folder a day, or a table of Delta Lake; a path relative to this file or a"
-        " URL (s3://, gs://)",
+        description="folder of events, one folder a day, or a table of Delta Lake or Iceberg; a path relative to this"
+        " file or a URL (s3://, gs://)",
     )
     users: str | None = Field("users.parquet", description="file or folder of users; null: no demographics")
     taxonomy: str | None = Field("taxonomy.csv", description="category,parent; null: flat, as listed in categories.csv")

@@ -1,0 +1,31 @@
+"""What the log of a table says: which of its files are alive in one snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.paths import LakePath, RemotePath
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The live files of one version of a table, with the values of its partition columns.
+
+    `kind` and `folder` are for messages; `version` is what the table calls the snapshot.
+    """
+
+    kind: str
+    folder: LakePath
+    version: int
+    files: tuple[tuple[LakePath, dict[str, str]], ...]
+    partitioned_by: tuple[str, ...]
+
+
+def require_files(log: str, folder: LakePath, files: Sequence[LakePath]) -> None:
+    """Raise unless all files that a log names are there; a folder of an object store is listed once."""
+    present = set(folder.walk()) if isinstance(folder, RemotePath) else None
+    for path in files:
+        if not (path.is_file() if present is None else path in present):
+            raise BadInput(f"{log} names {path.name}, which is not there; restore the file, or repair the log")
