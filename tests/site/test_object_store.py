@@ -3,6 +3,7 @@
 import hashlib
 import json
 import shutil
+import threading
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -172,6 +173,71 @@ def test_read_batches__an_object_that_changes_while_it_is_read_is_refused(store,
     path.write_bytes(bytes(data))
     with pytest.raises(BadInput, match="changed while it was read; run the command again when it is complete"):
         list(batches)
+
+
+def when(is_time, act):
+    """Return a fault that acts once, on the first request of an object of events for which it is time."""
+    lock, acted = threading.Lock(), []
+
+    def look(method, path):
+        with lock:
+            if acted or not path.endswith(".parquet") or "date=" not in path or not is_time(method, path):
+                return None
+            acted.append(path)
+        act()
+        return None
+
+    return look
+
+
+def test_ingest__an_object_that_changes_while_it_is_read_loses_nothing(
+    store, bucket, lake, cluster_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(scan, "BYTES_KEPT", 0)  # an object that is too large is fetched a second time for its rows
+    local, remote = write_site(tmp_path / "local", lake), remote_site(store, bucket, tmp_path / "remote", lake)
+    run(cluster_file, "ingest", remote, "--date", str(date_of(1)))
+    before = digest(cluster_file, remote)
+    changed = write_events(lake, 2, good_events(repeat=5)).read_bytes()
+    path = store.path(f"{bucket}/lake/events/date={date_of(2)}/part-0.parquet")
+    scanned = remote.path / "days" / "scanned.json"
+    with store.faults(when(lambda *_: str(date_of(2)) in scanned.read_text(), lambda: path.write_bytes(changed))):
+        said = run(cluster_file, "ingest", remote, "--date", str(date_of(2)), exit_code=65)
+    assert "changed while it was read; run the command again when it is complete" in said
+    assert said.count("\n") == 1
+    assert digest(cluster_file, remote) == before
+    for site in (local, remote):
+        run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    assert digest(cluster_file, remote) == digest(cluster_file, local)
+
+
+def test_ingest__an_object_that_vanishes_before_it_is_read_loses_nothing(store, bucket, lake, cluster_file, tmp_path):
+    local, remote = write_site(tmp_path / "local", lake), remote_site(store, bucket, tmp_path / "remote", lake)
+    run(cluster_file, "ingest", remote, "--date", str(date_of(1)))
+    before = digest(cluster_file, remote)
+    compacted = write_events(lake, 2, good_events(repeat=12), file="compacted.parquet")
+    (compacted.parent / "part-0.parquet").unlink()
+    folder = store.path(f"{bucket}/lake/events/date={date_of(2)}")
+
+    def compact():
+        (folder / compacted.name).write_bytes(compacted.read_bytes())
+        (folder / "part-0.parquet").unlink()
+
+    opened = []
+
+    def is_opened_again(method, path):
+        """The footer is looked at first, for an estimate of memory; then the lake is listed, and the object scanned."""
+        opened.append((method, path))
+        return opened.count(("HEAD", path)) == 2
+
+    with store.faults(when(is_opened_again, compact)):
+        said = run(cluster_file, "ingest", remote, "--date", str(date_of(2)), exit_code=65)
+    assert "part-0.parquet" in said
+    assert "is gone since the lake was listed (compacted, or cleaned by its writer); run the command again" in said
+    assert said.count("\n") == 1
+    assert digest(cluster_file, remote) == before
+    for site in (local, remote):
+        run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    assert digest(cluster_file, remote) == digest(cluster_file, local)
 
 
 def test_scan_file__keeps_a_copy_that_is_read_whatever_becomes_of_the_object(store, bucket, tmp_path):

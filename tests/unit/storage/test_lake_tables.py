@@ -6,6 +6,7 @@ import sys
 
 import pyarrow.parquet as pq
 import pytest
+from begun import assert_same_runs, invoke
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from lakes import date_of, write_lake, write_site
@@ -98,11 +99,22 @@ def test_list_days__a_delta_table_without_a_column_of_the_day(table):
         list_days(table, "ds")
 
 
-def test_list_days__a_delta_table_whose_file_is_gone(table):
-    gone = list_days(table, "date")[date_of(0)].files()[0]
+def test_ingest__a_delta_table_whose_file_is_gone(lake, table, cluster_file, tmp_path):
+    site = write_site(tmp_path / "site", lake, lake={"events": str(table)})
+    invoke(cluster_file, "ingest", site.path, "--date", date_of(0))
+    before = site.current()
+    gone = list_days(table, "date")[date_of(1)].files()[0]
+    data = gone.read_bytes()
     gone.unlink()
-    with pytest.raises(BadInput, match=f"names {gone.name}, which is not there; restore the file, or repair the log"):
-        list_days(table, "date")
+    said = invoke(cluster_file, "ingest", site.path, "--date", date_of(1), exit_code=65)
+    assert f"names {gone.name}, which is not there; restore the file, or repair the log" in said
+    assert said.count("\n") == 1
+    assert site.current() == before
+    gone.write_bytes(data)
+    plain = write_site(tmp_path / "plain", lake)
+    for of_site in (site, plain):
+        invoke(cluster_file, "ingest", of_site.path, "--date", date_of(1))
+    assert_same_runs(site, plain, "head")
 
 
 def test_list_days__a_delta_table_whose_log_is_broken(table):
