@@ -71,7 +71,7 @@ bench: setup
 
 # A night of the paper's size, or of USERS; the lake is kept for the next time, results are build/paper/paper.json and .svg.
 bench-paper: setup
-	$(BIN)/python -m benchmarks paper --work build/paper $(if $(USERS),--users $(USERS))
+	$(BIN)/python -m benchmarks paper --work build/paper $(if $(USERS),--users $(USERS)) $(if $(MODEL),--model $(MODEL))
 
 # A folder that holds nothing but compiled files is still imported: a move leaves such folders behind.
 clean:

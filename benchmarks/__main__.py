@@ -18,6 +18,7 @@ from benchmarks import (
     event_path,
     exploration,
     forget,
+    growth,
     ingest,
     label_ranking,
     monitor,
@@ -48,6 +49,7 @@ BENCHMARKS = {
     "exploration": exploration.compare_exploration,
     "event-path": event_path.follow_event,
     "forget": forget.compare_forget,
+    "growth": growth.measure_growth,
     "label-ranking": label_ranking.run_label_ranking,
     "monitor": monitor.compare_monitor,
     "large-site": whole_nights.run_large_site,
@@ -65,6 +67,7 @@ BENCHMARKS = {
     "score-million": scoring.score_million,
     "epoch": training.compare_epoch,
     "shards": training.compare_shards,
+    "toolbox": training.compare_toolbox,
     "workers": training.compare_workers,
     "memory": training.measure_memory,
     "start": training.measure_start,
@@ -94,6 +97,7 @@ QUICK = ("day", "night", "read", "epoch", "score")
 @click.option("--seeds", help="Seeds of simulated worlds, with commas between, in chances.")
 @click.option("--dates", help="Nights of Complete Journey, with commas between, in chances.")
 @click.option("--bins", is_flag=True, help="Also the 20 bins, in chances.")
+@click.option("--model", type=click.Choice(["amm-rank", "amm-rank-plus"]), help="What is trained, in paper.")
 @click.option("--large", is_flag=True, help="Also 200,000 users, in safety.")
 def main(
     names: tuple[str, ...],
@@ -112,6 +116,7 @@ def main(
     dates: str | None,
     bins: bool,
     large: bool,
+    model: str | None,
 ) -> None:
     """Measure this package on this machine."""
     given: dict[str, Any] = {
@@ -125,6 +130,7 @@ def main(
         "dates": dates.split(",") if dates else None,
         "bins": bins or None,
         "large": large or None,
+        "model": model,
         "data": data,
     }
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as temporary:

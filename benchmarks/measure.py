@@ -95,7 +95,7 @@ def site_of(folder: Path, lake: Path, users: int) -> tuple[Site, Config]:
 
 def worker_facts(client: Client) -> dict[str, Any]:
     """Return process ids, peak memory and spilled bytes of the workers."""
-    peaks = client.run(_peak_memory)
+    peaks = client.run(peak_memory)
     metrics = [worker["metrics"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()]
     return {
         "pids": sorted(pid for pid, _ in peaks.values()),
@@ -104,7 +104,13 @@ def worker_facts(client: Client) -> dict[str, Any]:
     }
 
 
-def _peak_memory() -> tuple[int, int]:
+def reset_peak_memory() -> None:
+    """Let the peak of this process's memory begin anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+
+
+def peak_memory() -> tuple[int, int]:
+    """Return the id of this process and the peak of its memory."""
     # Not ru_maxrss, which a process takes over from the one that started it.
     with open("/proc/self/status", encoding="utf-8") as file:
         peak = next(line for line in file if line.startswith("VmHWM"))

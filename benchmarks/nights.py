@@ -25,7 +25,7 @@ def compare_nights(work: Path, *, users: int = 200_000, history: int = 60, worke
     with cluster(workers) as client:
         lake = work / f"nights-{users}"
         events = make_lake(client, lake, users=users, days=history + 1)
-        _warm(client, work)
+        warm_nights(client, work)
         site, config = _fresh_site(work / "nights-site", lake, users)
         last = FIRST + dt.timedelta(history - 1)
         attempts, cpu = [], []
@@ -77,7 +77,7 @@ def _run(client: Client, site: Site, config: Any, date: dt.date) -> dict[str, An
     return attempt
 
 
-def _warm(client: Client, work: Path) -> None:
+def warm_nights(client: Client, work: Path, model: str | None = None) -> None:
     """Compile the kernels on every worker, so that the clock sees work only."""
     lake = work / "nights-warm"
     make_lake(client, lake, users=2_000, days=6)
@@ -86,6 +86,7 @@ def _warm(client: Client, work: Path) -> None:
         update={
             "label": config.label.model_copy(update={"days": 3}),
             "features": config.features.model_copy(update={"min_days": 1}),
+            "train": config.train.model_copy(update={"model": model or config.train.model}),
         }
     )
     for number in (4, 5):

@@ -1,0 +1,168 @@
+"""Time and memory against users, categories and workers, with the slopes of their logarithms."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.features.store import write_features
+from ammrank_dask.scoring.score import score
+from ammrank_dask.training.train import train
+from benchmarks.drawing import draw_curves
+from benchmarks.measure import cluster, describe_machine, make_lake, site_of
+from benchmarks.nights import warm_nights
+from benchmarks.paper import FIRST, Usage, run_night, sample
+from benchmarks.training import make_rows
+
+DAYS = 60
+SMALLEST = 10_000
+CATEGORIES = (50, 200, 1_000)
+CATEGORY_USERS = 20_000
+MOST_SLOPE = 1.05
+LEAST_SECONDS = 1.0
+"""CPU seconds of a stage from which its slope means something."""
+KINDS = ("cpu", "seconds", "peak")
+
+
+def measure_growth(work: Path, *, users: int = 100_000) -> None:
+    """Print what a night uses against users (up to a number) and workers, and training and scoring against categories.
+
+    Writes `growth.json` and `growth.svg`.
+    """
+    with cluster(2) as client:
+        warm_nights(client, work)
+    by_users = {size: _measure_night(work, size, 2) for size in sizes_up_to(users)}
+    middle = sorted(by_users)[len(by_users) // 2]
+    by_workers = {1: _measure_night(work, middle, 1), 2: by_users[middle]}
+    by_categories = {}
+    with cluster(2) as client:
+        _measure_categories(client, work, CATEGORIES[0])  # compiles
+        for number in CATEGORIES:
+            by_categories[number] = _measure_categories(client, work, number)
+    results = {
+        "machine": describe_machine(),
+        "users": by_users,
+        "categories": by_categories,
+        "workers": by_workers,
+        "workers_users": middle,
+    }
+    (work / "growth.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    curves = [
+        (f"{title}, slope {slope_of(by_users, kind):.2f}", [(n, found[kind] / unit) for n, found in by_users.items()])
+        for kind, title, unit in (("cpu", "CPU s", 1), ("seconds", "seconds", 1), ("peak", "peak MiB", 2**20))
+    ]
+    picture = draw_curves(
+        curves, title=f"A first night of {DAYS} days against its users, 2 workers", x="users", y="",
+        note=describe_machine(),
+    )  # fmt: skip
+    (work / "growth.svg").write_text(str(picture) + "\n", encoding="utf-8")
+    _print(results)
+
+
+def sizes_up_to(users: int) -> list[int]:
+    """Return 10,000 users and more, three times as many each time, up to a number.
+
+    Examples
+    --------
+    >>> sizes_up_to(100_000)
+    [10000, 30000, 100000]
+    """
+    steps = [number * 10**power for power in range(4, 10) for number in (1, 3)]
+    return [*(step for step in steps if step < users), users]
+
+
+def slope_of(found: Mapping[int, Mapping[str, Any]], kind: str) -> float:
+    """Return how a figure grows: the slope of its logarithm against that of the size, by least squares.
+
+    Examples
+    --------
+    >>> round(slope_of({10: {"cpu": 2.0}, 100: {"cpu": 20.0}}, "cpu"), 6)
+    1.0
+    """
+    x, y = np.log(list(found)), np.log([max(1e-9, figures[kind]) for figures in found.values()])
+    return float(np.polyfit(x, y, 1)[0])
+
+
+def _measure_night(work: Path, users: int, workers: int) -> dict[str, Any]:
+    """Run the first night of a site with its history, and return what it used."""
+    lake, folder = work / f"growth-{users}", work / "growth-site"
+    shutil.rmtree(folder, ignore_errors=True)
+    with cluster(2) as client:
+        make_lake(client, lake, users=users, days=DAYS)
+    with cluster(workers) as client:
+        site, config = site_of(folder, lake, users)
+        meter = run_night(client, site, config, FIRST + dt.timedelta(DAYS - 1))
+    shutil.rmtree(folder)
+    stages = {f"stage {name}": usage.cpu for name, usage in meter.stages.items()}
+    return _figures(meter.total()) | stages
+
+
+def _measure_categories(client: Client, work: Path, categories: int) -> dict[str, Any]:
+    """Train and score random rows of so many categories, and return what that used."""
+    X, rankings = make_rows(CATEGORY_USERS, columns=10 * categories + 11, categories=categories)
+    names = [f"column {number}" for number in range(X.shape[1])]
+    path, out = work / "growth-features", work / "growth-quals"
+    features = write_features(path, X, np.arange(len(rankings)), names, rankings)
+    found = {}
+    begin = first = sample()
+    model = train(client, features, shards=8, epochs=2)
+    for name in ("train", "score"):
+        if name == "score":
+            score(client, model, features, out, k=10)
+        end, usage = sample(), Usage()
+        usage.add(begin, end)
+        found[f"stage {name}"] = usage.cpu
+        begin = end
+    whole = Usage()
+    whole.add(first, begin)
+    for folder in (path, out):
+        shutil.rmtree(folder)
+    return _figures(whole) | found
+
+
+def _figures(usage: Usage) -> dict[str, Any]:
+    return {"cpu": usage.cpu, "seconds": usage.seconds, "peak": usage.peak}
+
+
+def _print(results: Mapping[str, Any]) -> None:
+    print(f"\ngrowth; {results['machine']}")
+    _print_table(f"users, first night of {DAYS} days, 2 workers", results["users"], MOST_SLOPE)
+    _print_table(
+        f"categories, 2 epochs and scoring of {CATEGORY_USERS:,} users, 2 workers", results["categories"], None
+    )
+    one, two = results["workers"][1], results["workers"][2]
+    print(f"  workers, first night of {results['workers_users']:,} users")
+    for number, figures in results["workers"].items():
+        print(f"    {number:12,} {_row(figures)}")
+    faster, more = one["seconds"] / two["seconds"], two["cpu"] / one["cpu"]
+    print(f"    2 workers are {faster:.2f} times as fast, at {more:.2f} times the CPU")
+
+
+def _print_table(title: str, found: Mapping[int, Mapping[str, Any]], most: float | None) -> None:
+    print(f"  {title}")
+    for number, figures in found.items():
+        print(f"    {number:12,} {_row(figures)}")
+    slopes = {kind: slope_of(found, kind) for kind in KINDS}
+    print(f"    {'slope':>12} {slopes['cpu']:9.2f}       {slopes['seconds']:9.2f}   {slopes['peak']:7.2f}")
+    # Of the two largest sizes: what is the same at every size hides in the others.
+    last: Sequence[int] = sorted(found)[-2:]
+    largest = {number: found[number] for number in last}
+    stages = [name for name in found[last[0]] if name.startswith("stage ") and name in found[last[1]]]
+    for name in ["cpu", *stages]:
+        if found[last[1]][name] < LEAST_SECONDS:
+            continue
+        slope = slope_of(largest, name)
+        verdict = "" if most is None else " DEFECT" if slope > most else " ok"
+        title = name.removeprefix("stage ")
+        print(f"      {title:20} {found[last[1]][name]:8.1f} CPU s, last slope {slope:5.2f}{verdict}")
+
+
+def _row(figures: Mapping[str, Any]) -> str:
+    return f"{figures['cpu']:9.1f} CPU s {figures['seconds']:9.1f} s {figures['peak'] / 2**20:7.0f} MiB"
