@@ -54,7 +54,8 @@ def curves_chart(measure: str, curves: Mapping[str, Sequence[float]]) -> Markup:
 
 def errors_chart(errors: Mapping[str, float], intervals: Mapping[str, Sequence[float]], floor: float | None) -> Markup:
     """Return the disagreement error of each method as a bar with its interval, and the floor as a line."""
-    left, top, step, width = 84, 6, 26, 270
+    left, top, step = max(84, 12 + 7 * max(map(len, errors))), 6, 26
+    width = 354 - left
     highest = max([*errors.values(), 1e-9]) * 1.08
     content = []
     for place, (method, error) in enumerate(errors.items()):

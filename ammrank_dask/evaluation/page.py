@@ -113,7 +113,7 @@ def _worst(parts: list[dict[str, Any]], n: int) -> list[dict[str, Any]]:
     return sorted(known, key=lambda part: -part["disagreement"])[:n]
 
 
-_SLICED = ("lr", "pw-lr", "amm-rank")
+_SLICED = ("lr", "pw-lr", "amm-rank", "amm-rank-plus")
 _VIEWS: dict[str, Any] = {
     "means": _means,
     "intervals": _interval_table,
