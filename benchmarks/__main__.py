@@ -32,6 +32,7 @@ from benchmarks import (
     scale,
     scoring,
     store,
+    tls,
     training,
 )
 from benchmarks import nights as whole_nights
@@ -65,6 +66,7 @@ BENCHMARKS = {
     "score": scoring.compare_score,
     "score-plus": scoring.compare_score_plus,
     "score-million": scoring.score_million,
+    "tls": tls.compare_tls,
     "epoch": training.compare_epoch,
     "shards": training.compare_shards,
     "toolbox": training.compare_toolbox,

@@ -32,6 +32,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     """
     from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, write_simulation
     from ammrank_dask.workflows.session.session import Session, open_lazily
+    from ammrank_dask.workflows.stages.metrics import keep_metrics
     from ammrank_dask.workflows.stages.nightly import run_night
     from ammrank_dask.workflows.stages.publishing import describe_outcome
 
@@ -41,7 +42,12 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     days = HISTORY_DAYS + nights - 1
     last = FIRST_DAY + dt.timedelta(days - 1)
     parameters = SimulationParameters(users, days, seed, FIRST_DAY.isoformat())
-    with place.exclusive(), open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
+    dates = [last - dt.timedelta(nights - 1 - night) for night in range(nights)]
+    with (
+        place.exclusive(),
+        keep_metrics(place.path, dates[0]) as ended,
+        open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start,
+    ):
         if find_simulation(lake, truth, parameters) is None:
             client, progress = start()
             write_simulation(client, lake, truth, parameters, progress=progress)
@@ -51,8 +57,9 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
             write_text(place.config_path, write_config(config))
         session = Session(place, load_config(place.config_path), start)
         facts = {}
-        for night in range(nights):
-            facts = run_night(session, last - dt.timedelta(nights - 1 - night))
+        for date in dates:
+            ended["date"] = str(date)
+            facts = run_night(session, date)
     outcome = facts if as_json else describe_outcome(facts)
     show({"site": str(place.path), **outcome}, as_json)
 

@@ -20,19 +20,23 @@ class Certificates:
     key: Path
 
 
-def write_certificates(folder: Path) -> Certificates:
-    """Write an authority of its own and a certificate for every party of a cluster."""
+def write_certificates(folder: Path, days: int = 30) -> Certificates:
+    """Write an authority of its own and a certificate for every party of a cluster, valid for so many days from now."""
     folder.mkdir(parents=True)
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     authority_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test cluster")])
     authority = (
-        _builder(authority_name, authority_name, authority_key)
+        _builder(authority_name, authority_name, authority_key, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(authority_key, hashes.SHA256())
     )
     names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
-    cert = _builder(name, authority_name, key).add_extension(names, critical=False).sign(authority_key, hashes.SHA256())
+    cert = (
+        _builder(name, authority_name, key, days)
+        .add_extension(names, critical=False)
+        .sign(authority_key, hashes.SHA256())
+    )
     found = Certificates(folder / "ca.pem", folder / "cert.pem", folder / "key.pem")
     found.ca.write_bytes(authority.public_bytes(serialization.Encoding.PEM))
     found.cert.write_bytes(cert.public_bytes(serialization.Encoding.PEM))
@@ -42,7 +46,9 @@ def write_certificates(folder: Path) -> Certificates:
     return found
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, days: int
+) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
@@ -50,6 +56,6 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .issuer_name(issuer)
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=30))
+        .not_valid_before(now - dt.timedelta(days=10))
+        .not_valid_after(now + dt.timedelta(days=days))
     )

@@ -18,7 +18,7 @@ LONG = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtenges
 
 
 def with_all_methods(evaluation):
-    """Return a comparison of two methods as if it were one of all, with a long name and a group of users without any."""
+    """Return a comparison of two methods as if it were one of all, with a long name and a group without users."""
     text = json.dumps(evaluation).replace("Finance/Loans", LONG)
     wide = json.loads(text)
     difference = {"disagreement": -0.0123, "interval": [-0.0234, -0.0012]}

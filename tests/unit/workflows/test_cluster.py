@@ -28,7 +28,13 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.cluster.checks import PrivateFiles, _compare_versions, check_workers, package_versions
+from ammrank_dask.workflows.cluster.checks import (
+    PrivateFiles,
+    _compare_versions,
+    check_scheduler,
+    check_workers,
+    package_versions,
+)
 from ammrank_dask.workflows.cluster.memory_check import check_memory, largest_model, largest_partition
 from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import check_config
@@ -82,6 +88,17 @@ def test_compare_versions__names_each_that_differs():
         match=r"the worker has numpy 2\.3\.0 instead of 2\.4\.6, zarr None instead of 3\.1\.6; install the same",
     ):
         _compare_versions("the worker", {"python": "3.11.7", "numpy": "2.3.0"}, own)
+
+
+def test_check_scheduler__of_another_version(client, monkeypatch):
+    check_scheduler(client)
+    answer = client.get_versions(check=False)
+    answer["scheduler"]["packages"] |= {"distributed": "2020.1.0"}
+    monkeypatch.setattr(client, "get_versions", lambda check: answer)
+    with pytest.raises(
+        BadInput, match=r"the scheduler has distributed 2020\.1\.0 instead of \d+\.\S+; install the same versions"
+    ):
+        check_scheduler(client)
 
 
 def test_package_versions__ours_are_known():

@@ -246,10 +246,18 @@ def test_check_certificates__valid_ones_pass_and_others_are_told(tmp_path):
     with pytest.raises(BadInput, match=r"cluster.yaml: the certificate .*ca.pem \(security.ca_file\) expired on 20"):
         check_certificates(tls_of(one), file, now=now + dt.timedelta(days=31))
     with pytest.raises(BadInput, match=r"is valid from .* UTC on and it is .* UTC here; correct the clock of this"):
-        check_certificates(tls_of(one), file, now=now - dt.timedelta(days=2))
+        check_certificates(tls_of(one), file, now=now - dt.timedelta(days=12))
     with pytest.raises(BadInput, match=r"security.key .* must be the key of security.cert .*\(KEY_VALUES_MISMATCH\)"):
         check_certificates(tls_of(one, key=str(two.key)), file)
     with pytest.raises(BadInput, match=r"cannot read security.cert .*none.pem: No such file or directory; correct"):
         check_certificates(tls_of(one, cert=str(tmp_path / "none.pem")), file)
     with pytest.raises(BadInput, match=r"security.cert .*key.pem must be a certificate in PEM form"):
         check_certificates(tls_of(one, cert=str(one.key)), file)
+
+
+def test_open_cluster__expired_certificates_are_told_before_anybody_is_asked(tmp_path):
+    paths = write_certificates(tmp_path / "expired", days=-1)
+    security = f"security: {{ca_file: {paths.ca}, cert: {paths.cert}, key: {paths.key}}}"
+    path = write_cluster(tmp_path, "address: tls://127.0.0.1:9", security)
+    with pytest.raises(BadInput, match=r"ca.pem \(security.ca_file\) expired on \d{4}-"):
+        open_cluster(path, None).__enter__()
