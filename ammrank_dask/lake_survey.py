@@ -6,8 +6,8 @@ import datetime as dt
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,17 +18,14 @@ from distributed import Client
 
 from ammrank_dask.ingest.interest_state import end_of
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.events import to_microseconds
 from ammrank_dask.storage.lake.files import (
     EventColumns,
     FileFacts,
-    FileSlice,
-    read_batches,
     scan_file,
 )
 from ammrank_dask.storage.lake.listing import LakeFile
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, is_string
-from ammrank_dask.storage.vocabulary import DAY_US
+from ammrank_dask.survey_times import TimeFacts, read_tables, sample_times
 from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import hash_ids
 
@@ -42,42 +39,8 @@ MAX_VALUES = 100_000
 FILES_AT_ONCE = 256
 """Files whose counts the client holds before it adds them up."""
 TIME_FILES = 16
-TIMES_A_BATCH = 10_000
-
-ZONED, NAIVE, INTEGER = "zoned", "naive", "integer"
-UNITS = ("s", "ms", "us", "ns")
-HOUR_US = DAY_US // 24
 
 Pair = tuple[str | None, str | None]
-
-
-@dataclass
-class TimeFacts:
-    """How sampled times lie to the date of their folder.
-
-    Attributes
-    ----------
-    sampled
-        Times looked at, by kind of column: zoned, naive or integer.
-    inside
-        Naive times inside the date of their folder when read as UTC.
-    plausible
-        Integer times between `late_days` before their folder and a day after it, by unit.
-    offsets
-        Times with a zone by the hour, from the midnight UTC that begins the date of their folder.
-    """
-
-    sampled: Counter[str] = field(default_factory=Counter)
-    inside: int = 0
-    plausible: Counter[str] = field(default_factory=Counter)
-    offsets: Counter[int] = field(default_factory=Counter)
-
-    def add(self, other: TimeFacts) -> None:
-        """Add the times of another file."""
-        self.sampled.update(other.sampled)
-        self.inside += other.inside
-        self.plausible.update(other.plausible)
-        self.offsets.update(other.offsets)
 
 
 @dataclass(frozen=True)
@@ -228,30 +191,6 @@ def look_at_file(path: str, name: str, columns: Sequence[str], constants: Mappin
     return scan_file(path, name, columns, constants, with_digest=False)
 
 
-def sample_times(file: FileFacts, column: str, end: int, late_days: int) -> TimeFacts:
-    """Compare evenly spaced times of a file with the date of its folder, which ends at `end` (µs since 1970)."""
-    facts = TimeFacts()
-    for table in _read(file, [column], []):
-        spaced = np.arange(0, table.num_rows, max(1, table.num_rows // TIMES_A_BATCH))
-        times = table.column(column).take(pa.array(spaced)).drop_null()
-        if pa.types.is_integer(times.type):
-            facts.sampled[INTEGER] += len(times)
-            for unit in UNITS:
-                as_unit = EventColumns(timestamp=column, timestamp_unit=unit)
-                found, _ = to_microseconds(times, as_unit, file.path)
-                early = end - DAY_US - late_days * DAY_US
-                facts.plausible[unit] += _count_between(found, early, end + DAY_US)
-            continue
-        found, _ = to_microseconds(times, EventColumns(timestamp=column, timezone="UTC"), file.path)
-        facts.sampled[NAIVE if times.type.tz is None else ZONED] += len(times)
-        if times.type.tz is None:
-            facts.inside += _count_between(found, end - DAY_US, end)
-        else:
-            hours, counts = np.unique((found - (end - DAY_US)) // HOUR_US, return_counts=True)
-            facts.offsets.update(dict(zip(hours.tolist(), counts.tolist(), strict=True)))
-    return facts
-
-
 def survey_values(file: FileFacts, columns: EventColumns, one_in: int) -> tuple[Counter[Pair], np.ndarray]:
     """Count the events of every (group, category) of a file, and hash its users.
 
@@ -263,7 +202,7 @@ def survey_values(file: FileFacts, columns: EventColumns, one_in: int) -> tuple[
     names = [columns.group, columns.category] + ([columns.user_id] if one_in else [])
     counts: Counter[Pair] = Counter()
     hashes = np.empty(0, np.uint64)
-    for table in _read(file, names, [columns.group, columns.category]):
+    for table in read_tables(file, names, [columns.group, columns.category]):
         groups, group_names = _encode_column(table.column(columns.group), columns.group, file.path)
         categories, category_names = _encode_categories(table, columns, file.path)
         cells = pd.Series(groups * len(category_names) + categories).value_counts(sort=False)
@@ -287,7 +226,7 @@ def find_clickers(
     """Return the distinct clicks of a file: `user` (hash of one in `one_in` users) and `category` (ranked code)."""
     names = [columns.user_id, columns.group, columns.category]
     clicks = []
-    for table in _read(file, names, [columns.group, columns.category]):
+    for table in read_tables(file, names, [columns.group, columns.category]):
         groups, group_names = _encode_column(table.column(columns.group), columns.group, file.path)
         categories, category_names = _encode_categories(table, columns, file.path)
         clicked = np.array([name in click_values for name in group_names])
@@ -302,7 +241,7 @@ def find_clickers(
 def count_genders(file: FileFacts, gender: str) -> Counter[str | None]:
     """Count the genders of a file of the users table by spelling."""
     counts: Counter[str | None] = Counter()
-    for table in _read(file, [gender], [gender]):
+    for table in read_tables(file, [gender], [gender]):
         codes, names = _encode_column(table.column(gender), gender, file.path)
         for name, count in zip(names, np.bincount(codes, minlength=len(names)).tolist(), strict=True):
             if count:
@@ -336,12 +275,6 @@ def _shift(progress: Progress, before: int, total: int) -> Progress:
 def _distinct_clicks(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     empty = pd.DataFrame({"user": np.empty(0, np.uint64), "category": np.empty(0, np.int32)})
     return pd.concat([*parts, empty], ignore_index=True).drop_duplicates(ignore_index=True)
-
-
-def _read(file: FileFacts, columns: Sequence[str], dictionaries: Sequence[str]) -> Iterator[pa.Table]:
-    every = FileSlice(file, tuple(range(len(file.rows))))
-    for _, table in read_batches(every, columns, dictionaries):
-        yield table
 
 
 def _encode_categories(table: pa.Table, columns: EventColumns, where: str) -> tuple[np.ndarray, list[str | None]]:
@@ -381,10 +314,6 @@ def _sample_users(column: pa.ChunkedArray, one_in: int) -> tuple[np.ndarray, np.
     hashes = hash_ids(ids, SAMPLE_SALT) if len(ids) else np.empty(0, np.uint64)
     sampled = present.to_numpy(zero_copy_only=False) & (hashes % np.uint64(one_in) == 0)
     return hashes, np.flatnonzero(sampled)
-
-
-def _count_between(times: np.ndarray, first: int, last: int) -> int:
-    return int(np.count_nonzero((times >= first) & (times <= last)))
 
 
 def _refuse_many_values(counts: Counter[Pair], columns: EventColumns, where: str) -> None:

@@ -17,11 +17,11 @@ from click.testing import CliRunner, Result
 from distributed import Client
 
 from ammrank_dask import lake_survey as survey
-from ammrank_dask.lake_survey import INTEGER, NAIVE, TimeFacts
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS
+from ammrank_dask.survey_times import INTEGER, NAIVE, TimeFacts
 from ammrank_dask.workflows.init import command
 from ammrank_dask.workflows.lake_init.guess import (
     choose_partitions,

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from ammrank_dask.lake_survey import INTEGER, NAIVE, UNITS, TimeFacts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.store.ids import is_string
@@ -27,6 +26,7 @@ from ammrank_dask.storage.vocabulary import (
     USER_ID,
     USERS_A_PARTITION,
 )
+from ammrank_dask.survey_times import INTEGER, NAIVE, UNITS, TimeFacts
 
 EVENT_ROLES = (USER_ID, GROUP, CATEGORY, TIMESTAMP)
 USER_ROLES = (AGE, GENDER)

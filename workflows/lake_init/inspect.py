@@ -11,8 +11,6 @@ from typing import Any
 import pyarrow as pa
 
 from ammrank_dask.lake_survey import (
-    INTEGER,
-    NAIVE,
     Estimate,
     EventSurvey,
     UsersSurvey,
@@ -34,6 +32,7 @@ from ammrank_dask.storage.lake.listing import (
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
 from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, GROUP, USER_ID
+from ammrank_dask.survey_times import INTEGER, NAIVE
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.lake_init.findings import (
     Remarks,
