@@ -13,7 +13,7 @@ class Curves(NamedTuple):
 
     logit = intercept[c] + slope[c]·z + Σ_j bend[a, j]·s((z − knot[j])/width) + level[a], where s(t) = t/(1 + |t|) rises
     smoothly. Slopes are above 0 and bends not below, so the chance rises with the score. A score of -inf, of a category
-    without planes, counts as z = 0.
+    without planes, counts as z = 0. A user at a = 1.25 has three parts of class 1 and one of class 2.
     """
 
     center: float
@@ -27,13 +27,24 @@ class Curves(NamedTuple):
 
 
 @kernel
-def chance_of(curves, score, category, activity):
-    """Return the chance of one score."""
+def mix_classes(curves, activity, out_bend):
+    """Write the bends (knots,) of a user between two classes of activity, and return the level."""
+    below = min(np.int64(activity), curves.level.shape[0] - 1)
+    above = min(below + 1, curves.level.shape[0] - 1)
+    share = activity - below
+    for j in range(curves.knot.shape[0]):
+        out_bend[j] = (1.0 - share) * curves.bend[below, j] + share * curves.bend[above, j]
+    return (1.0 - share) * curves.level[below] + share * curves.level[above]
+
+
+@kernel
+def chance_at(curves, score, category, level, bend):
+    """Return the chance of one score for a user with this level and these bends."""
     z = (np.float64(score) - curves.center) / curves.scale if score > -np.inf else 0.0
-    logit = curves.intercept[category] + curves.slope[category] * z + curves.level[activity]
+    logit = curves.intercept[category] + curves.slope[category] * z + level
     for j in range(curves.knot.shape[0]):
         t = (z - curves.knot[j]) / curves.width
-        logit += curves.bend[activity, j] * t / (1.0 + abs(t))
+        logit += bend[j] * t / (1.0 + abs(t))
     if logit >= 0.0:
         return 1.0 / (1.0 + math.exp(-min(logit, 700.0)))
     odds = math.exp(max(logit, -700.0))
@@ -43,8 +54,10 @@ def chance_of(curves, score, category, activity):
 @kernel
 def chance_pairs(curves, score, category, activity, out_chance):
     """Write the chances of pairs; all are (n,)."""
+    bend = np.empty(curves.knot.shape[0], np.float64)
     for pair in range(score.shape[0]):
-        out_chance[pair] = chance_of(curves, score[pair], category[pair], activity[pair])
+        level = mix_classes(curves, activity[pair], bend)
+        out_chance[pair] = chance_at(curves, score[pair], category[pair], level, bend)
 
 
 @kernel
@@ -56,7 +69,7 @@ def chance_rows(curves, scores, activity, bare, allowed, group, out_chance):
     scores
         (L, n) float32, -inf for what a user may not hold and for categories without planes.
     activity
-        (n,) the class of activity of each user.
+        (n,) float64, the class of activity of each user, or between two.
     bare
         (L,) bool: categories without planes that users may hold all the same.
     allowed, group
@@ -66,22 +79,28 @@ def chance_rows(curves, scores, activity, bare, allowed, group, out_chance):
         (n, L) float32.
     """
     n_categories, n_users = scores.shape
+    bend = np.empty((64, curves.knot.shape[0]), np.float64)
+    level = np.empty(64, np.float64)
     for first in range(0, n_users, 64):
         stop = min(n_users, first + 64)
+        for user in range(first, stop):
+            level[user - first] = mix_classes(curves, activity[user], bend[user - first])
         for category in range(n_categories):
             for user in range(first, stop):
                 score = scores[category, user]
                 may_hold = score > -np.inf
                 if not may_hold and bare[category]:
                     may_hold = allowed.shape[0] == 0 or allowed[np.uintp(group[user]), category]
-                chance = chance_of(curves, score, category, activity[user]) if may_hold else -1.0
+                chance = -1.0
+                if may_hold:
+                    chance = chance_at(curves, score, category, level[user - first], bend[user - first])
                 out_chance[user, category] = np.float32(chance)
 
 
 class Cells(NamedTuple):
     """Cells of users and categories that are alike, (m,) each: their mean z, how many they are, how many were clicked.
 
-    `category` and `activity` are theirs.
+    `category` and `activity`, a class or between two, are theirs.
     """
 
     z: np.ndarray
@@ -103,22 +122,28 @@ def logistic_sums(curves, cells, out_intercept, out_slope, out_bend, out_level):
         As in `Curves`, added to.
     """
     n_knots = curves.knot.shape[0]
-    basis = np.empty(n_knots, np.float64)
+    basis, bend = np.empty(n_knots, np.float64), np.empty(n_knots, np.float64)
     loss = 0.0
     for cell in range(cells.z.shape[0]):
-        z, a, category = cells.z[cell], cells.activity[cell], cells.category[cell]
-        logit = curves.intercept[category] + curves.slope[category] * z + curves.level[a]
+        z, category = cells.z[cell], cells.category[cell]
+        logit = mix_classes(curves, cells.activity[cell], bend)
+        logit += curves.intercept[category] + curves.slope[category] * z
         for j in range(n_knots):
             t = (z - curves.knot[j]) / curves.width
             basis[j] = t / (1.0 + abs(t))
-            logit += curves.bend[a, j] * basis[j]
+            logit += bend[j] * basis[j]
         odds = math.exp(-abs(logit))
         chance = 1.0 / (1.0 + odds) if logit >= 0.0 else odds / (1.0 + odds)
         loss += cells.n_cells[cell] * (math.log1p(odds) + max(logit, 0.0)) - cells.clicked[cell] * logit
         error = cells.n_cells[cell] * chance - cells.clicked[cell]
         out_intercept[category] += error
         out_slope[category] += error * z
-        out_level[a] += error
+        below = min(np.int64(cells.activity[cell]), curves.level.shape[0] - 1)
+        above = min(below + 1, curves.level.shape[0] - 1)
+        share = cells.activity[cell] - below
+        out_level[below] += (1.0 - share) * error
+        out_level[above] += share * error
         for j in range(n_knots):
-            out_bend[a, j] += error * basis[j]
+            out_bend[below, j] += (1.0 - share) * error * basis[j]
+            out_bend[above, j] += share * error * basis[j]
     return loss

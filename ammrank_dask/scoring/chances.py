@@ -26,6 +26,8 @@ _CLASSES, _USERS_A_CLASS = 10, 50
 _MAX_ITERATIONS = 300
 _BIN = 0.05
 """Width in z of the bins whose cells are taken as one: a chance changes by at most 2 % within."""
+_STEPS = 4
+"""Steps of a class of activity, within which cells are taken as one."""
 _PRIOR = {"intercept": 5.0, "slope": 50.0, "bend": 10.0, "level": 0.1, "common": 1e-2}
 """How strongly parameters are drawn to the common ones, in units of the log loss of one cell.
 
@@ -36,10 +38,15 @@ of a real log clicked got half of the chance that others then had.
 
 @dataclass(frozen=True)
 class Chances:
-    """Curves from scores to chances, and the `edges` at which one class of activity ends and the next begins."""
+    """Curves from scores to chances, and the `edges` at which one class of activity ends and the next begins.
+
+    `centers` (A,) are the logarithms of the activity at which users are wholly of a class; between two they have parts
+    of both. None where a user is of one class alone, as before there were centers.
+    """
 
     curves: Curves
     edges: np.ndarray
+    centers: np.ndarray | None = None
 
     @property
     def n_categories(self) -> int:
@@ -50,10 +57,16 @@ class Chances:
         """Return the class of activity of each user (int64)."""
         return np.searchsorted(self.edges, activity, side="right")
 
+    def positions_of(self, activity: np.ndarray) -> np.ndarray:
+        """Return where each user stands among the classes of activity (float64); 1.5 is midway between two."""
+        if self.centers is None:
+            return self.classes_of(activity).astype(np.float64)
+        return np.interp(log_activity(activity), self.centers, np.arange(len(self.centers)))
+
     def apply(self, scores: np.ndarray, categories: np.ndarray, activity: np.ndarray) -> np.ndarray:
         """Return the chances (float64) of scores for categories by code, of users who are so active; all (n,)."""
         chances = np.empty(len(scores))
-        chance_pairs(self.curves, scores, categories, self.classes_of(activity), chances)
+        chance_pairs(self.curves, scores, categories, self.positions_of(activity), chances)
         return chances
 
     def of_users(self, scores: np.ndarray, activity: np.ndarray, bare: np.ndarray, limits: Filter) -> np.ndarray:
@@ -67,7 +80,7 @@ class Chances:
         chances = np.empty(scores.shape[::-1], np.float32)
         may_hold = bare if limits.keep_bare else np.zeros_like(bare)
         chance_rows(
-            self.curves, scores, self.classes_of(activity), may_hold, limits.allowed, limits.group, chances
+            self.curves, scores, self.positions_of(activity), may_hold, limits.allowed, limits.group, chances
         )  # fmt: skip
         return chances
 
@@ -77,7 +90,8 @@ class Chances:
             name: value.tolist() if isinstance(value, np.ndarray) else value
             for name, value in self.curves._asdict().items()
         }
-        return {**listed, "edges": self.edges.tolist()}
+        centers = {} if self.centers is None else {"centers": self.centers.tolist()}
+        return {**listed, "edges": self.edges.tolist(), **centers}
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Chances:
@@ -94,7 +108,7 @@ class Chances:
             bend=arrays["bend"].reshape(shape),
             level=arrays["level"],
         )
-        return cls(curves, arrays["edges"])
+        return cls(curves, arrays["edges"], arrays.get("centers"))
 
     def digest(self) -> str:
         """Return a hash of the curves."""
@@ -145,43 +159,66 @@ def fit_chances(
     none = np.zeros(0)
     knots = _knots(finite, center, scale or 1.0, n_knots)
     frame = Curves(center, scale or 1.0, _WIDTH, none, none, knots, none.reshape(0, 0), none)
-    classes = np.searchsorted(edges, activity, side="right")
-    cells = gather_cells(scores, clicked, classes, center, scale or 1.0)
+    centers = class_centers(activity, edges)
+    positions = np.interp(log_activity(activity), centers, np.arange(len(centers)))
+    cells = gather_cells(scores, clicked, positions, center, scale or 1.0)
     shape = (scores.shape[1], len(edges) + 1)
-    return Chances(_Fit(cells, shape, frame, {**_PRIOR, **(prior or {})}).run(), edges)
+    return Chances(_Fit(cells, shape, frame, {**_PRIOR, **(prior or {})}).run(), edges, centers)
 
 
-def gather_cells(
-    scores: np.ndarray, clicked: np.ndarray, classes: np.ndarray, center: float, scale: float, width: float = _BIN
-) -> Cells:
-    """Return the cells of users and categories, those of a category, class and bin of the score as one.
+def log_activity(activity: np.ndarray) -> np.ndarray:
+    """Return the logarithm of one more than each activity; below 0 the same to the other side."""
+    values = np.asarray(activity, np.float64)
+    return np.sign(values) * np.log1p(np.abs(values))
 
-    A million cells are then as fast to learn from as a hundred thousand. A score of -inf counts as z = 0.
+
+def class_centers(activity: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """Return the median of the logarithms of activity in every class, which `edges` part.
 
     Examples
     --------
-    >>> cells = gather_cells(np.array([[1.0], [1.02], [3.0]]), np.array([[1], [0], [0]]), np.zeros(3, int), 0.0, 1.0)
+    >>> np.expm1(class_centers(np.array([0, 1, 2, 7, 8, 9]), np.array([7.0]))).round(6).tolist()
+    [1.0, 8.0]
+    """
+    classes, values = np.searchsorted(edges, activity, side="right"), log_activity(activity)
+    return np.array([np.median(values[classes == number]) for number in range(len(edges) + 1)])
+
+
+def gather_cells(
+    scores: np.ndarray, clicked: np.ndarray, positions: np.ndarray, center: float, scale: float, width: float = _BIN
+) -> Cells:
+    """Return the cells of users and categories, those of a category and of like scores and activity as one.
+
+    A million cells are then as fast to learn from as some hundred thousand. A score of -inf counts as z = 0.
+
+    Parameters
+    ----------
+    positions
+        (n,) where users stand among the classes of activity.
+
+    Examples
+    --------
+    >>> cells = gather_cells(np.array([[1.0], [1.02], [3.0]]), np.array([[1], [0], [0]]), np.zeros(3), 0.0, 1.0)
     >>> cells.z.tolist(), cells.n_cells.tolist(), cells.clicked.tolist()
     ([1.01, 3.0], [2.0, 1.0], [1.0, 0.0])
     """
-    n_categories, n_classes = scores.shape[1], int(classes.max(initial=0)) + 1
+    n_categories = scores.shape[1]
+    steps = np.floor(np.asarray(positions, np.float64) * _STEPS).astype(np.int64)
+    n_steps = int(steps.max(initial=0)) + 1
     z = np.where(np.isfinite(scores), (scores.astype(np.float64) - center) / scale, 0.0)
     bins = np.floor(z / width).astype(np.int64)
     first = bins.min(initial=0)
     n_bins = int(bins.max(initial=0) - first) + 1
-    key = ((np.arange(n_categories) * n_classes + np.asarray(classes)[:, None]) * n_bins + (bins - first)).ravel()
-    # A score far away from all others would make the bins too many to be counted in one array.
-    if n_categories * n_classes * n_bins > 8 * z.size + 1_000_000:
+    key = ((np.arange(n_categories) * n_steps + steps[:, None]) * n_bins + (bins - first)).ravel()
+    values = np.arange(n_categories * n_steps * n_bins) if n_categories * n_steps * n_bins < 8 * z.size else None
+    if values is None:  # a score far away from all others makes the bins too many to be counted in one array
         values, key = np.unique(key, return_inverse=True)
-    else:
-        values = np.arange(n_categories * n_classes * n_bins)
-    count = np.bincount(key, minlength=len(values))
-    kept = np.flatnonzero(count)
-    total, n_clicked = (
-        np.bincount(key, weights.ravel(), len(values))[kept] for weights in (z, np.asarray(clicked, np.float64))
-    )
-    category, activity = np.divmod(values[kept] // n_bins, n_classes)
-    return Cells(total / count[kept], count[kept].astype(np.float64), n_clicked, category, activity)
+    n_cells = np.bincount(key, minlength=len(values))
+    kept = np.flatnonzero(n_cells)
+    weights = (z, np.asarray(clicked, np.float64), np.broadcast_to(np.asarray(positions)[:, None], z.shape))
+    total, n_clicked, stood = (np.bincount(key, weight.ravel(), len(values))[kept] for weight in weights)
+    count = n_cells[kept].astype(np.float64)
+    return Cells(total / count, count, n_clicked, values[kept] // n_bins // n_steps, stood / count)
 
 
 def activity_edges(activity: np.ndarray, n_classes: int) -> np.ndarray:

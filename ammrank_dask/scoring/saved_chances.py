@@ -20,7 +20,10 @@ def save_chances(folder: Path, chances: Chances) -> None:
     curves = chances.curves._asdict()
     arrays = {name: np.ascontiguousarray(value) for name, value in curves.items() if name not in _FRAME}
     frame = np.array([curves[name] for name in _FRAME])
-    write_part(folder, 0, CHANCES, {"frame": frame, **arrays, "edges": np.asarray(chances.edges, np.float64)})
+    classes = {"edges": np.asarray(chances.edges, np.float64)}
+    if chances.centers is not None:
+        classes["centers"] = chances.centers
+    write_part(folder, 0, CHANCES, {"frame": frame, **arrays, **classes})
 
 
 def load_chances(run: Run) -> Chances:
@@ -28,4 +31,6 @@ def load_chances(run: Run) -> Chances:
     arrays = run.part(0).read(CHANCES)
     center, scale, width = arrays["frame"].tolist()
     intercept, slope, knot, bend, level = (arrays[name] for name in ("intercept", "slope", "knot", "bend", "level"))
-    return Chances(Curves(center, scale, width, intercept, slope, knot, bend, level), arrays["edges"])
+    return Chances(
+        Curves(center, scale, width, intercept, slope, knot, bend, level), arrays["edges"], arrays.get("centers")
+    )

@@ -203,7 +203,14 @@ CHANCES = PartSchema(
         ArraySpec(
             "edges", ("edge",), _FLOAT64, "values of a row that come from events, from which on the next class is"
         ),
+        ArraySpec(
+            "centers",
+            ("class",),
+            _FLOAT64,
+            "ln(1 + values) at which a user is wholly of a class, between two of both; without it of one class alone",
+        ),
     ),
+    optional=frozenset({"centers"}),
     rows_dim="category",
 )
 PART_SCHEMAS = {schema.kind: schema for schema in (DAY, STATE, USERS, FEATURES, MODEL, CHANCES)}

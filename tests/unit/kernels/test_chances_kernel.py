@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from ammrank_dask.kernels.chances import Cells, Curves, chance_of, chance_pairs, chance_rows, logistic_sums
+from ammrank_dask.kernels.chances import Cells, Curves, chance_pairs, chance_rows, logistic_sums
 
 INF = np.float32(np.inf)
 NOBODY = np.zeros((0, 2), bool)
@@ -28,6 +28,12 @@ def make_curves(**changes):
     return curves._replace(**changes)
 
 
+def chance_of(curves, score, category, activity):
+    out = np.empty(1)
+    chance_pairs(curves, np.array([score], np.float32), np.array([category]), np.array([activity], np.float64), out)
+    return out[0]
+
+
 def logistic(value):
     return 1 / (1 + math.exp(-value))
 
@@ -40,14 +46,15 @@ def logistic(value):
         (-2.0, 1, 0, -1.25),  # z = −1
         (-2.0, 1, 1, -3.75),  # −1 − 0.25 − 1 − 3/2
         (-np.inf, 0, 0, 0.5),  # no planes: z = 0
+        (6.0, 0, 0.25, 2.625),  # three parts of 2.5, one of 3
     ],
 )
-def test_chance_of__by_hand(score, category, activity, logit):
+def test_chance_pairs__by_hand(score, category, activity, logit):
     found = chance_of(make_curves(), np.float32(score), category, activity)
     assert found == pytest.approx(logistic(logit), rel=1e-12)
 
 
-def test_chance_of__scores_beyond_all_bounds():
+def test_chance_pairs__scores_beyond_all_bounds():
     assert chance_of(make_curves(), np.float32(3e38), 0, 0) == 1.0
     assert 0.0 < chance_of(make_curves(), np.float32(-3e38), 0, 0) < 1e-300
 
@@ -55,7 +62,7 @@ def test_chance_of__scores_beyond_all_bounds():
 def test_chance_pairs__are_the_chances_one_by_one():
     scores = np.array([6.0, -2.0], np.float32)
     out = np.zeros(2)
-    chance_pairs(make_curves(), scores, np.array([0, 1]), np.array([1, 1]), out)
+    chance_pairs(make_curves(), scores, np.array([0, 1]), np.ones(2), out)
     assert out == pytest.approx([logistic(3.0), logistic(-3.75)], rel=1e-12)
 
 
@@ -72,14 +79,14 @@ def test_chance_pairs__are_the_chances_one_by_one():
 def test_chance_rows__what_a_user_may_not_hold(bare, allowed, group, expected):
     scores = np.array([[6.0, -INF], [-INF, -INF]], np.float32)  # by category, then user
     out = np.zeros((2, 2), np.float32)
-    chance_rows(make_curves(), scores, np.zeros(2, np.int64), np.array(bare), allowed, group, out)
+    chance_rows(make_curves(), scores, np.zeros(2), np.array(bare), allowed, group, out)
     by_hand = [[-1.0 if logit is None else logistic(logit) for logit in row] for row in expected]
     np.testing.assert_allclose(out, by_hand, rtol=1e-6)
 
 
 def test_chance_rows__more_users_than_a_block():
     scores = np.linspace(-5, 9, 2 * 150, dtype=np.float32).reshape(2, 150)
-    activity = np.arange(150) % 2
+    activity = np.arange(150) % 5 / 4
     out = np.zeros((150, 2), np.float32)
     chance_rows(make_curves(), scores, activity, np.zeros(2, bool), NOBODY, np.zeros(150, np.int64), out)
     for user in (0, 63, 64, 127, 149):
@@ -101,7 +108,7 @@ def sum_losses(curves, scores, clicked, activity):
 def draw_cells(rng, n=40):
     scores = rng.normal(2, 4, (n, 2)).astype(np.float32)
     scores[0, 1] = -INF
-    return scores, rng.random((n, 2)) < 0.3, rng.integers(0, 2, n)
+    return scores, rng.random((n, 2)) < 0.3, rng.choice([0.0, 0.3, 1.0], n)
 
 
 def test_logistic_sums__loss_is_that_of_scikit_learn():

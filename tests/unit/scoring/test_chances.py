@@ -155,17 +155,25 @@ def test_gather_cells__are_those_of_a_loop():
     scores = rng.normal(0, 0.2, (300, 3)).astype(np.float32)
     scores[:5, 1] = -np.inf
     scores[7, 2] = 1e7  # alone in its bin, far from all others
-    clicked, classes = rng.random((300, 3)) < 0.3, rng.integers(0, 2, 300)
+    clicked, positions = rng.random((300, 3)) < 0.3, rng.random(300) * 2
     by_hand = {}
     for user, category in np.ndindex(scores.shape):
         z = (float(scores[user, category]) - 0.1) / 2.0 if np.isfinite(scores[user, category]) else 0.0
-        key = (category, int(classes[user]), int(np.floor(z / 0.05)))
-        count, total, n_clicked = by_hand.get(key, (0, 0.0, 0))
-        by_hand[key] = (count + 1, total + z, n_clicked + int(clicked[user, category]))
-    cells = gather_cells(scores, clicked, classes, 0.1, 2.0)
-    expected = [(*key[:2], *by_hand[key]) for key in sorted(by_hand)]
-    found = zip(cells.category, cells.activity, cells.n_cells, cells.z * cells.n_cells, cells.clicked, strict=True)
-    np.testing.assert_allclose(list(found), expected, rtol=1e-9)
+        key = (category, int(positions[user] * 4), int(np.floor(z / 0.05)))
+        now = np.array([1, z, clicked[user, category], positions[user]])
+        by_hand[key] = by_hand.get(key, 0) + now
+    cells = gather_cells(scores, clicked, positions, 0.1, 2.0)
+    expected = [(key[0], *by_hand[key]) for key in sorted(by_hand)]
+    totals = (cells.n_cells, cells.z * cells.n_cells, cells.clicked, cells.activity * cells.n_cells)
+    np.testing.assert_allclose(np.stack([cells.category, *totals], axis=1), expected, rtol=1e-9, atol=1e-12)
+
+
+def test_positions_of__are_between_classes_and_whole_without_centers(fitted):
+    middle = np.expm1((fitted.centers[1] + fitted.centers[2]) / 2)
+    at = np.array([0.0, np.expm1(fitted.centers[1]), middle, 1e9])
+    assert fitted.positions_of(at).tolist() == pytest.approx([0, 1, 1.5, len(fitted.centers) - 1])
+    before = Chances(fitted.curves, fitted.edges)
+    assert before.positions_of(at).tolist() == fitted.classes_of(at).tolist()
 
 
 def test_fit_chances__refuses_what_does_not_fit():
