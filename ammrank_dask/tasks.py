@@ -371,6 +371,7 @@ class _Workers:
         self.client, self.stage, self.per_thread = client, stage, per_thread
         self.asked = -math.inf
         self.workers: list[Mapping[str, Any]] = []
+        self.n_unseen = 0
         configured = parse_timedelta(dask.config.get(PATIENCE, None))
         self.patience = SECONDS_WITHOUT_WORKERS if configured is None else float(configured)
         self.looked = self.seen = time.monotonic()
@@ -386,7 +387,10 @@ class _Workers:
 
     def _ask(self) -> None:
         self.asked = time.monotonic()
-        self.workers = list(self.client.scheduler_info(n_workers=-1)["workers"].values())
+        known = self.client.scheduler_info(n_workers=-1)
+        self.workers = list(known["workers"].values())
+        # A scheduler too busy to answer leaves what the client heard last: how many workers there are, and none of them.
+        self.n_unseen = known.get("n_workers", 0) - len(self.workers)
 
     def are_there(self) -> None:
         """Note that a task has just finished: there was a worker."""
@@ -399,7 +403,7 @@ class _Workers:
             return
         self.looked = now
         self._ask()
-        if any(map(_takes_tasks, self.workers)):
+        if self.n_unseen > 0 or any(map(_takes_tasks, self.workers)):
             self.seen, self.is_warned = now, False
         elif now - self.seen >= self.patience:
             raise AmmrankError(_say_no_workers(self.stage, self.patience))

@@ -34,10 +34,10 @@ def write_files(folder: str | Path, files: Mapping[str, str]) -> None:
         write_text(Path(folder) / name, text)
 
 
-def read_checks(folder: Path) -> list[dict[str, Any]]:
-    """Return the checks of a report that was written whole."""
-    checks: list[dict[str, Any]] = read_json(folder / SUMMARY)["checks"]
-    return checks
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the content of `summary.json` of a report that was written whole."""
+    summary: dict[str, Any] = read_json(folder / SUMMARY)
+    return summary
 
 
 def check_report(folder: Path, names: Collection[str] = (EXPOSURE, PAGE, SUMMARY)) -> int:

@@ -306,6 +306,16 @@ def test_run_tasks__a_scheduler_that_gives_up_first_says_the_same():
         run_tasks(client, "write", os.path.basename, [("a/b",)])
 
 
+def test_workers__that_a_busy_scheduler_does_not_describe_are_there(client, monkeypatch):
+    workers = tasks._Workers(client, "write", 2)
+    workers.patience = 0.0
+    monkeypatch.setattr(client, "scheduler_info", lambda n_workers: {"workers": {}, "n_workers": 2})
+    workers.wait_for_some()
+    monkeypatch.setattr(client, "scheduler_info", lambda n_workers: {"workers": {}, "n_workers": 0})
+    with pytest.raises(AmmrankError, match="stage write has had no worker for 0 s"):
+        workers.wait_for_some()
+
+
 def test_takes_tasks__a_paused_worker_only_while_it_is_at_one():
     assert tasks._takes_tasks({"status": "running", "metrics": {}})
     assert tasks._takes_tasks({"status": "paused", "metrics": {"task_counts": {"executing": 1}}})

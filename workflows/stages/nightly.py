@@ -6,9 +6,9 @@ import datetime as dt
 import logging
 from typing import Any
 
-from ammrank_dask.monitor.events import show_checks
+from ammrank_dask.monitor.events import show_checks, show_policies
 from ammrank_dask.storage.errors import TooFewUsers
-from ammrank_dask.storage.site.reports import PAGE, read_checks
+from ammrank_dask.storage.site.reports import PAGE, read_summary
 from ammrank_dask.storage.store.manifests import DayManifest, ModelManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
@@ -77,8 +77,10 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
                 scored = score_users(night, ingested, features, model, chances, rebuild=rebuild)
             with record.stage("report"):
                 report = write_night_report(night, ingested, scored, rebuild=rebuild)
-                facts["checks"] = read_checks(report)
+                summary = read_summary(report)
+                facts["checks"] = summary["checks"]
                 show_checks(night.client, facts["checks"])
+                show_policies(night.client, summary)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             roles |= {} if chances is None else {"chances": chances.path}
             facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored), **describe_new_categories(model)}
