@@ -389,7 +389,7 @@ class _Workers:
         self.asked = time.monotonic()
         known = self.client.scheduler_info(n_workers=-1)
         self.workers = list(known["workers"].values())
-        # A scheduler too busy to answer leaves what the client heard last: how many workers there are, and none of them.
+        # A scheduler too busy to answer leaves what the client heard last: the number of workers, and none of them.
         self.n_unseen = known.get("n_workers", 0) - len(self.workers)
 
     def are_there(self) -> None:
