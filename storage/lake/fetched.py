@@ -24,7 +24,7 @@ def keep_fetched(source: Any, folder: Path) -> tuple[str, Path]:
     total = hashlib.sha256()
     temporary = temporary_beside(folder / "object")
     try:
-        with open(temporary, "wb", buffering=0) as target:
+        with open(temporary, "wb") as target:
             while data := source.read(READ_BYTES):
                 total.update(data)
                 target.write(data)
