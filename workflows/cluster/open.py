@@ -234,12 +234,10 @@ def _security(given: Tls | Literal["temporary", "none"] | None) -> Security | No
     if given is None or given == "none":
         return None
     if isinstance(given, Tls):
-        return Security(
-            tls_ca_file=given.ca_file,
-            tls_client_cert=given.cert,
-            tls_client_key=given.key,
-            require_encryption=True,
-        )
+        # A scheduler that the command starts, and its workers, show the same certificate as the command.
+        files = {f"tls_{role}_cert": given.cert for role in ("client", "scheduler", "worker")}
+        files |= {f"tls_{role}_key": given.key for role in ("client", "scheduler", "worker")}
+        return Security(tls_ca_file=given.ca_file, require_encryption=True, **files)
     return Security.temporary()
 
 

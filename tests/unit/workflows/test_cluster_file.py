@@ -23,7 +23,7 @@ from ammrank_dask.workflows.cluster.cluster_file import (
     load_cluster,
     refuse_open,
 )
-from ammrank_dask.workflows.cluster.open import _cluster_class, _free_address, open_cluster
+from ammrank_dask.workflows.cluster.open import _cluster_class, _free_address, _security, open_cluster
 
 
 def write_cluster(folder, *lines):
@@ -261,3 +261,11 @@ def test_open_cluster__expired_certificates_are_told_before_anybody_is_asked(tmp
     path = write_cluster(tmp_path, "address: tls://127.0.0.1:9", security)
     with pytest.raises(BadInput, match=r"ca.pem \(security.ca_file\) expired on \d{4}-"):
         open_cluster(path, None).__enter__()
+
+
+def test_security__a_scheduler_of_the_command_shows_its_certificate(tmp_path):
+    paths = write_certificates(tmp_path / "own")
+    security = _security(tls_of(paths))
+    for role in ("client", "scheduler", "worker"):
+        files = security.get_tls_config_for_role(role)
+        assert (files["ca_file"], files["cert"], files["key"]) == (str(paths.ca), str(paths.cert), str(paths.key))
