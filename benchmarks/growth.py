@@ -22,7 +22,6 @@ from benchmarks.paper import FIRST, Usage, run_night, sample
 from benchmarks.training import make_rows
 
 DAYS = 60
-SMALLEST = 10_000
 CATEGORIES = (50, 200, 1_000)
 CATEGORY_USERS = 20_000
 MOST_SLOPE = 1.05
@@ -106,7 +105,7 @@ def _measure_night(work: Path, users: int, workers: int) -> dict[str, Any]:
 
 def _measure_categories(client: Client, work: Path, categories: int) -> dict[str, Any]:
     """Train and score random rows of so many categories, and return what that used."""
-    X, rankings = make_rows(CATEGORY_USERS, columns=10 * categories + 11, categories=categories)
+    X, rankings = make_rows(CATEGORY_USERS, columns=10 * categories + 11, categories=categories, at_once=1_000)
     names = [f"column {number}" for number in range(X.shape[1])]
     path, out = work / "growth-features", work / "growth-quals"
     features = write_features(path, X, np.arange(len(rankings)), names, rankings)

@@ -265,14 +265,17 @@ def measure_start(work: Path, *, users: int = 20_000) -> None:
 
 
 def make_rows(
-    users: int, *, values: int = 89, columns: int = 511, categories: int = 50
+    users: int, *, values: int = 89, columns: int = 511, categories: int = 50, at_once: int = 20_000
 ) -> tuple[sp.csr_matrix, np.ndarray]:
-    """Return sparse rows and rankings of 3 to 7 categories that depend on them, with noise."""
+    """Return sparse rows and rankings of 3 to 7 categories that depend on them, with noise.
+
+    Rows are drawn `at_once`, with all their columns.
+    """
     rng = np.random.default_rng(0)
     loves = sp.random(columns, categories, 0.1, random_state=rng, dtype=np.float32)
     parts, rankings = [], []
-    for start in range(0, users, 20_000):
-        n = min(20_000, users - start)
+    for start in range(0, users, at_once):
+        n = min(at_once, users - start)
         indices = np.sort(np.argpartition(rng.random((n, columns), np.float32), values, axis=1)[:, :values], axis=1)
         data = rng.random(indices.size, np.float32)
         X = sp.csr_matrix((data, indices.ravel().astype(np.int32), np.arange(n + 1) * values), shape=(n, columns))
