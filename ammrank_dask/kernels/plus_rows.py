@@ -56,14 +56,15 @@ def write_rows(data, indices, indptr, centers, own, out_indptr, out_indices, out
     weight = np.zeros(ROWS * n_members, np.float32)
     inverse = np.zeros(ROWS, np.float32)
     squares = np.zeros((CHAINS, out_own_scale.shape[1] + 1))
+    column_group = group_columns(own.kind, own.group, out_own_scale.shape[1])
     # Not as tuples to the helpers of the inner loops: every array in one would be counted as a reference.
-    own_kind, own_group, knots, n_knots = own.kind, own.group, own.knots, own.n_knots
+    own_kind, knots, n_knots = own.kind, own.knots, own.n_knots
     at = np.uintp(0)
     out_indptr[0] = 0
     for first in range(0, n_rows, ROWS):
         stop = min(n_rows, first + ROWS)
         for row in range(first, stop):
-            inverse[row - first] = measure_row(data, indices, indptr, row, own_kind, own_group, squares, out_own_scale)
+            inverse[row - first] = measure_row(data, indices, indptr, row, column_group, squares, out_own_scale)
         if n_members > 0:
             find_memberships(data, indices, indptr, first, stop, centers, inverse, work, member_indptr, member, weight)
         for row in range(first, stop):
@@ -87,18 +88,26 @@ def write_rows(data, indices, indptr, centers, own, out_indptr, out_indices, out
 
 
 @kernel
-def measure_row(data, indices, indptr, row, own_kind, own_group, squares, out_own_scale):
+def group_columns(own_kind, own_group, n_groups):
+    """Return the group of each column, `n_groups` for one that is no category's own."""
+    column_group = np.empty(own_kind.shape[0], np.uintp)
+    for column in range(own_kind.shape[0]):
+        kind = own_kind[column]
+        column_group[column] = np.uintp(own_group[np.uintp(kind)] if kind >= 0 else n_groups)
+    return column_group
+
+
+@kernel
+def measure_row(data, indices, indptr, row, column_group, squares, out_own_scale):
     """Return 1 / ‖x‖ of one row, 0 for an empty one, and write 1 / (norm · √groups) of each group of its own columns.
 
-    `squares` (4, n_groups + 1) is work space. An empty group has 0.
+    `column_group` is of `group_columns`, `squares` (4, n_groups + 1) is work space. An empty group has 0.
     """
     n_groups = out_own_scale.shape[1]
     squares[:] = 0.0
     for cell in range(np.uintp(indptr[row]), np.uintp(indptr[row + 1])):
         value = np.float64(data[cell])
-        kind = own_kind[np.uintp(indices[cell])]
-        owner = np.uintp(own_group[np.uintp(kind)]) if kind >= 0 else np.uintp(n_groups)
-        squares[cell & np.uintp(CHAINS - 1), owner] += value * value
+        squares[cell & np.uintp(CHAINS - 1), column_group[np.uintp(indices[cell])]] += value * value
     total = 0.0
     for group in range(n_groups + 1):
         square = (squares[0, group] + squares[1, group]) + (squares[2, group] + squares[3, group])

@@ -7,7 +7,7 @@ import numpy as np
 from ammrank_dask.kernels.jit import kernel
 from ammrank_dask.kernels.memberships import Centers, find_memberships, make_work
 from ammrank_dask.kernels.own_term import N_KNOTS
-from ammrank_dask.kernels.plus_rows import CHAINS, measure_row
+from ammrank_dask.kernels.plus_rows import CHAINS, group_columns, measure_row
 from ammrank_dask.kernels.scoring import (
     LANES,
     Panels,
@@ -69,6 +69,8 @@ def score_plus_top_k(data, indices, indptr, panels, kept, out_category, out_scor
     n_categories, k = planes.tie_order.shape[0], out_category.shape[1]
     n_members = centers.n_nearest.sum()
     work = make_work(centers)
+    n_groups = _count_groups(panels.own.group)
+    column_group = group_columns(panels.own.kind, panels.own.group, n_groups)
     member_indptr = np.zeros(LANES + 1, np.int64)
     member, member_weight = np.zeros(LANES * n_members, np.int32), np.zeros(LANES * n_members, np.float32)
     inverse, base = np.zeros(LANES, np.float32), np.zeros((LANES, n_categories), np.float32)
@@ -78,7 +80,7 @@ def score_plus_top_k(data, indices, indptr, panels, kept, out_category, out_scor
     top_score, top_place = np.empty((k, LANES), np.float32), np.empty((k, LANES), np.int32)
     for first in range(0, n_rows, LANES):
         stop = min(n_rows, first + LANES)
-        _score_own(data, indices, indptr, first, stop, panels.own, panels.prior, inverse, base)
+        _score_own(data, indices, indptr, first, stop, panels.own, panels.prior, column_group, n_groups, inverse, base)
         plane_score[:] = 0.0
         add_to_planes(data, indices, indptr, first, stop, planes.weights, plane_score)
         _scale_to_unit(planes, inverse, stop - first, centers.unit_rows, plane_score)
@@ -125,16 +127,15 @@ def _scale_to_unit(planes, inverse, n_lanes, unit_rows, plane_score):
 
 
 @kernel
-def _score_own(data, indices, indptr, first, stop, own, prior, out_inverse, out_base):
+def _score_own(data, indices, indptr, first, stop, own, prior, column_group, n_groups, out_inverse, out_base):
     """Write 1 / ‖x‖ of some rows, 0 for an empty one, and prior + own term of all categories, by place."""
     own_kind, own_place, own_group, linear = own.kind, own.place, own.group, own.linear
     knots, pieces, lift = own.knots, own.pieces, own.lift
-    n_groups = _count_groups(own_group)
     squares, scale = np.zeros((CHAINS, n_groups + 1)), np.zeros((stop - first, n_groups), np.float32)
     slope = np.zeros(own_group.shape[0], np.float32)
     rows = indptr[first : stop + 1]
     for lane in range(stop - first):
-        out_inverse[lane] = measure_row(data, indices, rows, lane, own_kind, own_group, squares, scale)
+        out_inverse[lane] = measure_row(data, indices, rows, lane, column_group, squares, scale)
         for place in range(prior.shape[0]):
             out_base[lane, place] = prior[place]
         for kind in range(own_group.shape[0]):
