@@ -5,10 +5,10 @@ import scipy.sparse as sp
 
 from ammrank_dask.kernels.scoring import Filter, Panels, score_top_k
 from ammrank_dask.kernels.scoring_plus import PlusPanels, score_plus_top_k
-from ammrank_dask.model.cache_lines import LINE, zeros_at_line
+from ammrank_dask.model.cache_lines import LINE, at_line
 
 _PANEL_BYTES = 640 * 1024
-_PANEL_WIDTH = (32, 320)
+_PANEL_WIDTH = (32, 640)
 
 
 def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: np.ndarray, bias: float) -> Panels:
@@ -70,19 +70,17 @@ def top_categories(
 
 
 def cut_into_panels(weights: np.ndarray) -> np.ndarray:
-    """Return (d + 1, n_planes) weights as (n_panels, d + 1, width) float32, zeros behind the last plane."""
+    """Return (d + 1, n_planes) weights as (n_panels, d + 1, width) of the same type, zeros behind the last plane."""
     n_weights, n_planes = weights.shape
-    n_panels, width = _cut_panels(n_weights, n_planes)
-    padded = np.zeros((n_weights, n_panels * width), np.float32)
+    n_panels, width = _cut_panels(n_weights * weights.itemsize, n_planes)
+    padded = np.zeros((n_weights, n_panels * width), weights.dtype)
     padded[:, :n_planes] = weights
-    panels = zeros_at_line((n_panels, n_weights, width))
-    panels[:] = padded.reshape(n_weights, n_panels, width).transpose(1, 0, 2)
-    return panels
+    return at_line(padded.reshape(n_weights, n_panels, width).transpose(1, 0, 2))
 
 
-def _cut_panels(n_weights: int, n_planes: int) -> tuple[int, int]:
+def _cut_panels(plane_bytes: int, n_planes: int) -> tuple[int, int]:
     """Return the number of panels and their width, so that one stays in the cache of a core."""
     lowest, highest = _PANEL_WIDTH
-    most = min(highest, max(lowest, _PANEL_BYTES // (4 * max(1, n_weights)) // LINE * LINE))
+    most = min(highest, max(lowest, _PANEL_BYTES // max(1, plane_bytes) // LINE * LINE))
     n_panels = max(1, -(-n_planes // most))
     return n_panels, max(LINE, LINE * -(-n_planes // (n_panels * LINE)))

@@ -9,8 +9,12 @@ import numpy as np
 from ammrank_dask.kernels.memberships import Centers
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import OwnPieces, PlusPanels
+from ammrank_dask.model.cache_lines import at_line
+from ammrank_dask.storage.store.atomic import digest_of
 
 _PARTS: dict[str, Any] = {"planes": Panels, "own": OwnPieces, "centers": Centers}
+LAYOUT = digest_of([PlusPanels._fields, *(part._fields for part in _PARTS.values())])[:8]
+"""Part of the names of folders: what a version with other fields left of a run that was broken off is not read."""
 
 
 def panel_arrays(panels: Panels | PlusPanels) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -22,7 +26,9 @@ def panel_arrays(panels: Panels | PlusPanels) -> tuple[dict[str, np.ndarray], di
 def panels_from(arrays: dict[str, np.ndarray], values: dict[str, Any]) -> Panels | PlusPanels:
     """Return the panels that `panel_arrays` took apart."""
     kind = PlusPanels if values["is_plus"] else Panels
-    panels: Panels | PlusPanels = _restore(kind, "", {**arrays, **values})
+    # What was read begins anywhere. The weights are most of it, and the only arrays of three dimensions.
+    placed = {name: at_line(array) if array.ndim == 3 else array for name, array in arrays.items()}
+    panels: Panels | PlusPanels = _restore(kind, "", {**placed, **values})
     return panels
 
 
