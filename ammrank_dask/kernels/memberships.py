@@ -17,11 +17,12 @@ _STRIDE = 32
 class Centers(NamedTuple):
     """The centres of some clusterings, one after the other, as `score_planes` reads planes.
 
-    `weights` is (n_panels, d + 1, width) float32, zeros behind the last centre; the last row, times `bias`, is what
-    turns a product into the affinity of a row to a centre: 0 where that is the cosine, −½‖c‖² where rows are near
-    in the Euclidean sense. `start` (n_clusterings + 1,) is the first centre of each clustering. A row belongs to its
-    `n_nearest` centres of each by exp(affinity / `temperature`), divided by their sum or, without `unit_sum`, by
-    their norm. With `unit_rows` affinities are divided by the norm of the row.
+    `weights` is (n_panels, d + 1, width), float32 or whole numbers of 16 bits, of which each is worth `unit`, zeros
+    behind the last centre; the last row, times `bias`, is what turns a product into the affinity of a row to a centre:
+    0 where that is the cosine, −½‖c‖² where rows are near in the Euclidean sense. `start` (n_clusterings + 1,) is the
+    first centre of each clustering. A row belongs to its `n_nearest` centres of each by exp(affinity / `temperature`),
+    divided by their sum or, without `unit_sum`, by their norm. With `unit_rows` affinities are divided by the norm of
+    the row.
     """
 
     weights: np.ndarray
@@ -31,6 +32,7 @@ class Centers(NamedTuple):
     unit_rows: bool
     unit_sum: bool
     bias: float
+    unit: float
 
 
 class NearestWork(NamedTuple):
@@ -71,7 +73,7 @@ def nearest_centers(data, indices, indptr, norms, centers, out_center, out_affin
                     if affinity[row - first, center] > affinity[row - first, best]:
                         best = center
                 out_center[row, clustering] = best - begin
-                out_affinity[row, clustering] = affinity[row - first, best] * inverse
+                out_affinity[row, clustering] = affinity[row - first, best] * inverse * np.float32(centers.unit)
 
 
 @kernel
@@ -127,7 +129,7 @@ def find_memberships(
     out_indptr[0] = 0
     for lane in range(np.uintp(stop - first)):
         if inverse_norm[lane] > 0:
-            factor = inverse_norm[lane] if centers.unit_rows else np.float32(1.0)
+            factor = (inverse_norm[lane] if centers.unit_rows else np.float32(1.0)) * np.float32(centers.unit)
             for number in range(n_nearest.shape[0]):
                 begin, end, wanted = np.uintp(starts[number]), np.uintp(starts[number + 1]), np.uintp(n_nearest[number])
                 keep_nearest(affinity, lane, begin, end, wanted, candidate, value, rank)

@@ -98,7 +98,7 @@ def score_planes(data, indices, indptr, first, stop, panels, out_plane_score):
         for row in range(first, stop):
             lane = np.uintp(row - first)
             for plane in range(np.uintp(width)):
-                out_plane_score[lane, offset + plane] = constant * panels.weights[number, bias_row, plane]
+                out_plane_score[lane, offset + plane] = constant * np.float32(panels.weights[number, bias_row, plane])
             _add_products(
                 data, indices, np.uintp(indptr[row]), np.uintp(indptr[row + 1]), panels.weights, number, lane, offset,
                 out_plane_score,
@@ -119,7 +119,10 @@ def add_to_planes(data, indices, indptr, first, stop, weights, plane_score):
 
 @kernel
 def _add_products(data, indices, start, stop, weights, panel, lane, offset, out):
-    """Add value × weights for each non-zero in turn; the order of the additions of a plane is that of the non-zeros."""
+    """Add value × weights for each non-zero in turn; the order of the additions of a plane is that of the non-zeros.
+
+    Weights are float32, or whole numbers of 16 bits, which take half the way from the cache.
+    """
     width = np.uintp(weights.shape[2])
     cell = start
     # Eight non-zeros at a time, so that the scores pass through memory once for eight rows of weights.
@@ -133,20 +136,20 @@ def _add_products(data, indices, start, stop, weights, panel, lane, offset, out)
         x6, x7 = data[cell + np.uintp(6)], data[cell + np.uintp(7)]
         for plane in range(width):
             score = out[lane, offset + plane]
-            score += x0 * weights[panel, f0, plane]
-            score += x1 * weights[panel, f1, plane]
-            score += x2 * weights[panel, f2, plane]
-            score += x3 * weights[panel, f3, plane]
-            score += x4 * weights[panel, f4, plane]
-            score += x5 * weights[panel, f5, plane]
-            score += x6 * weights[panel, f6, plane]
-            score += x7 * weights[panel, f7, plane]
+            score += x0 * np.float32(weights[panel, f0, plane])
+            score += x1 * np.float32(weights[panel, f1, plane])
+            score += x2 * np.float32(weights[panel, f2, plane])
+            score += x3 * np.float32(weights[panel, f3, plane])
+            score += x4 * np.float32(weights[panel, f4, plane])
+            score += x5 * np.float32(weights[panel, f5, plane])
+            score += x6 * np.float32(weights[panel, f6, plane])
+            score += x7 * np.float32(weights[panel, f7, plane])
             out[lane, offset + plane] = score
         cell += np.uintp(8)
     while cell < stop:
         feature, value = np.uintp(indices[cell]), data[cell]
         for plane in range(width):
-            out[lane, offset + plane] += value * weights[panel, feature, plane]
+            out[lane, offset + plane] += value * np.float32(weights[panel, feature, plane])
         cell += np.uintp(1)
 
 

@@ -19,6 +19,8 @@ TABLE_CENTERS, TABLE_NEAREST = (10, 30, 100, 300), 8
 SAMPLE_ROWS = 10_000
 _ROWS_A_CENTER, _FEWEST_CENTERS, _MOST_CENTERS = 60, 200, 800
 _PASSES = 4
+CENTER_UNIT = 2.0**-14
+"""Centres of the cosine are whole multiples of this, from -2 to 2: kernels read them as numbers of 16 bits."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,15 @@ class Memberships:
         return len(self.centers)
 
     def kernel_form(self) -> Centers:
-        """Return the centres as kernels read them."""
-        return _centers_of(self.centers, self.start, self.n_nearest, self.temperature, self.geometry)
+        """Return the centres as kernels read them, which never changes a bit of what they find.
+
+        Centres of the cosine that are no whole multiples of the unit, of models of 0.2.0, are read as float32.
+        """
+        of = (self.start, self.n_nearest, self.temperature, self.geometry)
+        whole = self.centers / np.float32(CENTER_UNIT)
+        if self.geometry != COSINE or np.any(whole != np.rint(whole)) or np.abs(whole).max(initial=0) >= 2**15:
+            return _centers_of(self.centers, *of)
+        return _centers_of(whole.astype(np.int16), *of, unit=CENTER_UNIT)
 
 
 def fit_memberships(
@@ -104,6 +113,8 @@ def fit_memberships(
         cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number]) for number, k in enumerate(counts)
     ]
     nearest = [min(N_NEAREST if geometry == COSINE else TABLE_NEAREST, k) for k in counts]
+    if geometry == COSINE:
+        found = [(np.rint(centers / CENTER_UNIT) * CENTER_UNIT).astype(np.float32) for centers in found]
     widths = [TEMPERATURE if geometry == COSINE else _squared_width(X, centers) for centers in found]
     return Memberships(
         np.concatenate(found),
@@ -173,9 +184,14 @@ def _one_clustering(centers: np.ndarray, geometry: str) -> Centers:
 
 
 def _centers_of(
-    centers: np.ndarray, start: np.ndarray, n_nearest: np.ndarray, temperature: np.ndarray, geometry: str
+    centers: np.ndarray,
+    start: np.ndarray,
+    n_nearest: np.ndarray,
+    temperature: np.ndarray,
+    geometry: str,
+    unit: float = 1.0,
 ) -> Centers:
-    weights = np.zeros((centers.shape[1] + 1, len(centers)), np.float32)
+    weights = np.zeros((centers.shape[1] + 1, len(centers)), centers.dtype)
     weights[:-1] = centers.T
     if geometry == EUCLIDEAN:
         weights[-1] = -0.5 * np.einsum("ij,ij->i", centers, centers, dtype=np.float64)
@@ -188,6 +204,7 @@ def _centers_of(
         unit_rows=cosine,
         unit_sum=cosine,
         bias=1.0,
+        unit=unit,
     )
 
 

@@ -1,5 +1,7 @@
 """The kernels of AMM-rank-plus, by hand, against their slow twins, and against finite differences."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import reference_plus
@@ -9,7 +11,7 @@ import scipy.sparse as sp
 from ammrank_dask.kernels.ammrank_plus import PlusBlock, PlusRule, PlusSums, train_plus_rows
 from ammrank_dask.kernels.memberships import keep_nearest, weigh_centers
 from ammrank_dask.kernels.plus_rows import OwnCells, knot_place
-from ammrank_dask.model.memberships import COSINE, EUCLIDEAN, Memberships, cluster_rows
+from ammrank_dask.model.memberships import CENTER_UNIT, COSINE, EUCLIDEAN, Memberships, cluster_rows
 from ammrank_dask.model.own_term import OwnTerm
 from ammrank_dask.model.plus_rows import prepare_plus_rows
 from ammrank_dask.model.rankings import rankings_from_ranks
@@ -139,6 +141,30 @@ def twin_rows(X, members, own, prior):
     knots = [row[:n].astype(float) for row, n in zip(own.knots, own.n_knots, strict=True)]
     features = [reference_plus.own_features(x, OWN_COLUMNS, OWN_GROUPS, knots, prior.astype(float)) for x in X]
     return np.array(Z), np.array(features)
+
+
+def test_write_rows__whole_numbers_of_16_bits_change_no_bit():
+    rng = np.random.default_rng(2)
+    members, own, _ = draw_basis(rng)
+    X = sp.csr_matrix(draw_rows(rng, 40))
+    whole = np.rint(members.centers / CENTER_UNIT)
+    whole[0, :2] = 2**14, -(2**14)  # a cosine of 1
+    rounded = replace(members, centers=(whole * CENTER_UNIT).astype(np.float32))
+    forms = [rounded.kernel_form()]
+    forms.append(forms[0]._replace(weights=forms[0].weights * np.float32(CENTER_UNIT), unit=1.0))
+    assert [str(form.weights.dtype) for form in forms] == ["int16", "float32"]
+    read, plain = (prepare_plus_rows(X, form, own.cells(19)) for form in forms)
+    assert read.data.tobytes() == plain.data.tobytes()
+    assert read.indices.tobytes() == plain.indices.tobytes()
+
+
+def test_kernel_form__centres_that_are_no_whole_numbers_are_read_as_they_are():
+    members = draw_basis(np.random.default_rng(3))[0]
+    whole = replace(members, centers=(np.rint(members.centers / CENTER_UNIT) * CENTER_UNIT).astype(np.float32))
+    large = replace(whole, centers=whole.centers * np.float32(8))
+    euclidean = replace(whole, geometry=EUCLIDEAN)
+    kinds = [str(form.kernel_form().weights.dtype) for form in (whole, members, large, euclidean)]
+    assert kinds == ["int16", "float32", "float32", "float32"]
 
 
 def draw_rankings(rng, n, m=4):
