@@ -29,8 +29,8 @@ def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[s
     temporary = temporary_beside(folder)
     temporary.mkdir()
     try:
-        if folder.is_dir() and not is_saved(folder):
-            remove(folder)
+        if folder.is_dir() and not (is_saved(folder) and read_json(folder / FACTS)["arrays"].keys() == arrays.keys()):
+            remove(folder)  # cut short, or of a version that kept other arrays
         places = {name: _write_array(temporary / f"{name}.npy", array) for name, array in arrays.items()}
         write_json(temporary / FACTS, {"facts": dict(about), "arrays": places}, durable=False)
         rename_folder(temporary, folder)

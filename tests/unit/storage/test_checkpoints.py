@@ -53,6 +53,13 @@ def test_load_array__by_many_threads_at_once(tmp_path):
     assert set(found) == {15.0}
 
 
+def test_save_arrays__takes_nothing_over_that_an_earlier_version_left(tmp_path):
+    folder = tmp_path / "model"
+    save_arrays(folder, {"x": np.arange(3)}, {})
+    save_arrays(folder, {"x": np.arange(3), "lift": np.arange(2)}, {})
+    np.testing.assert_array_equal(load_array(folder, "lift"), [0, 1])
+
+
 def test_is_saved__not_when_a_power_cut_left_a_file_without_content(tmp_path):
     folder = tmp_path / "rows"
     save_arrays(folder, {"x": np.arange(3), "none": np.zeros((0, 2))}, {"step": 1})
