@@ -7,14 +7,15 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
+from ammrank_dask.methods.mallows import CentralMallows
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.feature_maps import RandomBins
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.rows import Blocks, Rows
 
-KAPPAS = (0.04, 0.4, 4.0, 40.0, 1e9)
-"""What κ is chosen from; with the last one nothing but the mean ranking is left."""
+KAPPAS = (0.04, 0.4, 4.0, 40.0)
+"""What κ is chosen from."""
 HELD_OUT = 0.25
 """Share of the rows that choose κ."""
 
@@ -26,8 +27,8 @@ class TableRanker(RankingEstimator):
     Parameters
     ----------
     kappa
-        As in `AMMRankPlus`. None: a quarter of the rows, held out, chooses it, so that a table with nothing to learn
-        gets the mean ranking; this takes some four times as long.
+        As in `AMMRankPlus`. None: a quarter of the rows, held out, chooses it, or one ranking for all, the Mallows
+        centre, where there is nothing to learn; this takes some four times as long.
     max_planes, epochs, n_categories, seed
         As in `AMMRankPlus`; planes are not limited by clickers, as every row ranks everything.
     bin_depth, n_bins
@@ -36,7 +37,7 @@ class TableRanker(RankingEstimator):
     Attributes
     ----------
     model_
-        The fitted `AMMRankPlus`, with the κ that was given or chosen.
+        The fitted `AMMRankPlus`, with the κ that was given or chosen, or the `CentralMallows` that stands in for it.
     popularity_, n_features_in_, n_planes_
         As in `AMMRank`.
 
@@ -60,7 +61,7 @@ class TableRanker(RankingEstimator):
     seed: int = 0
 
     bins_: RandomBins | None = field(init=False)
-    model_: AMMRankPlus = field(init=False)
+    model_: AMMRankPlus | CentralMallows = field(init=False)
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
         """Draw the grids on all rows, and learn."""
@@ -69,40 +70,46 @@ class TableRanker(RankingEstimator):
         parts: list[Any] = [blocks[block] for block in range(len(blocks))]
         kappa = self._choose_kappa(parts, n_categories) if self.kappa is None else self.kappa
         self.bins_ = None
-        if self.bin_depth:
+        if self.bin_depth and kappa is not None:
             bins = RandomBins(depth=self.bin_depth, n_bins=self.n_bins, keep_rows=True, seed=self.seed)
             self.bins_ = bins.fit(np.concatenate([_dense(X) for X, *_ in parts]))
-        model = AMMRankPlus(
-            kappa=kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=self.epochs, seed=self.seed
-        )
+        model = CentralMallows() if kappa is None else self._plus(kappa)
         self.model_ = model.learn_blocks([(self.map_rows(X), *labels) for X, *labels in parts], n_categories)
         self.popularity_, self.n_features_in_ = self.model_.popularity_, parts[0][0].shape[1]
         return self
 
-    def _choose_kappa(self, parts: list[Any], n_categories: int | None) -> float:
-        """Return the κ with the least error on rows that are held out, or the mean ranking if it is as good as that.
+    def _plus(self, kappa: float) -> AMMRankPlus:
+        return AMMRankPlus(
+            kappa=kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=self.epochs, seed=self.seed
+        )
 
-        As good is within one standard error of the difference: with few rows the least of five errors is chance.
+    def _choose_kappa(self, parts: list[Any], n_categories: int | None) -> float | None:
+        """Return the κ with the least error on rows that are held out, or None if one ranking for all is as good.
+
+        As good is within two standard errors of the difference: with few rows the least of four errors is chance.
         """
+        if n_categories is None:
+            n_categories = 1 + max(int(np.max(rankings, initial=0)) for _, rankings, *_ in parts)
         draw = np.random.default_rng(self.seed)
         held = [draw.random(X.shape[0]) < HELD_OUT for X, *_ in parts]
         learnt = [tuple(array[~rows] for array in part) for part, rows in zip(parts, held, strict=True)]
         tested = [tuple(array[rows] for array in part) for part, rows in zip(parts, held, strict=True)]
-        if n_categories is None:
-            n_categories = 1 + max(int(np.max(rankings, initial=0)) for _, rankings, *_ in parts)
-        if not any(len(rankings) and (rankings >= 0).any() for _, rankings, *_ in learnt):
-            return KAPPAS[-1]
-        errors = []
-        for kappa in KAPPAS:
-            ranker = TableRanker(**{**self.get_params(), "kappa": kappa}).learn_blocks(learnt, n_categories)
-            found = [disagreement_errors(ranker.decision_function(X), *labels) for X, *labels in tested]
-            errors.append(np.concatenate(found))
-        rows = ~np.isnan(errors[-1])
+        if not any((rankings >= 0).any() for _, rankings, *_ in learnt):
+            return None
+        rankers = [TableRanker(**{**self.get_params(), "kappa": kappa}) for kappa in KAPPAS]
+        constant, *errors = [
+            np.concatenate(
+                [disagreement_errors(fitted.decision_function(X), *labels) for X, *labels in tested if X.shape[0]]
+                or [np.empty(0)]
+            )
+            for fitted in (ranker.learn_blocks(learnt, n_categories) for ranker in (CentralMallows(), *rankers))
+        ]
+        rows = ~np.isnan(constant)
         if rows.sum() < 2:
-            return KAPPAS[-1]
+            return None
         best = int(np.argmin([np.mean(error[rows]) for error in errors]))
-        gain = (errors[-1] - errors[best])[rows]
-        return KAPPAS[best] if np.mean(gain) > np.std(gain, ddof=1) / np.sqrt(len(gain)) else KAPPAS[-1]
+        gain = (constant - errors[best])[rows]
+        return KAPPAS[best] if np.mean(gain) > 2 * np.std(gain, ddof=1) / np.sqrt(len(gain)) else None
 
     def map_rows(self, X: Rows) -> Rows:
         """Return rows as the model reads them: with their cells, if there are grids."""
@@ -114,8 +121,9 @@ class TableRanker(RankingEstimator):
 
     @property
     def n_planes_(self) -> np.ndarray:
-        """Planes of each category."""
-        self.check_fitted()
+        """Planes of each category; none where one ranking stands for all."""
+        if isinstance(self.model_, CentralMallows):
+            return np.zeros(self.n_categories_, np.int64)
         return self.model_.n_planes_
 
 
