@@ -19,8 +19,9 @@ BYTES_PER_SCORE = 4
 BYTES_PER_CHANCE = 6
 """A chance as float32 and two marks: whether it is too low, and whether the category is barred."""
 BYTES_PER_WEIGHT = 4
-BYTES_PER_OWN_COLUMN = 16
-"""Kind and category of a column of amm-rank-plus."""
+BYTES_PER_CENTER_VALUE = 2
+BYTES_PER_OWN_COLUMN = 20
+"""Kind, category and lift of a column of amm-rank-plus."""
 CELLS_PER_EVENT = 0.75
 """Distinct cells an event of a short history makes; over months it falls to a third."""
 
@@ -51,8 +52,9 @@ class ModelSize:
     @property
     def n_bytes(self) -> int:
         """Memory of the model as it is scored: planes, centres with their constant, and whose own a column is."""
-        center_values = self.centers * (self.columns + 1)
-        return BYTES_PER_WEIGHT * (self.planes * self.weights + center_values) + BYTES_PER_OWN_COLUMN * self.columns
+        planes, centers = self.planes * self.weights, self.centers * (self.columns + 1)
+        own = BYTES_PER_OWN_COLUMN * self.columns
+        return BYTES_PER_WEIGHT * planes + BYTES_PER_CENTER_VALUE * centers + own
 
 
 def estimate_memory(

@@ -18,6 +18,7 @@ from ammrank_dask.evaluation.backtest import NightToMeasure, fit_logistic, measu
 from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.files import missing_days
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json, write_json
@@ -37,7 +38,7 @@ from ammrank_dask.workflows.stages.work_area import clear_work, open_work, own_c
 
 
 def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every: int) -> list[dt.date]:
-    """Return the nights of a backtest; refuse those with too little history, and those whose window is not over."""
+    """Return the nights of a backtest; refuse too little history, an open window, missing days."""
     days = lake_days(site, config)
     oldest, newest = min(days), max(days)
     earliest = oldest + dt.timedelta(config.label.days + max(1, config.features.min_days) - 1)
@@ -53,6 +54,12 @@ def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every
         raise BadInput(
             f"what came true after {nights[-1]} is not known yet: its label window ends with {end}, and the newest day"
             f" of the lake is {newest}; give --to {newest - dt.timedelta(config.label.days)} or earlier"
+        )
+    missing = missing_days(days, first, end)
+    if missing and config.lake.missing_days == "refuse":
+        raise BadInput(
+            f"the lake has no events for {missing[0]}, which a night would stop at; add them, or set"
+            " lake.missing_days: bridge to go on without"
         )
     return nights
 

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import re
+import shutil
 
 import numpy as np
 import pytest
@@ -172,3 +173,7 @@ def test_list_nights__refuses_what_cannot_be_measured(tmp_path):
     ):
         list_nights(site, config, date_of(2), date_of(6), 1)
     assert list_nights(site, config, date_of(5), date_of(5) + dt.timedelta(1), 7) == [date_of(5)]
+    shutil.rmtree(lake / "events" / f"date={date_of(6)}")  # in the label window of the last night only
+    with pytest.raises(BadInput, match=f"no events for {date_of(6)}, which a night would stop at; add them, or set"):
+        list_nights(site, config, date_of(2), date_of(5), 1)
+    assert list_nights(site, config, date_of(2), date_of(3), 1) == [date_of(2), date_of(3)]
