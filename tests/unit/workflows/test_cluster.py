@@ -242,7 +242,7 @@ def test_estimate_memory__scores_of_all_categories_and_the_model():
 
 def test_estimate_memory__clusterings_and_own_columns():
     model = ModelSize(categories=300, planes=1_500, weights=3_000 + 2_400 + 1, centers=2_400, columns=3_000)
-    planes, centers, own = 4 * 1_500 * 5_401, 4 * 2_400 * 3_001, 16 * 3_000
+    planes, centers, own = 4 * 1_500 * 5_401, 2 * 2_400 * 3_001, 20 * 3_000
     assert estimate_memory(PartitionSize(0, 0, 0), model, k=10) == PROCESS_BYTES + planes + centers + own
 
 
@@ -356,14 +356,14 @@ def test_check_memory__scores_of_all_categories_and_the_model(place):
         ) as small,
         Client(small) as client,
     ):
-        # 100,000 users a partition: 6 MiB of slots, 17 of 1,000 planes of 2,011 columns and 2,400 centres, 18 of the
+        # 100,000 users a partition: 6 MiB of slots, 17 of 1,000 planes of 2,011 columns and 2,400 centres, 9 of the
         # centres, 76 of all scores, beside 320.
         check_memory(client, place, check_config(chosen_only, "test"), FIRST, 200)
         with pytest.raises(
-            BadInput, match=r"about 437 MiB .* 200 categories \(1 at a time\).*; set partitions above 2 in"
+            BadInput, match=r"about 428 MiB .* 200 categories \(1 at a time\).*; set partitions above 2 in"
         ):
             check_memory(client, place, check_config(content, "test"), FIRST, 200)
-        with pytest.raises(BadInput, match=r"about 654 MiB .*; more partitions would not help: give the workers more"):
+        with pytest.raises(BadInput, match=r"about 608 MiB .*; more partitions would not help: give the workers more"):
             check_memory(client, place, check_config(chosen_only, "test"), FIRST, 1_000)
 
 
