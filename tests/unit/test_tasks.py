@@ -7,7 +7,7 @@ import time
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client, LocalCluster, Status
 
 from ammrank_dask import tasks
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -263,7 +263,7 @@ def kill_for_good(cluster, folder):
     """Kill all workers of a cluster once one of them has begun a task; nobody starts them again."""
     wait_for(folder / "0.begun")
     for nanny in cluster.workers.values():
-        nanny.auto_restart = False
+        nanny.status = Status.closing_gracefully  # a running one starts its worker again
         os.kill(nanny.pid, signal.SIGKILL)
 
 
