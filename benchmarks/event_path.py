@@ -23,6 +23,8 @@ ROOMS = ("storage", "ammrank_dask", "workflows")
 BAR = {"stops": 80, "changes of room": 35}
 START = "workflows/nightly.py:command"
 """Where the command line hands over: what click calls before it is no stop."""
+DECORATOR = "storage/store/retried.py"
+"""Who reads a call of a decorated function goes on in that function: the decorator is no stop."""
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- the path of one event: python -m benchmarks event-path -->", "<!-- end of the path -->"
 
@@ -145,7 +147,7 @@ def stop_of(frame: FrameType) -> Stop | None:
     if name not in _files:
         path = Path(os.path.realpath(name))
         inside = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in ROOMS
-        _files[name] = path.relative_to(ROOT).as_posix() if inside else None
+        _files[name] = path.relative_to(ROOT).as_posix() if inside and path != ROOT / DECORATOR else None
     file = _files[name]
     function = frame.f_code.co_qualname.partition(".<locals>")[0]
     return None if file is None or function.startswith("<") else Stop(file, function)
