@@ -34,7 +34,7 @@ from ammrank_dask.scoring.inclusion import add_inclusion, count_support
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.settings import ScoreSettings
-from ammrank_dask.scoring.shown_sample import sampled_rows
+from ammrank_dask.scoring.shown_sample import move_to_front, sampled_rows
 from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
@@ -167,11 +167,14 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
 def keep_scores(
     job: ScoreJob, partition: int, part: FeaturePartition, everything: np.ndarray, counts: dict[str, Any]
 ) -> None:
-    """Keep the scores (L, n) of a partition's users, or of those in the sample, for policies that need all scores."""
+    """Keep the scores (L, n) of a partition's users, or of those in the sample, for policies that need all scores.
+
+    The scores of a sample take the place of `everything`.
+    """
     user_ids, activity = part.user_ids, part.n_event_features
     if job.kept_share < 1:
         rows = sampled_rows(user_ids, job.kept_share)
-        user_ids, activity, everything = user_ids.take(rows), activity[rows], everything[:, rows]
+        user_ids, activity, everything = user_ids.take(rows), activity[rows], move_to_front(everything, rows)
         counts["sampled_users"] = len(rows)
     job.scratch.save(partition, everything, user_ids, counts, activity=activity)
 

@@ -41,6 +41,22 @@ def sampled_rows(user_ids: UserIds, share: float) -> np.ndarray:
     return np.flatnonzero(hash_ids(user_ids, SHOWN_SALT) / 2.0**64 < share)
 
 
+def move_to_front(scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Return the scores (L, len(rows)) of some users in the memory of those of all (L, n), which are gone then.
+
+    Examples
+    --------
+    >>> move_to_front(np.arange(8.0).reshape(2, 4), np.array([1, 3])).tolist()
+    [[1.0, 3.0], [5.0, 7.0]]
+    """
+    flat = scores.reshape(-1)
+    assert np.shares_memory(flat, scores)
+    for category, of_all in enumerate(scores):
+        # A category moves to the front of where it was: the next one's scores are still in their place.
+        flat[category * len(rows) : (category + 1) * len(rows)] = of_all[rows]
+    return flat[: len(scores) * len(rows)].reshape(len(scores), len(rows))
+
+
 @dataclass(frozen=True)
 class ShownSample:
     """How many users are in the sample, and what all users would share out: `n` a category (or None), and `slots`."""
