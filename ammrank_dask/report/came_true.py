@@ -1,4 +1,4 @@
-"""Hold the chances of a past night against the clicks of the days since."""
+"""Hold a past night against the clicks of the days since: its chances, and its policies if it explored."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.report.earned import EarnedSums, weigh_clicks
 from ammrank_dask.report.hit_rate import find_clicked, read_clicks
 from ammrank_dask.scoring.moved_parts import NightPart
-from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.tasks import Progress, run_tasks, silent
@@ -49,16 +49,17 @@ class ChanceOutcome:
         }
 
 
-def measure_chance_outcome(
+def measure_past_night(
     client: Client,
     parts: Sequence[NightPart],
     days: Sequence[Sequence[PartRef]],
     categories: Sequence[str],
     cells: tuple[int, int],
     *,
+    is_explored: bool,
     progress: Progress = silent,
-) -> ChanceOutcome:
-    """Return how the chances of a past night came true, one task a partition.
+) -> tuple[ChanceOutcome, EarnedSums | None]:
+    """Return how the chances of a past night came true, and what its policies earned; one task a partition.
 
     Parameters
     ----------
@@ -68,29 +69,27 @@ def measure_chance_outcome(
         For each partition the partials of the days of the label window after it.
     categories, cells
         The names of the categories of the partials, and the first and the last (excluded) cell of clicks.
+    is_explored
+        Whether the night drew slots: without them nothing is known of what was not handed out.
     """
-    tasks = [(part, list(own), list(categories), cells) for part, own in zip(parts, days, strict=True)]
-    return sum(run_tasks(client, "outcome", match_chances, tasks, progress=progress), start=ChanceOutcome())
+    tasks = [(part, list(own), list(categories), cells, is_explored) for part, own in zip(parts, days, strict=True)]
+    outcomes, earned = zip(*run_tasks(client, "outcome", match_night, tasks, progress=progress), strict=True)
+    outcome = sum(outcomes, start=ChanceOutcome())
+    return outcome, sum(earned[1:], start=earned[0]) if is_explored else None
 
 
-def match_chances(part: NightPart, days: list[PartRef], categories: list[str], cells: tuple[int, int]) -> ChanceOutcome:
+def match_night(
+    part: NightPart, days: list[PartRef], categories: list[str], cells: tuple[int, int], is_explored: bool
+) -> tuple[ChanceOutcome, EarnedSums | None]:
     """Hold the file of one partition against the clicks of its users."""
-    return count_outcome(part.read(categories), *read_clicks(days, cells))
+    rows = part.read(categories)
+    is_clicked = find_clicked(rows, *read_clicks(days, cells))
+    return count_outcome(rows, is_clicked), weigh_clicks(rows, is_clicked) if is_explored else None
 
 
-def count_outcome(rows: QualificationRows, users: UserIds, user: np.ndarray, category: np.ndarray) -> ChanceOutcome:
-    """Count what was expected and what was clicked.
-
-    Parameters
-    ----------
-    users
-        Who clicked, sorted.
-    user, category
-        Every pair of position in `users` and code that was clicked, each once.
-    """
+def count_outcome(rows: QualificationRows, is_clicked: np.ndarray) -> ChanceOutcome:
+    """Count what was expected and what was clicked; `is_clicked` tells it of every row."""
     if rows.chance is None:
         return ChanceOutcome()
-    clicked = int(find_clicked(rows, users, user, category).sum())
-    return ChanceOutcome(
-        len(rows.chance), float(rows.chance.sum()), clicked, float((rows.chance * (1 - rows.chance)).sum())
-    )
+    variance = float((rows.chance * (1 - rows.chance)).sum())
+    return ChanceOutcome(len(rows.chance), float(rows.chance.sum()), int(is_clicked.sum()), variance)

@@ -8,19 +8,14 @@ they are the narrower is its interval.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from distributed import Client
 
-from ammrank_dask.report.hit_rate import find_clicked, read_clicks
-from ammrank_dask.scoring.moved_parts import NightPart
-from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.storage.vocabulary import POLICY_NAMES
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 ERRORS = 1.96
 """Standard errors on both sides of an interval of 95 %."""
@@ -82,30 +77,6 @@ class EarnedSums:
                 "high": clicks + ERRORS * error if has_interval else None,
             }
         return estimates
-
-
-def measure_earned(
-    client: Client,
-    parts: Sequence[NightPart],
-    days: Sequence[Sequence[PartRef]],
-    categories: Sequence[str],
-    cells: tuple[int, int],
-    *,
-    progress: Progress = silent,
-) -> EarnedSums:
-    """Return the sums of a past night that explored, one task a partition.
-
-    Parameters are those of `measure_chance_outcome`.
-    """
-    tasks = [(part, list(own), list(categories), cells) for part, own in zip(parts, days, strict=True)]
-    sums = run_tasks(client, "earned", weigh_part, tasks, progress=progress)
-    return sum(sums[1:], start=sums[0])
-
-
-def weigh_part(part: NightPart, days: list[PartRef], categories: list[str], cells: tuple[int, int]) -> EarnedSums:
-    """Weigh the clicks on the file of one partition."""
-    rows = part.read(categories)
-    return weigh_clicks(rows, find_clicked(rows, *read_clicks(days, cells)))
 
 
 def weigh_clicks(rows: QualificationRows, is_clicked: np.ndarray) -> EarnedSums:

@@ -15,9 +15,8 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
-from ammrank_dask.report.came_true import measure_chance_outcome
+from ammrank_dask.report.came_true import measure_past_night
 from ammrank_dask.report.drift import align_exposure, measure_drift
-from ammrank_dask.report.earned import measure_earned
 from ammrank_dask.report.fairness import n_users_to_sample, price_fairness
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.page import report_files
@@ -85,6 +84,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     """Return the content of `summary.json` of a night."""
     manifest = QualificationsManifest.of(qualifications)
     before, drift = _compare_with_before(night, ingested, qualifications)
+    outcome, earned = _came_true(night, ingested)
     groups, parts = [], qualification_parts(qualifications)
     model = find_run(night.site, manifest.model)
     if ingested.users is not None and ingested.users.n_parts == len(parts):
@@ -103,7 +103,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         may_hold=None if manifest.may_hold is None else np.array(manifest.may_hold, np.int64),
         balanced=manifest.policies.get("balanced"),
         chances=_chance_facts(night.site, qualifications),
-        outcome=_outcome(night, ingested),
+        outcome=outcome,
         intake=describe_input(night, ingested, None if model is None else model_date(model)),
         explored=manifest.explored,
         thresholds=Thresholds(**night.config.report.thresholds.model_dump()),
@@ -112,7 +112,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         realised=[_look_back(night, ingested, nights) for nights in REALISED_NIGHTS],
         groups=groups,
     )
-    summary["earned"] = _earned(night, ingested)
+    summary["earned"] = earned
     for name, found in manifest.policies.items():
         if "sampled_users" in found:
             summary["policies"][name]["sampled_users"] = found["sampled_users"]
@@ -271,42 +271,35 @@ def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
         return looked
 
 
-def _outcome(night: Night, ingested: Ingested) -> dict[str, Any] | None:
-    """Return what the chances of the night one label window ago came to, None when it has none or is not kept."""
-    nights = night.config.label.days
-    date = night.date - dt.timedelta(nights)
-    categories = ingested.taxonomy.categories
-    try:
-        past = _past_night(night, ingested, date)
-        if past is None or past[0].manifest.chances is None:
-            return None
-        quals, parts, days = past
-        cells, names = _click_cells(night.config, categories), ingested.taxonomy.names_in(quals.categories)
-        measured = measure_chance_outcome(night.client, parts, days, names, cells, progress=night.progress)
-        return {"date": str(date), "nights": nights, **measured.to_json()}
-    except DamagedStore as error:
-        logger.warning("what the chances of %s came to is not measured: %s", date, error)
-        return None
+def _came_true(night: Night, ingested: Ingested) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+    """Return of the night one label window ago what its chances came to, and what each policy would have earned.
 
-
-def _earned(night: Night, ingested: Ingested) -> dict[str, Any] | None:
-    """Return what each policy would have earned one label window ago, None when that night did not explore."""
+    None is what it has no chances for, or did not explore; both when it is not kept.
+    """
     nights = night.config.label.days
     date = night.date - dt.timedelta(nights)
     try:
         past = _past_night(night, ingested, date)
-        support = {} if past is None else (past[0].manifest.explored or {}).get("support", {})
-        if past is None or not support:
-            return None
+        if past is None:
+            return None, None
         quals, parts, days = past
+        support = (quals.manifest.explored or {}).get("support", {})
+        has_chances = quals.manifest.chances is not None
+        if not (has_chances or support):
+            return None, None
         cells = _click_cells(night.config, ingested.taxonomy.categories)
         names = ingested.taxonomy.names_in(quals.categories)
-        sums = measure_earned(night.client, parts, days, names, cells, progress=night.progress)
-        estimates = sums.estimate(support, quals.policy)
-        return {"date": str(date), "nights": nights, "policy": quals.policy, "policies": estimates}
+        outcome, sums = measure_past_night(
+            night.client, parts, days, names, cells, is_explored=bool(support), progress=night.progress
+        )
     except DamagedStore as error:
-        logger.warning("what policies would have earned on %s is not estimated: %s", date, error)
-        return None
+        logger.warning("what came true of the night of %s is not measured: %s", date, error)
+        return None, None
+    of_night = {"date": str(date), "nights": nights}
+    earned = None
+    if sums is not None:
+        earned = {**of_night, "policy": quals.policy, "policies": sums.estimate(support, quals.policy)}
+    return {**of_night, **outcome.to_json()} if has_chances else None, earned
 
 
 def _past_night(

@@ -24,7 +24,7 @@ from ammrank_dask.report.exposure import (
     measure_policy,
     rank_weights,
 )
-from ammrank_dask.report.hit_rate import match_clicks, most_clicked
+from ammrank_dask.report.hit_rate import find_clicked, match_clicks, most_clicked
 from ammrank_dask.report.page import harmless, render_page, report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.svg import breakable, percent, round_up, tag
@@ -402,11 +402,12 @@ def test_count_outcome__counts_what_was_expected_and_clicked():
     )  # fmt: skip
     # User 5 clicked 1, which they held; user 3 clicked 0 and 1 and held 0; user 9 held nothing.
     users, user, category = ids_from_values(np.array([3, 5, 9])), np.array([0, 0, 1, 2]), np.array([0, 1, 1, 1])
-    outcome = count_outcome(rows, users, user, category)
+    is_clicked = find_clicked(rows, users, user, category)
+    outcome = count_outcome(rows, is_clicked)
     assert (outcome.slots, outcome.clicked, outcome.expected) == (4, 2, 1.375)
     assert outcome.variance == 0.25 + 0.1875 + 0.109375 + 0.25
     assert (outcome + outcome).to_json()["error"] == pytest.approx((2 * 0.796875) ** 0.5)
-    assert count_outcome(replace(rows, chance=None), users, user, category) == ChanceOutcome()
+    assert count_outcome(replace(rows, chance=None), is_clicked) == ChanceOutcome()
 
 
 def test_exposure_of__has_the_columns_of_the_table():
