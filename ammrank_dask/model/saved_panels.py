@@ -10,11 +10,8 @@ from ammrank_dask.kernels.memberships import Centers
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import OwnPieces, PlusPanels
 from ammrank_dask.model.cache_lines import at_line
-from ammrank_dask.storage.store.atomic import digest_of
 
 _PARTS: dict[str, Any] = {"planes": Panels, "own": OwnPieces, "centers": Centers}
-LAYOUT = digest_of([PlusPanels._fields, *(part._fields for part in _PARTS.values())])[:8]
-"""Part of the names of folders: what a version with other fields left of a run that was broken off is not read."""
 
 
 def panel_arrays(panels: Panels | PlusPanels) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

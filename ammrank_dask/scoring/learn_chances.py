@@ -14,7 +14,7 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.saved_panels import LAYOUT, panel_arrays, panels_from
+from ammrank_dask.model.saved_panels import panel_arrays, panels_from
 from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
@@ -146,7 +146,7 @@ def _tasks_of(
     panels = model.panels()
     source: Panels | PlusPanels | Path = panels
     if scratch is not None:
-        source = scratch / f"chances-{LAYOUT}-{model.digest()}"
+        source = scratch / f"chances-{model.digest()}"
         save_arrays(source, *panel_arrays(panels))
     return [(features.path, partition, source, chosen, split, share) for partition in range(features.n_partitions)]
 

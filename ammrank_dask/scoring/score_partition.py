@@ -14,7 +14,7 @@ from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.kernels.selection import sort_by_category
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.saved_panels import LAYOUT, panels_from
+from ammrank_dask.model.saved_panels import panels_from
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.scoring.barred_cells import count_allowed, take_barred
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
@@ -39,7 +39,7 @@ from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
 
-MODEL = f"model-{LAYOUT}"
+MODEL = "model"
 
 
 @dataclass(frozen=True)
