@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from distributed import Client
 
@@ -37,14 +37,13 @@ from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.replace import replace_files
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
 from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.tasks import Item, Progress, batches, run_tasks, silent
 from ammrank_dask.user_hash import partition_of
 
 BYTES_AT_ONCE = 2 << 30
 """Bytes of files that stand beside their old ones before they take their names: bounds the space it takes."""
 BYTES_OF_TASK = 64 << 20
 TASKS_AT_LEAST = 16
-Item = TypeVar("Item")
 
 _ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
 
@@ -282,7 +281,7 @@ def _bytes_of_piece(piece: tuple[Run, str]) -> int:
 
 
 def by_size(pieces: Sequence[Item], size_of: Callable[[Item], int]) -> list[list[Item]]:
-    """Return pieces in batches of about `BYTES_OF_TASK`; of less in `TASKS_AT_LEAST`, so that many share it.
+    """Return pieces in batches of `BYTES_OF_TASK` at most, or in `TASKS_AT_LEAST` smaller ones, so that many share it.
 
     Examples
     --------
@@ -293,15 +292,7 @@ def by_size(pieces: Sequence[Item], size_of: Callable[[Item], int]) -> list[list
     """
     sizes = [size_of(piece) for piece in pieces]
     most = min(BYTES_OF_TASK, max(1 << 20, sum(sizes) // TASKS_AT_LEAST))
-    batches: list[list[Item]] = []
-    room = 0
-    for piece, size in zip(pieces, sizes, strict=True):
-        if room <= 0:
-            batches.append([])
-            room = most
-        batches[-1].append(piece)
-        room -= size
-    return batches
+    return batches(pieces, [size / most for size in sizes])
 
 
 def _exchange(run: Run, building: Path, changed: set[str]) -> None:

@@ -7,7 +7,7 @@ import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import dask
 from dask.utils import parse_timedelta
@@ -19,6 +19,8 @@ from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.retried import is_passing
 
 logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, tasks done, tasks in all) on the client after every finished task."""
@@ -150,24 +152,29 @@ def run_together(
 
     A task costs Dask several milliseconds of CPU, whatever it does. `units` is a function of one piece's result.
     """
-    batches = _batches(list(arguments), weights)
     count = None if units is None else (lambda results: sum(map(units, results)))
-    tasks = [(function, batch) for batch in batches]
+    tasks = [(function, batch) for batch in batches(list(arguments), weights)]
     results = run_tasks(client, stage, run_each, tasks, progress=progress, units=count, unit=unit)
     return [result for of_task in results for result in of_task]
 
 
-def _batches(items: Sequence[Sequence[Any]], weights: Sequence[float]) -> list[list[Sequence[Any]]]:
-    """Return consecutive items in batches whose weights add up to at most 1, or of one item."""
-    batches: list[list[Sequence[Any]]] = []
+def batches(items: Sequence[Item], weights: Sequence[float]) -> list[list[Item]]:
+    """Return consecutive items in batches whose weights add up to at most 1, or of one item.
+
+    Examples
+    --------
+    >>> batches("abcd", [0.5, 0.5, 0.2, 3])
+    [['a', 'b'], ['c'], ['d']]
+    """
+    found: list[list[Item]] = []
     room = 0.0
     for item, weight in zip(items, weights, strict=True):
-        if weight > room or not batches:
-            batches.append([])
+        if weight > room or not found:
+            found.append([])
             room = 1.0
-        batches[-1].append(item)
+        found[-1].append(item)
         room -= weight
-    return batches
+    return found
 
 
 def run_each(function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> list[Any]:
