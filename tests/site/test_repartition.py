@@ -84,6 +84,28 @@ def test_repartition__the_next_night_is_that_of_a_site_with_so_many_from_the_sta
     assert summary["drift"]["new_users"] == 0
 
 
+def test_repartition__a_night_that_is_published_stays_as_it_is(run, site):
+    """A rerun of the newest night goes through and writes nothing again; one of an earlier night has nothing to do."""
+    for number in (5, 6):  # night 5 again, for its record is of the lake that this one is a copy of
+        run("nightly", site, "--date", day(number))
+    run("repartition", site, "--partitions", 4)
+    before = files_of_runs(site)
+    assert run("nightly", site, "--date", day(5))["unchanged"] is True
+    first, second = (run("nightly", site, "--date", day(6)) for _ in range(2))
+    assert first["published"]
+    assert "unchanged" not in first
+    assert second["unchanged"] is True
+    assert files_of_runs(site) == before
+
+
+def files_of_runs(site):
+    """Return what tells of every file of a run whether it was written again, and the bytes of reports."""
+    folders = ("days", "state", "users", "features", "models", "gates", "qualifications/date=*")
+    runs = [path for folder in folders for path in site.path.glob(f"{folder}/**/*") if path.is_file()]
+    reports = [path for path in site.path.glob("reports/**/*") if path.is_file()]
+    return {**{path: path.stat().st_ino for path in runs}, **{path: path.read_bytes() for path in reports}}
+
+
 def test_repartition__interrupted_goes_on_and_no_night_runs_before(run, site, monkeypatch):
     done, repartition_run = [], stage.repartition_run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings, lake_path
 from ammrank_dask.workflows.stages.ingest import Ingested
+from ammrank_dask.workflows.stages.placed_runs import choose_digest
 
 HELD_OUT = ("validation", "gate")
 """The splits of users that never train."""
@@ -39,7 +41,7 @@ def score_features(night: Night, ingested: Ingested) -> Run:
         suppressed=suppressed,
     )
     inputs = {"state": ingested.head.digest, "users": ingested.users.digest if ingested.users else None, **digest}
-    plan = _plan(night, ingested, source, inputs)
+    plan = _plan(night, ingested, source, inputs, n_before=ingested.n_before)
     return build_features(night.client, plan, click_group=CLICK_GROUP, progress=night.progress)
 
 
@@ -122,11 +124,20 @@ def ranking_eligibility(config: Config, categories: Sequence[str]) -> Eligibilit
         raise BadInput(f"score.{error}") from None
 
 
-def _plan(night: Night, ingested: Ingested, source: FeatureSource, inputs: dict[str, Any]) -> FeaturePlan:
+def _plan(
+    night: Night, ingested: Ingested, source: FeatureSource, inputs: dict[str, Any], *, n_before: Sequence[int] = ()
+) -> FeaturePlan:
+    """Plan features, or those that were built in other partitions (`n_before`) and were placed in these since."""
     settings, n_partitions = feature_settings(night.config, ingested.taxonomy), night.config.partitions
-    digest = digest_of(
-        [inputs, settings.columns.to_json(), settings.alpha, settings.intensity, settings.normalize,
-         source.all_users, source.min_categories, n_partitions]
-    )  # fmt: skip
-    path = night.site.run("features", source.date, digest)
-    return FeaturePlan(source, settings, path, digest, n_partitions, inputs)
+
+    def digest_with(n: int) -> str:
+        return digest_of(
+            [inputs, settings.columns.to_json(), settings.alpha, settings.intensity, settings.normalize,
+             source.all_users, source.min_categories, n]
+        )  # fmt: skip
+
+    def path_of(digest: str) -> Path:
+        return night.site.run("features", source.date, digest)
+
+    digest = choose_digest(digest_with, path_of, n_partitions, n_before)
+    return FeaturePlan(source, settings, path_of(digest), digest, n_partitions, inputs)

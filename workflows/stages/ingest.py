@@ -55,6 +55,7 @@ from ammrank_dask.workflows.stages.history import (
     plan_ingest,
 )
 from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, scan_lake, scan_new
+from ammrank_dask.workflows.stages.placed_runs import choose_digest
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,8 @@ class Ingested:
     id_kind: str
     changed: ChangedDays
     earlier: EarlierTaxonomies
+    n_before: tuple[int, ...]
+    """Other numbers of partitions that the site had."""
 
     @property
     def roles(self) -> dict[str, Path]:
@@ -136,11 +139,12 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     folded = folded_with(states, settings)
     head, lag = (run and earlier.recode(run) for run in _fold(night, mapping, settings, plan, days, id_kind, folded))
     assert head is not None
-    users = _ingest_people(night)
+    n_before = tuple({one["partitions"] for one in folded if "partitions" in one} - {night.config.partitions})
+    users = _ingest_people(night, n_before)
     remove(site.scratch / FOLDER)
     history = list(plan.head.history)
     ingested = Ingested(
-        night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed, earlier
+        night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed, earlier, n_before
     )
     _refuse_mixed_ids(ingested)
     return ingested
@@ -316,7 +320,7 @@ def _id_kind(days: Iterable[Run | None], states: Sequence[Run], settings: Histor
     return kinds.pop() if kinds else "int64"
 
 
-def _ingest_people(night: Night) -> Run | None:
+def _ingest_people(night: Night, n_before: Sequence[int]) -> Run | None:
     config = night.config
     if config.lake.users is None:
         return None
@@ -335,7 +339,11 @@ def _ingest_people(night: Night) -> Run | None:
         "unknown_user_ids": sorted(config.unknown_user_ids),
         "partitions": config.partitions,
     }
-    digest = day_digest(digest_of(settings), files)
+
+    def digest_with(n_partitions: int) -> str:
+        return day_digest(digest_of({**settings, "partitions": n_partitions}), files)
+
+    digest = choose_digest(digest_with, night.site.users_run, config.partitions, n_before)
     run = night.site.users_run(digest)
     return ingest_users(
         night.client, files, mapping, run, digest, _ingest_settings(night, settings), progress=night.progress

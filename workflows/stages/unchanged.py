@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
 from ammrank_dask.storage.lake.paths import LakePath, exists
 from ammrank_dask.storage.site.forgotten import LIST_NAME
 from ammrank_dask.storage.site.reports import check_report
 from ammrank_dask.storage.site.run_log import read_attempt
-from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.site import Current, Site
 from ammrank_dask.storage.store.atomic import bytes_below, digest_of
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.retried import retried
-from ammrank_dask.storage.store.runs import is_finished, version_of
+from ammrank_dask.storage.store.runs import is_finished, open_run, version_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_days, lake_path
 
@@ -33,7 +33,8 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
     """
     lake = {day: of_day for day, of_day in lake_days(site, config).items() if day <= date}
     days = [[str(day), [_describe_file(*file) for file in files]] for day, files in list_day_files(lake).items()]
-    settings = config.model_dump(mode="json")
+    # A night that is published does not depend on the partitions that its site was placed in since.
+    settings = config.model_dump(mode="json", exclude={"partitions"})
     # Where results go is a setting, but nothing there is an input.
     texts = set(_all_texts(settings)) - {"", config.lake.events, config.publish.to}
     named = [lake_path(site, text) for text in sorted(texts)]
@@ -60,9 +61,17 @@ def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] 
         return None
     if not all(_is_whole_run(site.path / name, role, attempt["bytes"]) for role, name in runs.items()):
         return None
-    if attempt["inputs"] != digest_inputs(site, config, date):
+    if attempt["inputs"] != digest_inputs(site, config, date) or not _is_placed(site, current, config.partitions):
         return None
     return {**attempt["facts"], "published": is_current, "unchanged": True}
+
+
+def _is_placed(site: Site, current: Current | None, n_partitions: int) -> bool:
+    """Tell whether the users of a site are in so many partitions: a config that only says so is not enough."""
+    try:
+        return current is not None and open_run(site.path / current.runs["head"]).n_parts == n_partitions
+    except BadInput:  # damaged: the night will say so
+        return False
 
 
 def _is_whole_run(path: Path, role: str, sizes: Mapping[str, int]) -> bool:

@@ -3,11 +3,18 @@
 import datetime as dt
 import json
 import os
+import shutil
 
+import numpy as np
 import pytest
 
 from ammrank_dask.storage.site.run_log import write_attempt
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import bytes_below
+from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.registry import STATE
+from ammrank_dask.storage.store.runs import finish_run, start_run
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
 
@@ -23,6 +30,7 @@ FILES = {
 CONFIG = {
     "lake": {"events": "lake/events", "users": "lake/users.parquet", "taxonomy": "lake/taxonomy.csv"},
     "score": {"suppress": "out.txt"},
+    "partitions": 1,
 }
 
 
@@ -35,6 +43,14 @@ def write(path, data):
     path.write_bytes(data)
 
 
+def write_state(path, n_parts):
+    for partition in start_run(path, n_parts):
+        ids = ids_from_values(np.array([partition])).to_arrays()
+        cells = {"cell": np.ones(1, np.uint16), "intensity": np.ones(1), "last": np.ones(1, np.int64)}
+        write_part(path, partition, STATE, {**ids, "indptr": np.array([0, 1]), **cells})
+    finish_run(path, STATE.kind, "abc", n_parts, config={}, inputs=[])
+
+
 @pytest.fixture
 def site(tmp_path):
     """A site of two published nights, as far as their records and the sizes of their results tell."""
@@ -44,8 +60,7 @@ def site(tmp_path):
     for date in (BEFORE, DATE):
         head = site.run("state", date, "abc")
         quals = site.qualifications_folder(date)
-        write(head / "manifest.json", b"{}")
-        write(head / "part-00000.zarr" / "cell", b"0123456789")
+        write_state(head, n_parts=1)
         write(quals / "manifest.json", b"{}")
         runs = {"head": head, "qualifications": quals}
         site.publish(date, runs)
@@ -56,7 +71,7 @@ def site(tmp_path):
             "facts": {"users": 3, "published": True},
             "inputs": digest_inputs(site, config_of(), date),
             "runs": {role: site.relative(path) for role, path in runs.items()},
-            "bytes": {"head": 12, "qualifications": 2},
+            "bytes": {role: bytes_below(path) for role, path in runs.items()},
         }
         write_attempt(site.run_folder(date), attempt)
     return site
@@ -104,7 +119,20 @@ def test_find_unchanged__another_setting(site):
     assert find_unchanged(site, config_of(alpha=0.5), DATE) is None
 
 
-@pytest.mark.parametrize("name", ["part-00000.zarr/cell", "manifest.json"])
+def test_find_unchanged__another_number_of_partitions_in_the_config_alone(site):
+    for date in (BEFORE, DATE):
+        assert find_unchanged(site, config_of(partitions=2), date) is None
+
+
+def test_find_unchanged__a_night_before_the_site_was_placed_in_other_partitions(site):
+    head = site.run("state", DATE, "abc")
+    shutil.rmtree(head)
+    write_state(head, n_parts=2)
+    assert find_unchanged(site, config_of(partitions=2), BEFORE) is not None
+    assert find_unchanged(site, config_of(), BEFORE) is None
+
+
+@pytest.mark.parametrize("name", ["part-00000.zarr.zip", "manifest.json"])
 def test_find_unchanged__a_result_that_is_not_whole(site, name):
     os.unlink(site.run("state", DATE, "abc") / name)
     assert find_unchanged(site, config_of(), DATE) is None
