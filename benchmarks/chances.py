@@ -48,7 +48,7 @@ def compare_chances(
     A world is simulated for each of `seeds`; of the real log the nights are `dates`. `bins` shows the 20 bins too.
     """
     print(f"\nchances on gate users, 20 bins of equal count; {describe_machine()}")
-    print(f"  {'':34} {'Brier':>9} {'base rate':>9} {'log loss':>9} {'base rate':>9} {'bins off':>8}")
+    print(f"  {'':34} {'Brier':>9} {'base rate':>9} {'log loss':>9} {'base rate':>9} {'bins off':>8} {'by cells':>8}")
     with cluster(2) as client:
         nights = _real_nights(client, work, dates) if real else _simulated_nights(client, work, users, seeds)
         for name, night in nights:
@@ -74,15 +74,17 @@ def compare_chances(
 def _show(name: str, sums: ChanceSums) -> None:
     print(
         f"  {name:34} {sums.brier:9.5f} {sums.base_brier:9.5f} {sums.log_loss:9.4f} {sums.base_log_loss:9.4f}"
-        f" {sums.n_unreliable():5} of 20"
+        f" {sums.n_unreliable():2} of 20 {sums.n_unreliable(by_cells=True):2} of 20"
     )
 
 
 def _show_bins(sums: ChanceSums) -> None:
-    print(f"    {'cells':>10} {'chance':>9} {'clicked':>9} {'off by':>8} {'in errors':>9}")
-    for cells, chance, clicked, error in sums.reliability().tolist():
+    print("    the last columns: off by how many standard errors, by user (as counted) and of independent cells")
+    print(f"    {'cells':>10} {'chance':>9} {'clicked':>9} {'off by':>8} {'by user':>8} {'by cells':>8}")
+    for cells, chance, clicked, *errors in sums.reliability().tolist():
         off = f"{chance / clicked - 1:+8.1%}" if clicked else f"{'':8}"
-        print(f"    {cells:10.0f} {chance:9.5f} {clicked:9.5f} {off} {(chance - clicked) / error:+9.1f}")
+        in_errors = " ".join(f"{(chance - clicked) / error:+8.1f}" for error in errors)
+        print(f"    {cells:10.0f} {chance:9.5f} {clicked:9.5f} {off} {in_errors}")
 
 
 def _simulated_nights(client: Client, work: Path, users: int, seeds: Sequence[int]) -> Iterator[tuple[str, Night]]:

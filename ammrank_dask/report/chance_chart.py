@@ -17,7 +17,8 @@ def reliability_chart(bins: Sequence[Mapping[str, float]]) -> Markup:
     Parameters
     ----------
     bins
-        Of cells (user, category) with about the same chance: `cells`, `chance`, `clicked` and `error` of the chance.
+        Of cells (user, category) with about the same chance: `cells`, `chance`, `clicked`, its `error` by user, and
+        `cell_error`, that of independent cells; nights of earlier versions have that one only, as `error`.
     """
     left, top, width, height = 56, 44, 332, 210
     bottom = top + height
@@ -50,7 +51,8 @@ def reliability_chart(bins: Sequence[Mapping[str, float]]) -> Markup:
         content.append(
             tag("circle", what, cx=x, cy=bottom - height * share(row["clicked"]), r=3.5, class_="area user_top_k")
         )
-    entries = [("as often as the chance says", "even", None), ("chance ± 3 standard errors", "grid", None)]
+    kind = "by user" if all("cell_error" in row for row in bins) else "of independent cells"
+    entries = [("as often as the chance says", "even", None), (f"chance ± 3 standard errors {kind}", "grid", None)]
     content += legend(entries, left, _LEGEND_TOP)
     words = "chance (across), share that was clicked (up)"
     content.append(text(words, left + width / 2, bottom + 34, is_tick=False))

@@ -15,7 +15,7 @@ from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panel_arrays, panels_from
-from ammrank_dask.scoring.chance_sums import ChanceSums, measure_chances
+from ammrank_dask.scoring.chance_sums import ChanceSums, fold_of, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -30,8 +30,8 @@ STAGE = "chances"
 CHANCE_SALT = 0x6368616E63657331
 _MAX_CELLS, _SPLIT_SHARE = 4_000_000, 0.1
 
-SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Scores (n, L), clicked (n, L), activity (n,)."""
+SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+"""Scores (n, L), clicked (n, L), activity (n,), and the fold of each user by which errors are told (n,)."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,8 @@ def learn_chances(
         A folder that all workers see, through which a large model reaches them; None to send it with every task.
     """
     tasks = _tasks_of(features, model, split, variant, _sample_share(features), scratch)
-    return fit_chances(*_gather(client, tasks, split, min_users, progress))
+    scores, clicked, activity, _ = _gather(client, tasks, split, min_users, progress)
+    return fit_chances(scores, clicked, activity)
 
 
 def learn_and_measure(
@@ -92,12 +93,12 @@ def learn_and_measure(
     Parameters are those of `learn_chances`.
     """
     tasks = _tasks_of(features, model, "validation", None, _sample_share(features), scratch)
-    rows = _gather(client, tasks, "validation", min_users, progress)
-    chances = fit_chances(*rows)
+    scores, clicked, activity, _ = _gather(client, tasks, "validation", min_users, progress)
+    chances = fit_chances(scores, clicked, activity)
     sums = check_reliability(client, chances, model, features, scratch=scratch, progress=progress)
     if not sums.n_cells:
-        raise TooFewUsers(f"there are {len(rows[0]):,} validation users and no gate users to measure chances on")
-    return LearntChances(chances, len(rows[0]), sums)
+        raise TooFewUsers(f"there are {len(scores):,} validation users and no gate users to measure chances on")
+    return LearntChances(chances, len(scores), sums)
 
 
 def _sample_share(features: Features) -> float:
@@ -110,12 +111,12 @@ def _sample_share(features: Features) -> float:
 def _gather(
     client: Client, tasks: list[tuple[object, ...]], split: str, min_users: int, progress: Progress
 ) -> SplitRows:
-    """Return scores, clicks and activity of the users of a split, of a sample of them when there are very many."""
+    """Return scores, clicks, activity and folds of the users of a split, of a sample when there are very many."""
     parts: list[SplitRows] = run_tasks(client, STAGE, read_split, tasks, progress=progress)
-    scores, clicked, activity = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    scores, clicked, activity, folds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if len(scores) < min_users:
         raise TooFewUsers(f"{len(scores):,} {split} users are fewer than the {min_users:,} that chances need")
-    return scores, clicked, activity
+    return scores, clicked, activity, folds
 
 
 def check_reliability(
@@ -154,7 +155,7 @@ def _tasks_of(
 def read_split(
     path: str, partition: int, source: Panels | PlusPanels | Path, variant: str | None, split: str, share: float
 ) -> SplitRows:
-    """Return scores, clicks and activity of the users of a split, or of a share of them by hash.
+    """Return scores, clicks, activity and folds of the users of a split, or of a share of them by hash.
 
     `source` is the model as the kernel reads it, or the folder where that was saved.
     """
@@ -169,6 +170,7 @@ def read_split(
         np.ascontiguousarray(scores.T),
         clicked_table(part.rankings[chosen], len(features.categories)),
         part.n_event_features[chosen],
+        fold_of(part.user_ids)[chosen],
     )
 
 
@@ -197,8 +199,8 @@ def measure_split(
     share: float,
 ) -> ChanceSums:
     """Measure the chances of the users of a split in one partition."""
-    scores, clicked, activity = read_split(path, partition, source, variant, split, share)
+    scores, clicked, activity, folds = read_split(path, partition, source, variant, split, share)
     n, n_categories = scores.shape
     codes = np.tile(np.arange(n_categories), n)
     table = chances.apply(scores.ravel(), codes, np.repeat(activity, n_categories)).reshape(n, n_categories)
-    return measure_chances(table, clicked, chances.classes_of(activity), len(chances.edges) + 1)
+    return measure_chances(table, clicked, folds, chances.classes_of(activity), len(chances.edges) + 1)

@@ -96,6 +96,8 @@ def test_nightly__keeps_chances_and_measures_them(world):
     assert len(facts["reliability"]) == 20
     assert sum(row["cells"] for row in facts["reliability"]) == facts["cells"]
     assert sum(row["cells"] for row in facts["activity"]) == facts["cells"]
+    assert facts["unreliable_bins"] <= facts["unreliable_bins_by_cells"]
+    assert all(row["error"] >= row["cell_error"] > 0 for row in facts["reliability"])
     assert 0 < facts["brier"] < 0.25
     assert facts["base_log_loss"] > 0
     assert load_chances(run).n_categories == 50

@@ -393,6 +393,11 @@ def test_check_night__warns_when_chances_did_not_come_true(clicked, error, statu
     assert f"{clicked} of 900 were clicked since" in page
     assert re.search(r'data-chart="reliability" data-points="2"', page)
     assert "1 of 20" in page
+    assert "chance ± 3 standard errors of independent cells" in page  # as earlier versions kept them
+    errors = [{**row, "cell_error": row["error"] / 3} for row in CHANCES["reliability"]]
+    newer = render_page({**summary, "chances": CHANCES | {"reliability": errors, "unreliable_bins_by_cells": 7}})
+    assert "chance ± 3 standard errors by user" in newer
+    assert re.search(r"as if all pairs were independent 7\s+of 20 would be", newer)
 
 
 def test_count_outcome__counts_what_was_expected_and_clicked():

@@ -11,9 +11,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 from ammrank_dask.kernels.scoring import Filter
-from ammrank_dask.scoring.chance_sums import measure_chances
+from ammrank_dask.scoring.chance_sums import N_FOLDS, fold_of, measure_chances
 from ammrank_dask.scoring.chances import Chances, activity_edges, fit_chances, gather_cells
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.ids import ids_from_values
 
 RARE = 7
 
@@ -31,6 +32,10 @@ def simulate(n, seed, n_categories=8):
     return scores.astype(np.float32), rng.random(truth.shape) < truth, activity, truth
 
 
+def folds_of(n):
+    return fold_of(ids_from_values(np.arange(n)))
+
+
 @pytest.fixture(scope="module")
 def fitted():
     return fit_chances(*simulate(12_000, 0)[:3])
@@ -45,13 +50,13 @@ def chance_table(chances, scores, activity):
 def test_fit_chances__come_true_for_other_users(fitted):
     scores, clicked, activity, truth = simulate(12_000, 1)
     table = chance_table(fitted, scores, activity)
-    sums = measure_chances(table, clicked, fitted.classes_of(activity), len(fitted.edges) + 1)
-    assert sums.n_unreliable() == 0
+    sums = measure_chances(table, clicked, folds_of(12_000), fitted.classes_of(activity), len(fitted.edges) + 1)
+    assert sums.n_unreliable() == sums.n_unreliable(by_cells=True) == 0
     assert sums.brier < sums.base_brier
     assert sums.log_loss < sums.base_log_loss
     by_activity = sums.by_activity()
     assert (
-        np.abs(by_activity[:, 1] - by_activity[:, 2]) <= np.maximum(0.1 * by_activity[:, 2], 3 * by_activity[:, 3])
+        np.abs(by_activity[:, 1] - by_activity[:, 2]) <= np.maximum(0.1 * by_activity[:, 2], 3 * by_activity[:, 4])
     ).all()
     assert np.abs(table - truth).mean() < 0.01
     assert table[:, RARE].mean() == pytest.approx(truth[:, RARE].mean(), rel=0.3)
@@ -124,9 +129,8 @@ def test_activity_edges__equal_activity_is_one_class():
 def test_measure_chances__equals_scikit_learn_and_adds_up(n_blocks):
     _, clicked, activity, truth = simulate(900, 5)
     classes = np.minimum(activity, 3)
-    blocks = [
-        measure_chances(truth[i::n_blocks], clicked[i::n_blocks], classes[i::n_blocks], 4) for i in range(n_blocks)
-    ]
+    columns = (truth, clicked, folds_of(900), classes)
+    blocks = [measure_chances(*(column[i::n_blocks] for column in columns), 4) for i in range(n_blocks)]
     sums = sum(blocks[1:], start=blocks[0])
     assert sums.n_cells == truth.size
     assert sums.brier == pytest.approx(brier_score_loss(clicked.ravel(), truth.ravel()))
@@ -145,9 +149,74 @@ def test_measure_chances__counts_bins_that_are_off():
     rng = np.random.default_rng(0)
     chances = rng.uniform(0.1, 0.9, (5000, 2))
     clicked = rng.random((5000, 2)) < chances * 0.7
-    assert measure_chances(chances, clicked, np.zeros(5000, int), 1).n_unreliable() > 15
+    alike = folds_of(5000), np.zeros(5000, int), 1
+    assert measure_chances(chances, clicked, *alike).n_unreliable() > 15
     hidden = np.where(chances > 0.5, -1, chances)
-    assert measure_chances(hidden, clicked, np.zeros(5000, int), 1).n_cells == (chances <= 0.5).sum()
+    assert measure_chances(hidden, clicked, *alike).n_cells == (chances <= 0.5).sum()
+
+
+def test_reliability__error_by_user_by_hand():
+    # Folds have 2, 2 and 3 cells and 1, −1 and ½ clicks more than chances say; all 7 have ½, 1/14 a cell. So they are
+    # 12/14, −16/14 and 4/14 away.
+    chances = np.array([[0.5, 0.5], [0.5, 0.5], [0.5, -1], [0.5, 0.5]])
+    clicked = np.array([[1, 1], [0, 0], [1, 0], [1, 0]])
+    sums = measure_chances(chances, clicked, np.array([4, 9, 31, 31]), np.zeros(4, int), 1)
+    by_user = np.sqrt(3 / 2 * (12**2 + 16**2 + 4**2) / 14**2) / 7
+    expected = [7, 0.5, 4 / 7, by_user, np.sqrt(0.25 / 7)]
+    np.testing.assert_allclose(sums.reliability(1), [expected])
+    np.testing.assert_allclose(sums.by_activity()[:, :5], [expected])
+
+
+def test_reliability__errors_are_those_of_a_loop():
+    rng = np.random.default_rng(8)
+    values = np.linspace(0.02, 0.9, 4)  # each a bin of its own
+    chances = rng.permuted(np.tile(values, (60, 3)), axis=1)
+    clicked = rng.random(chances.shape) < chances * rng.gamma(2, 0.5, (60, 1))
+    folds = fold_of(ids_from_values([f"user {number}" for number in range(60)]))
+    table = measure_chances(chances, clicked, folds, np.zeros(60, int), 1).reliability(4)
+    for value, (cells, chance, share, by_user, of_cells) in zip(values, table.tolist(), strict=True):
+        is_in = np.isclose(chances, value)
+        away, mean = 0.0, (clicked - chances)[is_in].mean()
+        for fold in set(folds.tolist()):
+            own = is_in & (folds == fold)[:, None]
+            away += ((clicked - chances)[own].sum() - own.sum() * mean) ** 2
+        n_folds = len(set(folds.tolist()))
+        assert (cells, chance, share) == pytest.approx((180, value, clicked[is_in].mean()))
+        assert of_cells == pytest.approx((value * (1 - value) / 180) ** 0.5)
+        assert by_user == pytest.approx(max(of_cells, (n_folds / (n_folds - 1) * away) ** 0.5 / 180))
+
+
+def test_reliability__error_by_user_covers_what_users_differ():
+    """Chances are right, but a user clicks more or less than they say in all categories."""
+    rng = np.random.default_rng(9)
+    folds, classes = folds_of(300), np.zeros(300, int)
+    off = []
+    for _ in range(100):
+        chances = rng.uniform(0.02, 0.15, (300, 80))
+        clicked = rng.random(chances.shape) < chances * rng.exponential(1.0, (300, 1))
+        table = measure_chances(chances, clicked, folds, classes, 1).reliability(4)
+        off.append(np.abs(table[:, [1]] - table[:, [2]]) / table[:, 3:])
+    off = np.concatenate(off)
+    by_user, of_cells = (off < 1.96).mean(axis=0)
+    assert 0.92 < by_user < 0.97
+    assert of_cells < 0.8
+    assert (off[:, 0] < 3).mean() > 0.985
+
+
+def test_reliability__error_by_user_is_not_below_that_of_cells():
+    chances = np.full((400, 5), 1e-3)
+    sums = measure_chances(chances, np.zeros((400, 5)), folds_of(400), np.zeros(400, int), 1)
+    (row,) = sums.reliability(1)
+    assert row[3] == row[4] == pytest.approx((1e-3 * 0.999 / 2000) ** 0.5)
+
+
+def test_fold_of__deals_users_alike_whatever_their_order():
+    ids = np.arange(3200)
+    folds = fold_of(ids_from_values(ids))
+    assert (fold_of(ids_from_values(ids[::-1].copy()))[::-1] == folds).all()
+    counts = np.bincount(folds, minlength=N_FOLDS)
+    assert len(counts) == N_FOLDS
+    assert 60 < counts.min() <= counts.max() < 140
 
 
 def test_gather_cells__are_those_of_a_loop():

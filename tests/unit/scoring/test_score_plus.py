@@ -10,6 +10,7 @@ from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.own_term import own_columns_of_names
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.model.saved_panels import panel_arrays, panels_from
+from ammrank_dask.scoring.chance_sums import fold_of
 from ammrank_dask.scoring.learn_chances import read_split
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput
@@ -127,7 +128,8 @@ def test_read_split__scores_rows_as_stored(stored, model):
     for partition in range(3):
         part = stored.partition(partition, normalize=False)
         chosen = split_of(part.user_ids) == 0
-        scores, clicked, activity = read_split(stored.path, partition, model.panels(), None, "train", 1.0)
+        scores, clicked, activity, folds = read_split(stored.path, partition, model.panels(), None, "train", 1.0)
         np.testing.assert_array_equal(scores, model.decision_function(part.X[chosen]))
         assert clicked.sum(axis=1).tolist() == [2] * chosen.sum()
         assert activity.tolist() == part.n_event_features[chosen].tolist()
+        assert folds.tolist() == fold_of(part.user_ids)[chosen].tolist()
