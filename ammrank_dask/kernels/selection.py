@@ -21,67 +21,130 @@ def order_key(bits):
 
 
 @kernel
-def sort_by_category(code, bits, out_start, out_order):
-    """Sort pairs by category, then score from the highest; equal ones keep their order.
+def group_by_category(code, out_start, out_order):
+    """Sort pairs by category; those of a category keep their order.
 
     Parameters
     ----------
     code
         (n,) category codes.
-    bits
-        (n,) the bits of the float32 scores.
     out_start
         (L + 1,) where each category starts in `out_order`.
     out_order
         (n,) positions of the pairs.
     """
-    n_categories = out_start.shape[0] - 1
     out_start[:] = 0
     for pair in range(code.shape[0]):
         out_start[np.uintp(code[pair]) + np.uintp(1)] += 1
-    largest = 0
-    for category in range(n_categories):
-        largest = max(largest, out_start[category + 1])
+    for category in range(out_start.shape[0] - 1):
         out_start[category + 1] += out_start[category]
     at = out_start[:-1].copy()
-    key = np.empty(code.shape[0], np.uint32)
     for pair in range(code.shape[0]):
-        place = np.uintp(at[np.uintp(code[pair])])
-        out_order[place] = pair
-        key[place] = order_key(bits[pair]) ^ _ALL
-        at[np.uintp(code[pair])] += 1
-    other_key = np.empty(largest, np.uint32)
-    other_order = np.empty(largest, out_order.dtype)
-    count = np.empty(DIGITS, np.int64)
-    for category in range(n_categories):
-        start, stop = np.uintp(out_start[category]), np.uintp(out_start[category + 1])
-        shift = np.uint32(0)
-        for _ in range(3):
-            _sort_digit(key, out_order, start, stop, shift, count, other_key, other_order)
-            for pair in range(stop - start):
-                key[start + pair] = other_key[pair]
-                out_order[start + pair] = other_order[pair]
-            shift += np.uint32(11)
+        own = np.uintp(code[pair])
+        out_order[np.uintp(at[own])] = pair
+        at[own] += 1
 
 
 @kernel
-def _sort_digit(key, order, start, stop, shift, count, out_key, out_order):
-    """Write the pairs from `start` to `stop` sorted by eleven bits of their key; `count` is work space."""
-    mask = np.uint32(DIGITS - 1)
-    count[:] = 0
-    for pair in range(start, stop):
-        count[(key[pair] >> shift) & mask] += 1
+def sort_by_score(bits, out_sorted):
+    """Sort pairs by score from the highest; equal scores keep their order.
+
+    Parameters
+    ----------
+    bits
+        (n,) the bits of the float32 scores; n below 2 ** 32.
+    out_sorted
+        (n,) uint64: in the upper half what ascends as the scores descend, in the lower half the position of the pair.
+    """
+    mask = np.uint64(DIGITS - 1)
+    lowest, middle, highest = np.uint64(32), np.uint64(43), np.uint64(54)
+    count = np.zeros((3, DIGITS), np.int64)
+    other = np.empty_like(out_sorted)
+    for pair in range(bits.shape[0]):
+        value = (np.uint64(order_key(bits[pair]) ^ _ALL) << lowest) | np.uint64(pair)
+        other[pair] = value
+        count[0, np.uintp((value >> lowest) & mask)] += 1
+        count[1, np.uintp((value >> middle) & mask)] += 1
+        count[2, np.uintp((value >> highest) & mask)] += 1
+    _sort_digit(other, lowest, count[0], out_sorted)
+    _sort_digit(out_sorted, middle, count[1], other)
+    _sort_digit(other, highest, count[2], out_sorted)
+
+
+@kernel
+def _sort_digit(values, shift, count, out_values):
+    """Write values sorted by eleven of their bits, which `count` has counted; equal ones keep their order."""
+    mask = np.uint64(DIGITS - 1)
     total = 0
-    for value in range(DIGITS):
-        found = count[value]
-        count[value] = total
-        total += found
-    for pair in range(start, stop):
-        value = (key[pair] >> shift) & mask
-        place = np.uintp(count[value])
-        out_key[place] = key[pair]
-        out_order[place] = order[pair]
-        count[value] += 1
+    for digit in range(DIGITS):
+        size = count[digit]
+        count[digit] = total
+        total += size
+    for number in range(values.shape[0]):
+        value = values[number]
+        own = np.uintp((value >> shift) & mask)
+        out_values[np.uintp(count[own])] = value
+        count[own] += 1
+
+
+@kernel
+def order_ties(rank, out_sorted):
+    """Bring pairs of one score, which stand together after `sort_by_score`, in the order of their `rank` (n,).
+
+    Pairs that come from several sorted lists are runs that ascend: runs are merged two by two.
+    """
+    half = np.uint64(32)
+    lower = np.uint64(0xFFFFFFFF)
+    n = out_sorted.shape[0]
+    spare = np.empty(0, out_sorted.dtype)
+    start = 0
+    while start < n:
+        score = out_sorted[start] >> half
+        stop = start + 1
+        while stop < n and out_sorted[stop] >> half == score:
+            stop += 1
+        n_runs = 1
+        for pair in range(start + 1, stop):
+            n_runs += rank[out_sorted[pair] & lower] < rank[out_sorted[pair - 1] & lower]
+        if n_runs > 1 and stop - start > spare.shape[0]:
+            spare = np.empty(2 * (stop - start), out_sorted.dtype)
+        while n_runs > 1:
+            n_runs = _merge_runs(rank, out_sorted[start:stop], spare)
+        start = stop
+
+
+@kernel
+def _merge_runs(rank, values, spare):
+    """Merge the first run of ascending rank with the second, the third with the fourth; return how many are left."""
+    lower = np.uint64(0xFFFFFFFF)
+    n = values.shape[0]
+    n_runs = 0
+    first = 0
+    while first < n:
+        middle = _end_of_run(rank, values, first)
+        last = _end_of_run(rank, values, middle) if middle < n else n
+        left, right = first, middle
+        for at in range(first, last):
+            if right == last or (left < middle and rank[values[left] & lower] <= rank[values[right] & lower]):
+                spare[at] = values[left]
+                left += 1
+            else:
+                spare[at] = values[right]
+                right += 1
+        n_runs += 1
+        first = last
+    values[:] = spare[:n]
+    return n_runs
+
+
+@kernel
+def _end_of_run(rank, values, first):
+    """Return where ranks no longer ascend."""
+    lower = np.uint64(0xFFFFFFFF)
+    end = first + 1
+    while end < values.shape[0] and rank[values[end - 1] & lower] <= rank[values[end] & lower]:
+        end += 1
+    return end
 
 
 @kernel

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import Client
 
-from ammrank_dask.kernels.selection import sort_by_category
+from ammrank_dask.kernels.selection import order_ties, sort_by_score
 from ammrank_dask.storage.store.category_files import (
     CategoryFile,
     PartitionRows,
@@ -83,29 +83,29 @@ def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
                 parts[partition] = PartitionRows(run, partition)
         slices = [parts[partition].of_category(file.code) for partition in range(file.first, file.last + 1)]
         table = pa.concat_tables(slices).combine_chunks()
-        rows = table if file.first == file.last else table.take(pa.array(best_first(table)))
-        written[file.name] = write_category_file(run, file, rows)
+        written[file.name] = write_category_file(run, file, table.take(pa.array(best_first(table))))
     write_batch_list(run, number, written)
 
 
 def best_first(table: pa.Table) -> np.ndarray:
-    """Return the order of rows by score from the highest, then by user id; those of each partition are in it."""
+    """Return the order of rows by score from the highest, then by user id; those of each partition are by user."""
     score = np.ascontiguousarray(table[SCORE].to_numpy(), np.float32)
-    order = np.empty(len(score), np.int32)
-    start = np.empty(2, np.int64)
-    sort_by_category(np.zeros(len(score), np.int32), score.view(np.uint32), start, order)
-    sorted_score = score[order]
-    is_same = np.zeros(len(order) + 1, bool)
-    is_same[1:-1] = sorted_score[1:] == sorted_score[:-1]
-    tied = np.flatnonzero(is_same[:-1] | is_same[1:])
-    if len(tied):
-        rows = order[tied]
-        ids = table[USER_ID].take(pa.array(rows)).combine_chunks()
-        rank = np.empty(len(rows), np.int64)
-        rank[pc.sort_indices(ids).to_numpy()] = np.arange(len(rows))
-        of_score = np.cumsum(~is_same[:-1])[tied]
-        order[tied] = rows[np.lexsort((rank, of_score))]
-    return order
+    in_order = np.empty(len(score), np.uint64)
+    sort_by_score(score.view(np.uint32), in_order)
+    ids = table[USER_ID].combine_chunks()
+    order_ties(ids.to_numpy() if pa.types.is_integer(ids.type) else _ranks_of_tied(ids, in_order), in_order)
+    return in_order.astype(np.uint32)
+
+
+def _ranks_of_tied(ids: pa.Array, in_order: np.ndarray) -> np.ndarray:
+    """Return the place of each id among those of rows whose score another row has too; 0 for all other rows."""
+    upper = in_order >> np.uint64(32)
+    is_same = np.zeros(len(upper) + 1, bool)
+    is_same[1:-1] = upper[1:] == upper[:-1]
+    tied = in_order[is_same[:-1] | is_same[1:]].astype(np.uint32)
+    rank = np.zeros(len(upper), np.int64)
+    rank[tied[pc.sort_indices(ids.take(pa.array(tied))).to_numpy()]] = np.arange(len(tied))
+    return rank
 
 
 def _batches(files: Sequence[CategoryFile]) -> Iterator[list[CategoryFile]]:

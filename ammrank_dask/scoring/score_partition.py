@@ -12,7 +12,7 @@ import numpy as np
 from ammrank_dask.features.store import FeaturePartition, Features, open_features
 from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
-from ammrank_dask.kernels.selection import sort_by_category
+from ammrank_dask.kernels.selection import group_by_category
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panels_from
 from ammrank_dask.monitor.meters import measure
@@ -108,7 +108,7 @@ class ScoreJob:
         """Write what the users of a partition hold, and what changed."""
         start = np.empty(len(categories) + 1, np.int64)
         order = np.empty(len(rows.category), np.int32)
-        sort_by_category(rows.category, rows.score.view(np.uint32), start, order)
+        group_by_category(rows.category, start, order)
         forgotten = None if self.tombstones is None else read_tombstones(self.tombstones)
         changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions, forgotten)
         write_partition_files(

@@ -62,7 +62,7 @@ def partitions_of(name: str) -> range:
 
 
 class PartitionRows:
-    """The rows of one partition by category, best first, as they wait in the work folder."""
+    """The rows of one partition by category, those of each by user, as they wait in the work folder."""
 
     @retried
     def __init__(self, run: Path, partition: int) -> None:

@@ -168,8 +168,7 @@ def write_partition_files(
     Parameters
     ----------
     order, start
-        The rows by category, best first: those of category c are `order[start[c]:start[c + 1]]`. A category without
-        rows has no file.
+        The rows by category: those of category c are `order[start[c]:start[c + 1]]`, by user.
     changes
         What is new and what is gone since the run before.
     """

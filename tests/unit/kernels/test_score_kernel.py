@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.eligibility import UNKNOWN_AGE, Eligibility, group_of
-from ammrank_dask.kernels.selection import match_pairs, order_key, sort_by_category
+from ammrank_dask.kernels.selection import group_by_category, match_pairs, order_key, order_ties, sort_by_score
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import arrange_planes, top_categories
 from ammrank_dask.scoring.category_cutoffs import order_keys
@@ -96,14 +96,28 @@ def test_group_of__unknown_stands_last():
     assert group_of(np.array([0, 8, -1], np.int8), np.array([1, -1, 0], np.int8)).tolist() == [1, 26, 27]
 
 
-@given(values=st.lists(st.floats(width=32, allow_nan=False), max_size=20), data=st.data())
-def test_sort_by_category__equals_a_stable_sort(values, data):
-    scores = np.array(values, np.float32)
-    codes = np.array(data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values))), np.int32)
-    start, order = np.empty(5, np.int64), np.empty(len(values), np.int32)
-    sort_by_category(codes, scores.view(np.uint32), start, order)
-    assert order.tolist() == sorted(range(len(values)), key=lambda i: (codes[i], -scores[i] + 0.0))
-    assert start.tolist() == [0, *np.cumsum(np.bincount(codes, minlength=4))]
+@given(codes=st.lists(st.integers(0, 3), max_size=20))
+def test_group_by_category__equals_a_stable_sort(codes):
+    start, order = np.empty(5, np.int64), np.empty(len(codes), np.int32)
+    group_by_category(np.array(codes, np.int32), start, order)
+    assert order.tolist() == sorted(range(len(codes)), key=lambda i: codes[i])
+    assert start.tolist() == [0, *np.cumsum(np.bincount(np.array(codes, int), minlength=4))]
+
+
+@given(values=st.lists(st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0]), max_size=30))
+def test_sort_by_score__equals_a_stable_sort(values):
+    scores, in_order = np.array(values, np.float32), np.empty(len(values), np.uint64)
+    sort_by_score(scores.view(np.uint32), in_order)
+    assert in_order.astype(np.uint32).tolist() == sorted(range(len(values)), key=lambda i: -scores[i] + 0.0)
+
+
+@given(pairs=st.lists(st.tuples(st.integers(0, 2), st.integers(-9, 9)), max_size=40))
+def test_order_ties__sorts_by_score_then_rank(pairs):
+    scores, rank = np.array([pair[0] for pair in pairs], np.float32), np.array([pair[1] for pair in pairs], np.int64)
+    in_order = np.empty(len(pairs), np.uint64)
+    sort_by_score(scores.view(np.uint32), in_order)
+    order_ties(rank, in_order)
+    assert in_order.astype(np.uint32).tolist() == sorted(range(len(pairs)), key=lambda i: (-scores[i], rank[i]))
 
 
 @given(a=st.floats(width=32, allow_nan=False), b=st.floats(width=32, allow_nan=False))
