@@ -92,10 +92,6 @@ def add_category(world):
     write_taxonomy(world.lake, (*TAXONOMY, ("Caps", "Retail")))
 
 
-def repartition(world):
-    world.run("repartition", "--partitions", 4)
-
-
 @pytest.mark.parametrize("change", [compact_last, add_node])
 def test_nightly__a_published_night_run_again_after_a_change_of_no_row_stays(world, untouched, change):
     world.nightly()
@@ -104,11 +100,19 @@ def test_nightly__a_published_night_run_again_after_a_change_of_no_row_stays(wor
     assert bytes_of(world) == untouched
 
 
-@pytest.mark.parametrize("change", [add_category, repartition])
-def test_nightly__a_published_night_run_again_after_a_change_of_its_files_asks_for_a_rebuild(world, untouched, change):
+def test_nightly__a_published_night_run_again_in_other_partitions_stays_until_a_rebuild(world, untouched):
     world.nightly()
-    change(world)
+    world.run("repartition", "--partitions", 4)
+    assert world.nightly()["published"]
+    assert tables_of(world.site, date_of(LAST)) == untouched[1]
+    world.nightly("--rebuild")
+    assert_same_runs(world.site, world.clean(partitions=4))
+
+
+def test_nightly__a_published_night_run_again_after_a_new_category_asks_for_a_rebuild(world, untouched):
+    world.nightly()
+    add_category(world)
     world.refused(f"qualifications of {date_of(LAST)} were written from other input; write them again with .*--rebuild")
     assert tables_of(world.site, date_of(LAST)) == untouched[1]
     world.nightly("--rebuild")
-    assert_same_runs(world.site, world.clean(**({"partitions": 4} if change is repartition else {})))
+    assert_same_runs(world.site, world.clean())
