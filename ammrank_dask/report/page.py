@@ -14,6 +14,7 @@ from ammrank_dask.report import charts
 from ammrank_dask.report.chance_chart import reliability_chart
 from ammrank_dask.report.fairness_chart import fairness_chart
 from ammrank_dask.report.svg import breakable, percent
+from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY
 from ammrank_dask.storage.store.atomic import json_text
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS
@@ -80,6 +81,7 @@ def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = No
         "about": about or {"links": {}, "facts": {}},
         "charts": charts,
         "reliability_chart": reliability_chart,
+        "describe_draws": describe_draws,
         "fairness_chart": fairness_chart,
     }
     return page_environment(Path(__file__).parent).get_template(_TEMPLATE).render(**shown, **_view(summary))

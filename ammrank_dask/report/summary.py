@@ -12,6 +12,7 @@ from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import population_stability
 from ammrank_dask.report.exposure import exposure_table, has_ranks, measure_policy
 from ammrank_dask.report.thresholds import Thresholds, share_of, starved
+from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.storage.store.qualifications import read_ranks
@@ -162,10 +163,10 @@ def _add_prices(measures: dict[str, Any], rows: list[dict[str, Any]], balanced: 
 
 
 def describe_explored(explored: Mapping[str, Any], categories: Sequence[str]) -> dict[str, Any]:
-    """Return what exploration drew, with the names of the categories it drew from and the users each was drawn for."""
+    """Return what exploration drew, in words (`what`) too, with the categories it drew from and the users of each."""
     described = {name: explored[name] for name in ("share", "slots", "expected_clicks") if name in explored}
     users = {categories[code]: explored["users"][code] for code in explored["targets"]}
-    return {**described, "categories": users}
+    return {**described, "what": describe_draws(explored["slots"], len(users)), "categories": users}
 
 
 def category_rows(

@@ -79,6 +79,27 @@ def find_targets(n_users: np.ndarray, floor: np.ndarray) -> np.ndarray:
     return np.flatnonzero(n_users < floor)
 
 
+def describe_draws(n_slots: int, n_targets: int) -> str:
+    """Return as a phrase how many slots were drawn, or why none was.
+
+    Examples
+    --------
+    >>> describe_draws(0, 0)
+    'nothing drawn: no category is below its floor'
+    >>> describe_draws(0, 3)
+    'nothing drawn: the share of all slots is less than one slot'
+    >>> describe_draws(1200, 1)
+    "1,200 slots drawn from 1 category that users' own best leave below its floor"
+    """
+    if not n_targets:
+        return "nothing drawn: no category is below its floor"
+    if not n_slots:
+        return "nothing drawn: the share of all slots is less than one slot"
+    slots = "1 slot" if n_slots == 1 else f"{n_slots:,} slots"
+    targets = "1 category" if n_targets == 1 else f"{n_targets:,} categories"
+    return f"{slots} drawn from {targets} that users' own best leave below {'its' if n_targets == 1 else 'their'} floor"
+
+
 def expect_draws(allowed: np.ndarray, targets: np.ndarray, k: int, share: float) -> tuple[np.ndarray, np.ndarray]:
     """Return how many slots are expected to be drawn for each user, and from how many categories; both (n,).
 

@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pandas as pd
 import pytest
+from markupsafe import escape
 from nights import config_of, copy_world, day
 
 from ammrank_dask.scoring.qualifications import open_qualifications
@@ -132,7 +133,7 @@ def test_nightly__balanced_beside_another_policy_only_where_there_are_chances(cl
 def test_nightly__explores_and_tells_how_probable_it_was(client, small_world, tmp_path):
     site = copy_world(small_world, tmp_path)
     config = config_of(gate=FEW, score={**BALANCED, "explore": 0.1})
-    nightly(Night(client, site, config, day(5)))
+    facts = nightly(Night(client, site, config, day(5)))
     quals = open_qualifications(site.qualifications_folder(day(5)))
     frame, summary = quals.to_pandas(), summary_of(site, 5)
     drawn, explored = frame[frame["propensity"] < 1], summary["explored"]
@@ -142,7 +143,9 @@ def test_nightly__explores_and_tells_how_probable_it_was(client, small_world, tm
     assert summary["policies"]["balanced"]["starved_categories"] == 0
     assert summary["earned"] is None
     page = (site.report_folder(day(5)) / "report.html").read_text()
-    assert "120 slots were drawn" in page
+    what = "120 slots drawn from 1 category that users' own best leave below its floor"
+    assert facts["exploration"] == explored["what"] == what
+    assert escape(what) in page
     user = drawn["user_id"].iloc[0]
     lines = [line for entry in explain_user(site, day(5), str(user))["categories"] for line in describe_entry(entry)]
     assert any(f"drawn by exploration with probability {drawn['propensity'].iloc[0]:.2g}" in line for line in lines)

@@ -23,7 +23,13 @@ from ammrank_dask.workflows.stages.models import bring_to_night, describe_new_ca
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model
 from ammrank_dask.workflows.stages.publishing import hold_back, publish_night
 from ammrank_dask.workflows.stages.report import write_night_report
-from ammrank_dask.workflows.stages.score import check_k, describe_opt_outs, read_night_opt_outs, score_users
+from ammrank_dask.workflows.stages.score import (
+    check_k,
+    describe_exploration,
+    describe_opt_outs,
+    read_night_opt_outs,
+    score_users,
+)
 from ammrank_dask.workflows.stages.train import too_little_history, train_model
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
 
@@ -83,7 +89,8 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
                 show_policies(night.client, summary)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             roles |= {} if chances is None else {"chances": chances.path}
-            facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored), **describe_new_categories(model)}
+            facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored), **describe_exploration(scored)}
+            facts |= describe_new_categories(model)
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
             record.note("report", str((report / PAGE).absolute()))
         with record.stage("publish"):

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.scoring.saved_chances import load_chances
@@ -155,6 +156,12 @@ def describe_opt_outs(scored: Run) -> dict[str, str]:
     users = "1 user" if n_unknown == 1 else f"{n_unknown:,} users"
     said = f"of {users} of score.opt_out nothing is known here; the pairs count for nothing"
     return {"opt-outs": said} if n_unknown else {}
+
+
+def describe_exploration(scored: Run) -> dict[str, str]:
+    """Return what a night tells about drawn slots, also when there are none to draw; nothing without exploration."""
+    explored = QualificationsManifest.of(scored).explored
+    return {} if explored is None else {"exploration": describe_draws(explored["slots"], len(explored["targets"]))}
 
 
 def _published_run(

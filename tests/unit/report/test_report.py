@@ -400,6 +400,17 @@ def test_check_night__warns_when_chances_did_not_come_true(clicked, error, statu
     assert re.search(r"as if all pairs were independent 7\s+of 20 would be", newer)
 
 
+def test_render_page__says_why_nothing_was_drawn():
+    explored = {"share": 0.02, "slots": 0, "expected_clicks": 0.0, "targets": [], "users": [0] * len(CATEGORIES)}
+    summary = summarise(
+        make_counts(), "user_top_k", CLICKS, CATEGORIES, date=None, cold_users=0, k=1, explored=explored
+    )
+    assert summary["explored"]["what"] == "nothing drawn: no category is below its floor"
+    page = render_page(summary)
+    assert "Exploration: nothing drawn: no category is below its floor" in page
+    assert "at the last" not in page
+
+
 def test_count_outcome__counts_what_was_expected_and_clicked():
     rows = QualificationRows(
         ids_from_values(np.array([3, 5, 8])), np.array([0, 2, 3, 4]), np.array([0, 2, 1, 1]), np.zeros(4),

@@ -218,6 +218,16 @@ def test_score__draws_nothing_that_a_user_may_not_hold(client, tmp_path, model, 
     assert not other.to_pandas().equals(frame)
 
 
+def test_score__draws_nothing_where_every_category_has_its_floor(client, tmp_path, model, features, chances):
+    options = {"k": 5, "policy": "balanced", "chances": chances, "floor": 1e-6, "exclude": ["no planes"]}
+    quals = score(client, model, features, tmp_path / "drawn", explore=0.1, **options)
+    assert (quals.facts["explored"]["slots"], quals.facts["explored"]["targets"]) == (0, [])
+    frame = quals.to_pandas()
+    assert (frame["propensity"] == 1).all()
+    plain = score(client, model, features, tmp_path / "plain", **options).to_pandas()
+    assert frame[list(plain)].equals(plain)
+
+
 @pytest.mark.parametrize("explore", [-0.1, 0.51, float("nan")])
 def test_score__refuses_to_explore_more_than_half(client, tmp_path, model, features, explore):
     with pytest.raises(BadInput, match=rf"explore must be a share of all slots between 0 and 0.5, got {explore}"):
