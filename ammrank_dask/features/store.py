@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import scipy.sparse as sp
 
-from ammrank_dask.kernels.features import choose_columns, count_marked, normalize_rows
+from ammrank_dask.kernels.features import choose_columns, count_below, count_marked, normalize_rows
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
@@ -162,8 +162,7 @@ class Features:
         if len(chosen) < n_stored:
             indptr, indices, data = choose(indptr, indices, data, chosen, n_stored)
         from_events = event_groups[columns.group_of[chosen]]
-        n_event_features = np.empty(len(indptr) - 1, np.int32)
-        count_marked(indptr, indices, from_events, n_event_features)
+        n_event_features = _count_values(indptr, indices, from_events)
         if self.normalize if normalize is None else normalize:
             normalize_rows(indptr, data)
         X = sp.csr_matrix((data, indices.view(_signed(indices)), indptr), shape=(len(indptr) - 1, len(chosen)))
@@ -351,6 +350,17 @@ def choose(
     out_indptr, out_indices, out_data = np.empty_like(indptr), np.empty_like(indices), np.empty_like(data)
     n = choose_columns(indptr, indices, data, new_column, out_indptr, out_indices, out_data)
     return out_indptr, out_indices[:n], out_data[:n]
+
+
+def _count_values(indptr: np.ndarray, indices: np.ndarray, marked: np.ndarray) -> np.ndarray:
+    """Return how many values of each row, whose columns ascend, are in marked columns (int32)."""
+    counts = np.empty(len(indptr) - 1, np.int32)
+    n_marked = int(marked.sum())
+    if marked[:n_marked].all():  # as in every store that is made from a log: age and gender come last
+        count_below(indptr, indices, n_marked, counts)
+    else:
+        count_marked(indptr, indices, marked, counts)
+    return counts
 
 
 def pad_rankings(indptr: np.ndarray, category: np.ndarray) -> np.ndarray:

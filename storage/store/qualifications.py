@@ -212,13 +212,17 @@ def _policy_sets(held_by: np.ndarray) -> pa.Array:
 def _delta_columns(rows: QualificationRows, changes: Changes) -> dict[str, pa.Array]:
     """Return the columns of a delta; what is gone has neither rank nor score."""
     is_gone = changes.row < 0
-    at = np.where(is_gone, 0, changes.row)
+    mask = is_gone if is_gone.any() else None
+    at = changes.row if mask is None else np.where(is_gone, 0, changes.row)
+    is_every_row = mask is None and np.array_equal(at, np.arange(len(rows.category)))  # on the first night
 
     def of_rows(values: np.ndarray) -> pa.Array:
-        taken = values[at] if len(values) else np.zeros(len(at), values.dtype)
-        return pa.array(taken, mask=is_gone)
+        if is_every_row:
+            return pa.array(values)
+        return pa.array(values[at] if len(values) else np.zeros(len(at), values.dtype), mask=mask)
 
-    codes = pa.array(np.maximum(changes.codes, 0), mask=changes.codes < 0)
+    is_nameless = changes.codes < 0
+    codes = pa.array(np.maximum(changes.codes, 0), mask=is_nameless) if is_nameless.any() else pa.array(changes.codes)
     return {
         USER_ID: changes.row_ids.to_arrow(),
         CATEGORY: pa.DictionaryArray.from_arrays(codes, pa.array(changes.names, pa.string())),

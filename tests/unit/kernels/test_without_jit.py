@@ -16,6 +16,7 @@ KERNEL_TESTS = [
     "kernels/test_balanced_kernel.py",
     "kernels/test_plus_kernel.py",
     "kernels/test_exponential.py",
+    "kernels/test_features_kernel.py",
     "kernels/test_chances_kernel.py",
     "kernels/test_scoring_plus_kernel.py",
 ]
