@@ -73,7 +73,7 @@ class World:
         for name, value in settings.items():
             is_section = isinstance(content.get(name), dict) and isinstance(value, dict) and name != "categories"
             content[name] = {**content[name], **value} if is_section else value
-        self.site.config_path.write_text(yaml.safe_dump(content), encoding="utf-8")
+        self.site.config_path.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
     def nightly(self, *options: str, day: int = LAST, **settings: Any) -> dict[str, Any]:
         """Run a night after a change of settings, and return what it says in JSON."""

@@ -14,12 +14,8 @@ from lakes import date_of, write_lake, write_site
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import read_snapshot
 from ammrank_dask.storage.lake.listing import list_days, list_files
-from ammrank_dask.storage.store.registry import STATE
-from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config
-from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.ingest import ingest
 
 ICEBERG_LOG = "metadata/v1.metadata.json"
 THREADS = """version: 1
@@ -143,16 +139,6 @@ def test_read_snapshot__says_what_to_install(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(BadInput, match=r"is a table of Delta Lake; install .* `pip install 'ammrank-dask\[delta\]'`"):
         read_snapshot(table)
-
-
-def test_ingest__a_delta_table_gives_the_state_of_its_rows(client, lake, table, tmp_path):
-    checksums = []
-    for name, events in (("plain", lake / "events"), ("delta", table)):
-        site = write_site(tmp_path / name, lake, lake={"events": str(events)})
-        ingested = ingest(Night(client, site, load_config(site.config_path), date_of(1)))
-        checksums.append(open_run(ingested.head.path, STATE.kind).checksums)
-        assert ingested.days[date_of(1)].manifest["facts"].get("table_version") == (None if name == "plain" else 4)
-    assert checksums[0] == checksums[1]
 
 
 def test_ammrank__init_takes_a_delta_table(lake, table, tmp_path, cluster_file):
