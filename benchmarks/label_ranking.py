@@ -15,7 +15,9 @@ from sklearn.kernel_approximation import RBFSampler
 from ammrank_dask import AMMRank, AMMRankPlus
 from ammrank_dask.model.ensemble import AMMRankEnsemble
 from ammrank_dask.model.feature_maps import FeatureMap, RandomBins
+from ammrank_dask.model.rankings import likings_of, rankings_from_ranks
 from ammrank_dask.model.rows import Rows
+from ammrank_dask.model.tree_cells import TreeCells
 from benchmarks.measure import describe_machine
 
 # The best published forest of METHOD.md's 13 sets; the other sets have none there.
@@ -78,8 +80,13 @@ class PlusCandidate(NamedTuple):
         """Return what the ensemble takes; half of the steps of an AMM-rank setting are enough, in 60 epochs at most."""
         epochs = int(np.clip(n_steps // 2 // n_rows, min(8, least_epochs), 60))
         return self.feature_map, AMMRankPlus(
-            kappa=self.kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=epochs
+            kappa=self.kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=epochs, **self.options
         )
+
+    @property
+    def options(self) -> dict[str, int]:
+        """Rows are not clustered by the leaves of trees: they are near in these where trees put them together."""
+        return {"n_clusterings": 0} if isinstance(self.feature_map, TreeCells) else {}
 
     def with_more_rows(self) -> PlusCandidate:
         """Return this setting: κ weighs against the sum over all rows."""
@@ -209,7 +216,12 @@ def plus_candidates() -> list[AnyCandidate]:
         for depth, n_bins in ((1, 16), (2, 4), (3, 4))
         for kappa, planes in ((4e-4, 1), (4e-3, 1), (4e-3, 5), (4e-2, 1))
     ]
-    return plain + binned
+    grown: list[AnyCandidate] = [
+        PlusCandidate(f"trees {min_rows}", TreeCells(min_rows=min_rows), kappa, 1)
+        for min_rows in (2, 5, 20)
+        for kappa in (4e-3, 4e-2, 4e-1)
+    ]
+    return plain + binned + grown
 
 
 def search(X: np.ndarray, ranks: np.ndarray, settings: list[AnyCandidate]) -> Search:
@@ -253,6 +265,7 @@ class Splits:
 
     def __init__(self, X: np.ndarray, ranks: np.ndarray) -> None:
         self.X, self.ranks = X, ranks
+        self.likings = likings_of(rankings_from_ranks(ranks)[0], ranks.shape[1])
         self.held_out = split_rows(len(X), 5, seed=2)
         self.mapped: dict[tuple[str, int], tuple[Rows, Rows]] = {}
 
@@ -275,7 +288,7 @@ class Splits:
             return self.X[train], self.X[held_out]
         key = (candidate.name, split)
         if key not in self.mapped:
-            fitted = candidate.feature_map.fit(self.X[train])
+            fitted = candidate.feature_map.fit(self.X[train], self.likings[train])
             self.mapped[key] = fitted.transform(self.X[train]), fitted.transform(self.X[held_out])
         return self.mapped[key]
 

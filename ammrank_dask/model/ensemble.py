@@ -10,7 +10,7 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.feature_maps import FeatureMap
-from ammrank_dask.model.rankings import check_rankings, count_categories
+from ammrank_dask.model.rankings import check_rankings, count_categories, likings_of
 from ammrank_dask.model.rows import Blocks, Rows
 
 Member: TypeAlias = tuple[FeatureMap | None, AMMRank | AMMRankPlus, float]
@@ -84,7 +84,8 @@ class AMMRankEnsemble(RankingEstimator):
             params = feature_map.get_params()
             seed_name = "seed" if "seed" in params else "random_state"
             feature_map = type(feature_map)(**{**params, seed_name: map_seed})
-            feature_map.fit(np.concatenate([X for X, *_ in sampled]))
+            likings = [likings_of(rankings, n_categories) for _, rankings, *_ in sampled]
+            feature_map.fit(np.concatenate([X for X, *_ in sampled]), np.concatenate(likings))
             sampled = [(feature_map.transform(X), *labels) for X, *labels in sampled]
         fitted = type(ranker)(**{**ranker.get_params(), "seed": ranker_seed}).learn_blocks(sampled, n_categories)
         scores = [center_scores(fitted.decision_function(X)) for X, *_ in sampled]

@@ -8,9 +8,12 @@ from sklearn.base import BaseEstimator
 
 
 class FeatureMap(Protocol):
-    """A map that is fitted to training rows and then applied to any; its draw follows `seed` or `random_state`."""
+    """A map that is fitted to training rows and then applied to any; its draw follows `seed` or `random_state`.
 
-    def fit(self, X: np.ndarray) -> Self: ...
+    `y` (n, L) is what the rows like, the higher the better, for maps that learn from it.
+    """
+
+    def fit(self, X: np.ndarray, y: np.ndarray) -> Self: ...
 
     def transform(self, X: np.ndarray) -> np.ndarray | sp.csr_matrix: ...
 
@@ -56,8 +59,9 @@ class RandomBins(BaseEstimator):
         self.keep_rows = keep_rows
         self.seed = seed
 
-    def fit(self, X: np.ndarray) -> Self:
-        """Draw the grids and learn quantiles and used cells from training rows (n, d)."""
+    def fit(self, X: np.ndarray, y: np.ndarray | None = None) -> Self:
+        """Draw the grids and learn quantiles and used cells from training rows (n, d); what they like is not used."""
+        del y
         for name in ("n_grids", "depth", "n_bins"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")

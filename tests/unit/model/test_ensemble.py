@@ -13,6 +13,7 @@ from ammrank_dask.model import table_ranker
 from ammrank_dask.model.ensemble import AMMRankEnsemble, center_scores
 from ammrank_dask.model.feature_maps import RandomBins
 from ammrank_dask.model.table_ranker import TableRanker
+from ammrank_dask.model.tree_cells import TreeCells
 from benchmarks import label_ranking
 
 
@@ -72,7 +73,11 @@ def test_ensemble__one_member_ranks_as_that_model():
     np.testing.assert_array_equal(again.decision_function(X), scores)
 
 
-@pytest.mark.parametrize("feature_map", [RandomBins(n_grids=10), RBFSampler(n_components=10)], ids=["bins", "rbf"])
+@pytest.mark.parametrize(
+    "feature_map",
+    [RandomBins(n_grids=10), RBFSampler(n_components=10), TreeCells(n_trees=10)],
+    ids=["bins", "rbf", "trees"],
+)
 def test_ensemble__members_differ_and_are_repeatable(feature_map):
     X, ranks = draw_steps(5)
     members = [(feature_map, AMMRank())] * 2
@@ -133,11 +138,50 @@ def test_ensemble__works_with_sklearn_clone_and_refuses_bad_parameters():
         (RandomBins(n_grids=0), "n_grids must be at least 1, got 0"),
         (RandomBins(depth=0), "depth must be at least 1, got 0"),
         (RandomBins(n_bins=0), "n_bins must be at least 1, got 0"),
+        (TreeCells(n_trees=0), "n_trees must be at least 1, got 0"),
+        (TreeCells(min_rows=0), "min_rows must be at least 1, got 0"),
     ],
 )
 def test_feature_maps__refuse_bad_parameters(feature_map, message):
     with pytest.raises(ValueError, match=message):
-        feature_map.fit(np.ones((2, 2)))
+        feature_map.fit(np.ones((2, 2)), np.ones((2, 3)))
+
+
+def test_tree_cells__one_leaf_per_tree_behind_the_row():
+    X, ranks = draw_steps(0, n=60)
+    cells = TreeCells(n_trees=16, min_rows=5).fit(X, -ranks)
+    mapped = cells.transform(X)
+    np.testing.assert_array_equal(mapped[:, :2].toarray(), X.astype(np.float32))
+    leaves = mapped[:, 2:]
+    np.testing.assert_array_equal(leaves.getnnz(axis=1), 16)
+    np.testing.assert_array_equal(leaves.data, np.float32(0.25))
+    assert leaves.getnnz(axis=0).min() >= 5
+    # A leaf is one box: on a line that meets it, its rows follow each other.
+    line = np.stack([np.linspace(0, 1, 200), np.full(200, 0.5)], axis=1)
+    met = cells.transform(line)[:, 2:].toarray() > 0
+    assert (np.abs(np.diff(met.astype(int), axis=0)).sum(axis=0) <= 2).all()
+
+
+def test_tree_cells__cut_where_rankings_change():
+    # Only the second feature tells rankings apart, at 0.3: all but the first cuts are free, and none is needed.
+    X = np.random.default_rng(1).random((400, 2))
+    likings = np.where(X[:, 1:] < 0.3, [[1.0, 0.0]], [[0.0, 1.0]])
+    leaves = TreeCells(n_trees=20, min_rows=1).fit(X, likings).transform(X)[:, 2:].toarray() > 0
+    for low in (True, False):
+        of_leaf = leaves[(X[:, 1] < 0.3) == low].any(axis=0)
+        assert not (of_leaf & leaves[(X[:, 1] < 0.3) != low].any(axis=0)).any()
+
+
+def test_ensemble__trees_learn_what_planes_say_badly():
+    X, ranks = draw_steps(2)
+    unseen, truth = draw_steps(3)
+    ranker = AMMRankPlus(n_clusterings=0, kappa=4e-3, max_planes=1, clickers_per_plane=1, epochs=20)
+    plain, grown = (
+        AMMRankEnsemble([(feature_map, ranker)]).fit(X, ranks=ranks) for feature_map in (None, TreeCells(n_trees=30))
+    )
+    taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, grown)]
+    assert taus[1] > 0.85
+    assert taus[1] > taus[0] + 0.2
 
 
 def test_kendall_tau__by_hand():
