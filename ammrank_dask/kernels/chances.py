@@ -7,6 +7,8 @@ import numpy as np
 
 from ammrank_dask.kernels.jit import kernel
 
+_BLOCK = 64
+
 
 class Curves(NamedTuple):
     """What a score z = (score − center)/scale of category c is worth to a user of class of activity a.
@@ -45,6 +47,12 @@ def chance_at(curves, score, category, level, bend):
     for j in range(curves.knot.shape[0]):
         t = (z - curves.knot[j]) / curves.width
         logit += bend[j] * t / (1.0 + abs(t))
+    return logistic(logit)
+
+
+@kernel
+def logistic(logit):
+    """Return 1/(1 + exp(−logit))."""
     if logit >= 0.0:
         return 1.0 / (1.0 + math.exp(-min(logit, 700.0)))
     odds = math.exp(max(logit, -700.0))
@@ -79,22 +87,33 @@ def chance_rows(curves, scores, activity, bare, allowed, group, out_chance):
         (n, L) float32.
     """
     n_categories, n_users = scores.shape
-    bend = np.empty((64, curves.knot.shape[0]), np.float64)
-    level = np.empty(64, np.float64)
-    for first in range(0, n_users, 64):
-        stop = min(n_users, first + 64)
-        for user in range(first, stop):
-            level[user - first] = mix_classes(curves, activity[user], bend[user - first])
+    n_knots = curves.knot.shape[0]
+    mixed = np.empty(n_knots, np.float64)
+    bend = np.empty((n_knots, _BLOCK), np.float64)
+    level, z, logit = np.empty(_BLOCK, np.float64), np.empty(_BLOCK, np.float64), np.empty(_BLOCK, np.float64)
+    for first in range(0, n_users, _BLOCK):
+        n = min(n_users - first, _BLOCK)
+        for i in range(n):
+            level[i] = mix_classes(curves, activity[first + i], mixed)
+            bend[:, i] = mixed
         for category in range(n_categories):
-            for user in range(first, stop):
-                score = scores[category, user]
-                may_hold = score > -np.inf
+            # One step after the other for all users of the block: these loops compute several users side by side.
+            intercept, slope = curves.intercept[category], curves.slope[category]
+            for i in range(n):
+                score = scores[category, first + i]
+                z[i] = (np.float64(score) - curves.center) / curves.scale if score > -np.inf else 0.0
+                logit[i] = intercept + slope * z[i] + level[i]
+            for j in range(n_knots):
+                knot = curves.knot[j]
+                for i in range(n):
+                    t = (z[i] - knot) / curves.width
+                    logit[i] += bend[j, i] * t / (1.0 + abs(t))
+            for i in range(n):
+                user = first + i
+                may_hold = scores[category, user] > -np.inf
                 if not may_hold and bare[category]:
                     may_hold = allowed.shape[0] == 0 or allowed[np.uintp(group[user]), category]
-                chance = -1.0
-                if may_hold:
-                    chance = chance_at(curves, score, category, level[user - first], bend[user - first])
-                out_chance[user, category] = np.float32(chance)
+                out_chance[user, category] = np.float32(logistic(logit[i]) if may_hold else -1.0)
 
 
 class Cells(NamedTuple):

@@ -20,7 +20,16 @@ from ammrank_dask.kernels.balanced import COST_BINS
 from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.scoring.chance_table import ChanceTable
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
-from ammrank_dask.scoring.prices import TEMPERATURES, PriceSearch, SmoothSums, descend, earnings, find_prices, sum_block
+from ammrank_dask.scoring.prices import (
+    TEMPERATURES,
+    PriceSearch,
+    SmoothSums,
+    descend,
+    earnings,
+    find_prices,
+    slots_of,
+    sum_block,
+)
 from ammrank_dask.scoring.swaps import (
     Movable,
     PricedCounts,
@@ -43,6 +52,10 @@ STAGE = "balance"
 _TASKS = 32
 _HESSIAN_BYTES = 256 * 1024 * 1024
 _PASS_TOLERANCE, _MAX_PASSES = 1e-6, 6
+_SMALL_GAP = 1e-7
+"""A duality gap that needs no pass for a tighter bound: a ten-thousandth of what a night may have."""
+_ROUGH, _ROUGH_USERS = 4, 4000
+"""One of so many users finds the prices of all temperatures but the last, in samples of so many users or more."""
 _LISTED_USERS = 64
 _WIDER = (1, 8, 64, None)
 """How many times as many users are gathered when some could not be moved; None for all there are."""
@@ -134,15 +147,15 @@ def balance(
     swaps = digest_of([search.prices.tolist(), bounds.floor.tolist(), bounds.cap.tolist()])
     for partition in range(table.n_partitions):
         save_arrays(_swaps_folder(table, swaps, partition), repaired.swaps_of(partition), {})
-    final = passes.count(repaired.prices, margins=False)
-    bound, bound_prices = min(
-        ((counts.value + earnings(prices, bounds.floor, bounds.cap), prices)
-         for counts, prices in ((counted, search.prices), (final, repaired.prices))),
-        key=lambda pair: pair[0],
-    )  # fmt: skip
+    value = counted.chance + repaired.gained
+    bound, bound_prices = counted.value + earnings(search.prices, bounds.floor, bounds.cap), search.prices
+    if bound - value > _SMALL_GAP * value:  # the prices after the swaps may bound it more tightly
+        after = passes.count(repaired.prices, margins=False).value + earnings(repaired.prices, bounds.floor, bounds.cap)
+        if after < bound:
+            bound, bound_prices = after, repaired.prices
     plan = BalancedPlan(
-        table, bounds, k, search.prices, swaps, counted.chance + repaired.gained, bound, bound_prices, repaired.n_users,
-        repaired.n_swaps, passes.n_passes,
+        table, bounds, k, search.prices, swaps, value, bound, bound_prices, repaired.n_users, repaired.n_swaps,
+        passes.n_passes,
     )  # fmt: skip
     if live is not None:
         live.show(plan.bound_prices, plan.gap, plan.n_passes)
@@ -161,20 +174,35 @@ def price_sample(
     table: ChanceTable, bounds: ExposureBounds, k: int, start: np.ndarray | None
 ) -> tuple[PriceSearch, float]:
     """Return prices found on the sample of users, and the last temperature."""
-    chances, wanted = table.sample(), table.sample_slots(k)
-    allowed = chances >= 0
-    slots = int(np.minimum(allowed.sum(axis=1), wanted).sum())
+    chances = table.sample()
+    wanted = slots_of(table.sample_slots(k), len(chances))
     best = -np.partition(-chances, min(k, chances.shape[1]) - 1, axis=1)[:, :k] if len(chances) else chances
     scale = float(best[best > 0].mean()) if (best > 0).any() else 1.0
     temperatures = [scale * step for step in (TEMPERATURES if start is None else TEMPERATURES[-1:])]
-    if not slots:
+    if not (np.minimum((chances >= 0).sum(axis=1), wanted) > 0).any():
         return PriceSearch(np.zeros(len(bounds.floor)), temperatures[-1]), temperatures[-1]
-    share = slots / max(1, bounds.slots)
+    if start is None and len(chances) >= _ROUGH_USERS:
+        few, slots = chances[::_ROUGH].copy(), wanted[::_ROUGH].copy()
+        start = price_users(few, slots, bounds, temperatures[:-1], None).prices
+        temperatures = temperatures[-1:]
+    search = price_users(chances, wanted, bounds, temperatures, start)
+    return PriceSearch(search.prices, max(search.reach, 10 * temperatures[-1])), temperatures[-1]
+
+
+def price_users(
+    chances: np.ndarray,
+    wanted: np.ndarray,
+    bounds: ExposureBounds,
+    temperatures: Sequence[float],
+    start: np.ndarray | None,
+) -> PriceSearch:
+    """Return prices found on some users, who hold their share of floors and caps; `wanted` (n,) are their slots."""
+    allowed = chances >= 0
+    share = int(np.minimum(allowed.sum(axis=1), wanted).sum()) / max(1, bounds.slots)
     # No sample has more of a category than there are users who may hold it.
     most = np.minimum(bounds.cap * share, allowed.sum(axis=0))
     fewest = np.minimum(bounds.floor * share, most)
-    search = find_prices(chances, fewest, most, wanted, temperatures=temperatures, start=start)
-    return PriceSearch(search.prices, max(search.reach, 10 * temperatures[-1])), temperatures[-1]
+    return find_prices(chances, fewest, most, wanted, temperatures=temperatures, start=start)
 
 
 def is_possible(counted: PricedCounts, bounds: ExposureBounds, prices: np.ndarray) -> bool:

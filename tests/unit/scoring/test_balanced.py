@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from reference_balanced import best_assignment, dual, skewed_chances
 
 from ammrank_dask.report.thresholds import starved
+from ammrank_dask.scoring import balanced
 from ammrank_dask.scoring.balanced import assign_partition, balance
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds, exposure_bounds
@@ -94,6 +95,29 @@ def test_balance__skewed_tables_have_no_gap(client, tmp_path, n, n_categories, s
         assert value == pytest.approx(best_assignment(chances, bounds.floor, bounds.cap, 10), rel=1e-6)
     if floor <= 0.25:
         assert not starved(n_users, clicks, 0.25).any()
+
+
+def test_balance__a_large_sample_is_priced_by_a_part_of_it_first(client, tmp_path, monkeypatch):
+    chances, clicks = skewed_chances(6000, 12, 4, 1.2)
+    eligible, slots = allowed_counts(chances, 3)
+    bounds = exposure_bounds([str(c) for c in range(12)], clicks, eligible, slots, floor=0.6, cap=1.3)
+    table = save_table(tmp_path, chances, 2, share=1.0)
+    plan = balance(client, table, bounds, 3, np.arange(12))
+    _, n_users, value = collect(plan, table, chances, 3)
+    assert bounds.n_outside(n_users) == 0
+    assert value == pytest.approx(plan.value, rel=1e-9)
+    assert plan.bound == pytest.approx(dual(chances, plan.bound_prices, bounds.floor, bounds.cap, 3), rel=1e-9)
+    assert -1e-9 <= plan.gap <= 1e-6
+    priced = []
+    monkeypatch.setattr(
+        balanced,
+        "find_prices",
+        lambda *a, **o: priced.append((len(a[0]), len(o["temperatures"]))) or find_prices(*a, **o),
+    )
+    again, _ = balanced.price_sample(table, bounds, 3, None)
+    assert priced == [(1500, 3), (6000, 1)]
+    whole = find_prices(chances, bounds.floor, bounds.cap, 3, temperatures=[step * 0.3 for step in (1e-2, 1e-3, 3e-4)])
+    np.testing.assert_allclose(again.prices - again.prices.mean(), whole.prices - whole.prices.mean(), atol=0.01)
 
 
 def test_balance__users_who_are_all_alike_are_told_apart_by_id(client, tmp_path):
