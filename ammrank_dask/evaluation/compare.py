@@ -28,8 +28,8 @@ from ammrank_dask.evaluation.measures import Measures, measure_block
 from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.features.store import DEMOGRAPHIC_GROUPS, Features
 from ammrank_dask.methods.registry import (
+    AMM_RANK,
     POPULARITY,
-    REFERENCE,
     Setting,
     build_method,
     grid_of,
@@ -48,7 +48,7 @@ from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
 
-POLICIES = {"lr": ("category_top_n", "user_top_k"), REFERENCE: ("user_top_k",)}
+POLICIES = {"lr": ("category_top_n", "user_top_k"), AMM_RANK: ("user_top_k",)}
 """The policies whose exposure is counted, by method: the industry's rule, and the two that are fair to compare."""
 _WARM_ROWS = 64
 

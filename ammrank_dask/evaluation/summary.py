@@ -13,19 +13,19 @@ from ammrank_dask.evaluation.compare import POLICIES, MethodResult
 from ammrank_dask.evaluation.folds import Rows
 from ammrank_dask.evaluation.measures import Measures, SliceSums
 from ammrank_dask.evaluation.policy_counts import TOP_K
-from ammrank_dask.methods.registry import REFERENCE
+from ammrank_dask.methods.registry import AMM_RANK, reference_of
 from ammrank_dask.report.exposure import measure_policy
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 
 PAPER = {
     "no-adv": {"amm": 0.3446, "central-mal": 0.2957, "ag-mal": 0.2820, "ib-mal": 0.2694, "lr": 0.2110,
-               "pw-lr": 0.2091, REFERENCE: 0.1996},
+               "pw-lr": 0.2091, AMM_RANK: 0.1996},
     "adv": {"amm": 0.2611, "central-mal": 0.2957, "ag-mal": 0.2820, "ib-mal": 0.1899, "lr": 0.1419,
-            "pw-lr": 0.1226, REFERENCE: 0.1083},
+            "pw-lr": 0.1226, AMM_RANK: 0.1083},
 }  # fmt: skip
 """The disagreement errors that the paper printed, of its own 3,289,229 users."""
-ORDER = ("central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", REFERENCE)
+ORDER = ("central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", AMM_RANK)
 """Methods from the largest to the smallest error in the paper."""
 FIGURE_GROUPS = (("female", "21-24"), ("male", "21-24"), ("female", "65+"), ("male", "65+"))
 _ALIKE = "both rank every test user alike: the features tell no groups of users apart"
@@ -95,12 +95,13 @@ def _intervals(measures: Measures) -> dict[str, Any]:
 
 def _differences(measures: Mapping[str, Measures]) -> dict[str, Any]:
     """Return each method's error minus that of the reference, on the same users."""
-    if REFERENCE not in measures:
+    reference = reference_of(measures)
+    if reference is None:
         return {}
     found = {}
     for name, own in measures.items():
-        if name != REFERENCE:
-            change, low, high = own.difference(measures[REFERENCE])
+        if name != reference:
+            change, low, high = own.difference(measures[reference])
             found[name] = {"disagreement": change, "interval": [low, high]}
     return found
 
@@ -162,17 +163,17 @@ def _where(worse: str, better: str, one: Measures, other: Measures) -> str:
 
 
 def _gain(measures: Mapping[str, Measures], variant: str) -> dict[str, Any] | None:
-    """Return by how much the reference's error is below that of pw-lr, as a share of it; None where that is 0."""
+    """Return by how much amm-rank's error is below that of pw-lr, as a share of it; None where that is 0."""
     base = measures["pw-lr"].disagreement if "pw-lr" in measures else 0.0
-    if REFERENCE not in measures or base == 0:
+    if AMM_RANK not in measures or base == 0:
         return None
-    change, low, high = measures["pw-lr"].difference(measures[REFERENCE])
+    change, low, high = measures["pw-lr"].difference(measures[AMM_RANK])
     printed = PAPER.get(variant)
     return {
         "over": "pw-lr",
         "gain": change / base,
         "interval": [low / base, high / base],
-        "paper": None if printed is None else 1 - printed[REFERENCE] / printed["pw-lr"],
+        "paper": None if printed is None else 1 - printed[AMM_RANK] / printed["pw-lr"],
     }
 
 

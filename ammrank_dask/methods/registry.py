@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,8 @@ from ammrank_dask.model.plane_model import PlaneModel
 from ammrank_dask.model.table_ranker import TableRanker
 from ammrank_dask.storage.errors import BadInput, suggest
 
-REFERENCE = "amm-rank"
-"""The method the others are compared with."""
+AMM_RANK = "amm-rank"
+"""The method of the paper."""
 
 POPULARITY = "popularity"
 """The method that every choice of parameters must beat."""
@@ -35,11 +35,24 @@ _HOMES = {
     "ib-mal": "ammrank_dask.methods.mallows:NeighborMallows",
     "lr": "ammrank_dask.methods.logistic:Logistic",
     "pw-lr": "ammrank_dask.methods.logistic:PairwiseLogistic",
-    REFERENCE: "ammrank_dask.model.amm_rank:AMMRank",
+    AMM_RANK: "ammrank_dask.model.amm_rank:AMMRank",
     PLUS: "ammrank_dask.model.amm_rank_plus:AMMRankPlus",
 }
 METHODS = tuple(_HOMES)
 """All names: the baseline, the methods of the paper in the order of its table, and ours."""
+
+
+def reference_of(methods: Iterable[str]) -> str | None:
+    """Return which of the methods the others are compared with: ours, else that of the paper, else none.
+
+    Examples
+    --------
+    >>> reference_of(["lr", "amm-rank", "amm-rank-plus"]), reference_of(["lr", "amm-rank"]), reference_of(["lr"])
+    ('amm-rank-plus', 'amm-rank', None)
+    """
+    present = set(methods)
+    return next((name for name in (PLUS, AMM_RANK) if name in present), None)
+
 
 _REGULARIZATIONS, _PLANE_LIMITS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50)
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100

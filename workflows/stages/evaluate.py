@@ -22,7 +22,7 @@ from ammrank_dask.evaluation.folds import Rows, count_clicks, tuning_share
 from ammrank_dask.evaluation.oracle import measure_floor, read_simulation
 from ammrank_dask.evaluation.summary import PAPER, describe_checks, describe_details, describe_floor, describe_variant
 from ammrank_dask.features.store import Features, open_features
-from ammrank_dask.methods.registry import REFERENCE
+from ammrank_dask.methods.registry import reference_of
 from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
@@ -137,7 +137,7 @@ def _describe_evaluation(
         "source": source,
         "folds": n_folds,
         "seed": seed,
-        "reference": REFERENCE,
+        "reference": reference_of(next(iter(by_variant.values()))),
         "categories": list(categories),
         "clicks": dict(zip(categories, clicks.tolist(), strict=True)),
         "variants": {variant: describe_variant(results) for variant, results in by_variant.items()},

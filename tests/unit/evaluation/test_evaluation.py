@@ -175,7 +175,7 @@ def test_evaluate_table__says_what_was_tried(table_result, grid):
         assert check["best"] == min(trial["disagreement"] for trial in first) < check["popularity"]
         assert check["beats_popularity"]
         assert rows[method]["params"] == min(first, key=lambda trial: trial["disagreement"])["params"]
-    assert set(details["differences"]) == set(METHODS) - {"amm-rank"}
+    assert set(details["differences"]) == set(METHODS) - {"amm-rank-plus"}
     low, high = details["differences"]["central-mal"]["interval"]
     assert 0 < low < details["differences"]["central-mal"]["disagreement"] < high
 
@@ -690,6 +690,7 @@ def test_evaluate_site__takes_both_variants_by_default(site_result, cluster_file
     assert errors["adv"]["ib-mal"] != errors["no-adv"]["ib-mal"]
     assert found["details"]["adv"]["gain"] is None
     assert found["details"]["adv"]["differences"] == {}
+    assert found["reference"] is None
 
 
 def test_evaluate_site__page_shows_figures_and_the_paper_as_another_data_set(site_result):
