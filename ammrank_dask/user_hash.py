@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ammrank_dask.kernels.hashing import hash_integers, hash_strings
+from ammrank_dask.kernels.hashing import hash_integers, hash_strings, place_integers
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds
 
 PARTITION_SALT = 0x7061727469746E31
@@ -39,7 +39,7 @@ def hash_ids(ids: UserIds, salt: int) -> np.ndarray:
 
 def partition_of(ids: UserIds, n_partitions: int) -> np.ndarray:
     """Return the partition of every user (int64); it depends on the id and the number of partitions only."""
-    return (hash_ids(ids, PARTITION_SALT) % np.uint64(n_partitions)).astype(np.int64)
+    return _place(ids, PARTITION_SALT, n_partitions)
 
 
 def source_partitions(partition: int, n_before: int, n_now: int) -> list[int]:
@@ -56,7 +56,17 @@ def source_partitions(partition: int, n_before: int, n_now: int) -> list[int]:
 
 def bucket_of(ids: UserIds) -> np.ndarray:
     """Return the bucket of every user (int64). It never changes, and is independent of partitions and splits."""
-    return (hash_ids(ids, BUCKET_SALT) % np.uint64(N_BUCKETS)).astype(np.int64)
+    return _place(ids, BUCKET_SALT, N_BUCKETS)
+
+
+def _place(ids: UserIds, salt: int, n_places: int) -> np.ndarray:
+    """Return the hash of every id modulo the number of places (int64)."""
+    if not isinstance(ids, IntegerIds):
+        return (hash_ids(ids, salt) % np.uint64(n_places)).astype(np.int64)
+    places = np.empty(len(ids), np.int64)
+    with np.errstate(over="ignore"):
+        place_integers(ids.values.view(np.uint64), np.uint64(salt), np.uint64(n_places), places)
+    return places
 
 
 def split_of(ids: UserIds) -> np.ndarray:

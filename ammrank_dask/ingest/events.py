@@ -25,11 +25,20 @@ from ammrank_dask.ingest.intake import (
     ingest_tables,
     most_frequent,
 )
-from ammrank_dask.ingest.interest_state import aggregate_events, cell_dtype, end_of
+from ammrank_dask.ingest.interest_state import aggregate_events, end_of
 from ammrank_dask.ingest.routing import number_users
-from ammrank_dask.kernels.interest import digest_events
+from ammrank_dask.kernels.interest import count_codes, digest_events, largest_counts
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.events import CAPPED, COUNTED, KEPT, QUARANTINED, EventBatch, EventMapping, decode_events
+from ammrank_dask.storage.lake.events import (
+    CAPPED,
+    COUNTED,
+    KEPT,
+    QUARANTINED,
+    EventBatch,
+    EventMapping,
+    cell_dtype,
+    decode_events,
+)
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.site.forgotten import ForgetList
@@ -242,7 +251,7 @@ class DayReader(TableReader):
         batch = decode_events(table, self.mapping, end=end_of(self.date), where=file.path)
         _count_rows(counts, batch, table, self.mapping)
         bad_rows.add(batch.status, table, self.mapping.columns, file.name, row)
-        rows = {"cell": batch.cell.astype(cell_dtype(self.mapping.n_cells)), "time": batch.time}
+        rows = {"cell": batch.cell, "time": batch.time}
         return DecodedRows(batch.ids, batch.user, batch.status == KEPT, rows)
 
     def collect(
@@ -255,7 +264,9 @@ class DayReader(TableReader):
         used = events if self.max_events is None else cap_events(events, self.max_events, self.n_categories)
         state = aggregate_events(*used, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells)
         cells = state.cell[~np.repeat(left_out, np.diff(state.indptr))] if left_out.any() else state.cell
-        counts = count_used(used.without(left_out), cells, self.n_categories, self.mapping.click_group)
+        counts = count_used(
+            used.without(left_out), cells, self.n_categories, self.mapping.n_groups, self.mapping.click_group
+        )
         counts.buckets = buckets
         n_capped = len(events.user) - len(used.user)
         counts.counts.update({CAPPED: n_capped, "kept": -n_capped})
@@ -341,7 +352,9 @@ def cap_events(events: PartitionEvents, most: int, n_categories: int) -> Partiti
     return events.select(keep)
 
 
-def count_used(events: PartitionEvents, cells: np.ndarray, n_categories: int, click_group: int) -> DayFacts:
+def count_used(
+    events: PartitionEvents, cells: np.ndarray, n_categories: int, n_groups: int, click_group: int
+) -> DayFacts:
     """Count the events of a partition by group, the clicks and those who clicked by category, users and the heaviest.
 
     `cells` are the cells of all users in the state of these events: each as often as it has users.
@@ -351,17 +364,17 @@ def count_used(events: PartitionEvents, cells: np.ndarray, n_categories: int, cl
     >>> from ammrank_dask.storage.store.ids import ids_from_values
     >>> cells = np.array([0, 5, 5], np.uint16)  # of 3 categories: pv of the first, two clicks on the last
     >>> events = PartitionEvents(ids_from_values([7]), np.zeros(3, np.int64), cells, np.arange(3))
-    >>> found = count_used(events, np.array([0, 5], np.uint16), n_categories=3, click_group=1)
+    >>> found = count_used(events, np.array([0, 5], np.uint16), n_categories=3, n_groups=2, click_group=1)
     >>> found.groups, found.clicks, found.clickers, found.users, found.heaviest
     (Counter({1: 2, 0: 1}), Counter({2: 2}), Counter({2: 1}), 1, [3])
     """
-    n_cells = (click_group + 1) * n_categories
-    by_cell, users_by_cell = (np.bincount(codes, minlength=n_cells) for codes in (events.cell, cells))
+    by_cell, users_by_cell = np.zeros((2, n_groups * n_categories), np.int64)
+    by_user, heaviest = np.zeros(len(events.user_ids), np.int64), np.empty(N_HEAVIEST, np.int64)
+    for codes, counts in ((events.cell, by_cell), (cells, users_by_cell), (events.user, by_user)):
+        count_codes(codes, counts)
+    largest_counts(by_user, heaviest)
     groups = np.add.reduceat(by_cell, np.arange(0, len(by_cell), n_categories))
-    clicked = slice(n_cells - n_categories, n_cells)
-    by_user = np.bincount(events.user)
-    n_heaviest = min(N_HEAVIEST, len(by_user))
-    heaviest = np.sort(np.partition(by_user, len(by_user) - n_heaviest)[len(by_user) - n_heaviest :])[::-1]
+    clicked = slice(click_group * n_categories, (click_group + 1) * n_categories)
     return DayFacts(
         clicks=_counter(by_cell[clicked]),
         clickers=_counter(users_by_cell[clicked]),

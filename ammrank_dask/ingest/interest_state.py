@@ -12,6 +12,7 @@ import numpy as np
 
 from ammrank_dask.ingest.routing import lay_out_users
 from ammrank_dask.kernels.interest import aggregate_cells, fold_cells
+from ammrank_dask.storage.lake.events import cell_dtype
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef, Recoding
 from ammrank_dask.storage.store.registry import PartSchema
@@ -24,11 +25,6 @@ DAYS_AT_ONCE = 16
 def end_of(date: dt.date) -> int:
     """Return T, the end of a date, in microseconds since 1970 UTC."""
     return (date - dt.date(1970, 1, 1)).days * DAY_US + DAY_US
-
-
-def cell_dtype(n_cells: int) -> np.dtype:
-    """Return the smallest type that holds a cell code."""
-    return np.dtype(np.uint16 if n_cells <= 1 << 16 else np.uint32)
 
 
 @dataclass(frozen=True)

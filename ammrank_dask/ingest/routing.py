@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ammrank_dask.kernels.interest import count_rows, locate_ids, merge_ids, number_ids, order_rows
+from ammrank_dask.kernels.interest import count_rows, locate_ids, merge_ids, number_ids, order_rows, rank_ids
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, union
 from ammrank_dask.user_hash import partition_of
 
@@ -39,10 +39,10 @@ def slice_by_partition(
     counts = np.zeros(n_partitions, np.int64)
     count_rows(partition, keep, counts)
     starts = np.concatenate([[0], np.cumsum(counts)])
-    order = np.empty(starts[-1], np.int64)
+    order = np.empty(starts[-1], np.intp)
     order_rows(partition, keep, starts[:-1].copy(), order)
     columns = {"user": row_user, **rows}
-    return {**{name: (values[order], starts) for name, values in columns.items()}, **lists}
+    return {**{name: (values.take(order), starts) for name, values in columns.items()}, **lists}
 
 
 def _list_ids(
@@ -78,17 +78,16 @@ def _listed_ids(part: Mapping[str, np.ndarray]) -> UserIds:
 
 
 def number_integer_ids(ids: np.ndarray) -> tuple[IntegerIds, np.ndarray]:
-    """Return the distinct ids in ascending order, and for every id its position among them."""
-    table = np.full(1 << max(4, (2 * len(ids)).bit_length()), -1, np.int64)
+    """Return the distinct ids in ascending order, and for every id its position among them (int32)."""
+    table = np.full(1 << max(4, (2 * len(ids)).bit_length()), -1, np.int32)
     distinct = np.empty(len(ids), np.uint64)
-    number = np.empty(len(ids), np.int64)
+    number = np.empty(len(ids), np.int32)
     with np.errstate(over="ignore"):
         n = number_ids(ids.view(np.uint64), table, distinct, number)
-    found = distinct[:n].view(np.int64)
-    order = np.argsort(found)
-    rank = np.empty(n, np.int64)
-    rank[order] = np.arange(n)
-    return IntegerIds(found[order]), rank[number]
+        in_order, rank = np.empty(n, np.uint64), np.empty(n, np.int32)
+        keys, numbers = np.empty((2, n), np.uint64), np.empty((2, n), np.int32)
+        rank_ids(distinct[:n], keys[0], numbers[0], keys[1], numbers[1], in_order, rank)
+    return IntegerIds(in_order.view(np.int64)), rank.take(number)
 
 
 def lay_out_users(parts: Sequence[UserIds]) -> tuple[UserIds, list[np.ndarray]]:

@@ -29,6 +29,13 @@ def hash_integers(ids, salt, out_hash):
 
 
 @kernel
+def place_integers(ids, salt, n_places, out_place):
+    """Write the hash of every id (uint64 view of int64) modulo the number of places."""
+    for i in range(len(ids)):
+        out_place[i] = mix(ids[i] ^ salt) % n_places
+
+
+@kernel
 def hash_strings(offsets, data, salt, out_hash):
     """Write the hash of every string given by its UTF-8 bytes: FNV-1a, then mixed."""
     for i in range(len(offsets) - 1):

@@ -7,13 +7,16 @@ import numpy as np
 from ammrank_dask.kernels.hashing import mix
 from ammrank_dask.kernels.jit import kernel
 
+_DIGITS = 2048
+_DIGIT = np.uint64(_DIGITS - 1)
+_SIGN = np.uint64(1 << 63)
+
 
 @kernel
 def count_rows(partition, keep, out_count):
     """Count the kept rows of every partition."""
     for i in range(len(partition)):
-        if keep[i]:
-            out_count[partition[i]] += 1
+        out_count[np.uintp(partition[i])] += keep[i]
 
 
 @kernel
@@ -21,16 +24,16 @@ def order_rows(partition, keep, next_slot, out_order):
     """Write the kept rows sorted by partition, in row order inside one; `next_slot` (start of each) is used up."""
     for i in range(len(partition)):
         if keep[i]:
-            slot = next_slot[partition[i]]
-            next_slot[partition[i]] = slot + 1
-            out_order[slot] = i
+            own = np.uintp(partition[i])
+            out_order[np.uintp(next_slot[own])] = i
+            next_slot[own] += 1
 
 
 @kernel
 def number_ids(ids, table, slot_id, out_number):
     """Number the distinct ids in order of appearance and return how many there are.
 
-    `table` (int64, a power of two long, filled with -1) and `slot_id` (uint64, as long as `ids`) are work space;
+    `table` (int32, a power of two long, filled with -1) and `slot_id` (uint64, as long as `ids`) are work space;
     afterwards `slot_id[:n]` holds the distinct ids.
     """
     mask = np.uint64(len(table) - 1)
@@ -53,6 +56,66 @@ def number_ids(ids, table, slot_id, out_number):
 
 
 @kernel
+def rank_ids(ids, key, number, other_key, other_number, out_ids, out_rank):
+    """Write distinct ids (uint64 view of int64) in ascending order, and of each the position in it.
+
+    A sort by digits of 11 bits, as many as the ids differ in. `key`, `other_key` (uint64) and `number`, `other_number`
+    (int32) are work space, as long as `ids`.
+    """
+    if len(ids) == 0:
+        return
+    for i in range(len(ids)):
+        key[i], number[i] = ids[i] ^ _SIGN, i
+    lowest = key.min()
+    spread = key.max() - lowest
+    for i in range(len(ids)):
+        key[i] -= lowest
+    count = np.empty(_DIGITS, np.int64)
+    shift = np.uint64(0)
+    while shift < np.uint64(64) and spread >> shift:
+        count[:] = 0
+        for i in range(len(ids)):
+            count[np.uintp((key[i] >> shift) & _DIGIT)] += 1
+        total = 0
+        for digit in range(_DIGITS):
+            size = count[digit]
+            count[digit] = total
+            total += size
+        for i in range(len(ids)):
+            own = np.uintp((key[i] >> shift) & _DIGIT)
+            slot = np.uintp(count[own])
+            other_key[slot], other_number[slot] = key[i], number[i]
+            count[own] += 1
+        key, other_key = other_key, key
+        number, other_number = other_number, number
+        shift += np.uint64(11)
+    for i in range(len(ids)):
+        out_ids[i] = (key[i] + lowest) ^ _SIGN
+        out_rank[np.uintp(number[i])] = i
+
+
+@kernel
+def count_codes(codes, out_count):
+    """Add how often each code is there."""
+    for i in range(len(codes)):
+        out_count[np.uintp(codes[i])] += 1
+
+
+@kernel
+def largest_counts(counts, out_largest):
+    """Write the largest counts, descending, and behind them zeros."""
+    out_largest[:] = 0
+    last = len(out_largest) - 1
+    for i in range(len(counts)):
+        if counts[i] > out_largest[last]:
+            at = last
+            while at > 0 and out_largest[at - 1] < counts[i]:
+                out_largest[at] = out_largest[at - 1]
+                at -= 1
+            out_largest[at] = counts[i]
+
+
+@kernel
 def aggregate_cells(
     user, cell, time, end, log_alpha_per_us, by_user_cell, by_user_time, starts, total, newest, stamp, touched,
     out_indptr, out_cell, out_intensity, out_last,
@@ -72,13 +135,15 @@ def aggregate_cells(
         Work space with one entry per possible cell; `stamp` is -1 everywhere.
     """
     n_users = len(out_indptr) - 1
+    # Indices without a sign are not looked at for being counted from the end.
     for i in range(len(user)):
-        starts[user[i] + 1] += 1
+        starts[np.uintp(user[i]) + np.uintp(1)] += 1
     for u in range(n_users):
         starts[u + 1] += starts[u]
     for i in range(len(user)):
-        slot = starts[user[i]]
-        starts[user[i]] = slot + 1
+        own = np.uintp(user[i])
+        slot = np.uintp(starts[own])
+        starts[own] += 1
         by_user_cell[slot] = cell[i]
         by_user_time[slot] = time[i]
     # Now starts[u] is where user u ends, and so where user u + 1 begins.
@@ -86,9 +151,9 @@ def aggregate_cells(
     begin = 0
     for u in range(n_users):
         n_touched = 0
-        sort_by_time(by_user_cell[begin : starts[u]], by_user_time[begin : starts[u]])
-        for j in range(begin, starts[u]):
-            c = by_user_cell[j]
+        sort_by_time(by_user_cell, by_user_time, begin, starts[u])
+        for j in range(np.uintp(begin), np.uintp(starts[u])):
+            c = np.uintp(by_user_cell[j])
             t = by_user_time[j]
             value = math.exp(log_alpha_per_us * (end - t))
             if stamp[c] != u:
@@ -114,21 +179,21 @@ def aggregate_cells(
 
 
 @kernel
-def sort_by_time(cell, time):
+def sort_by_time(cell, time, begin, stop):
     """Sort the events of one user by time, in place; most logs have them so, and most users have a handful."""
-    if len(time) <= 32:
-        for i in range(1, len(time)):
+    if stop - begin <= 32:
+        for i in range(begin + 1, stop):
             c, t = cell[i], time[i]
             j = i - 1
-            while j >= 0 and time[j] > t:
+            while j >= begin and time[j] > t:
                 cell[j + 1], time[j + 1] = cell[j], time[j]
                 j -= 1
             cell[j + 1], time[j + 1] = c, t
         return
-    for i in range(1, len(time)):
+    for i in range(begin + 1, stop):
         if time[i] < time[i - 1]:
-            order = np.argsort(time)
-            cell[:], time[:] = cell[order], time[order]
+            order = begin + np.argsort(time[begin:stop])
+            cell[begin:stop], time[begin:stop] = cell[order], time[order]
             return
 
 
@@ -139,9 +204,9 @@ def digest_events(user, cell, time, user_hash, bucket, is_left_out, out_sums):
     Events of users with `is_left_out` do not count.
     """
     for i in range(len(user)):
-        u = user[i]
+        u = np.uintp(user[i])
         if not is_left_out[u]:
-            out_sums[bucket[u]] += mix(mix(user_hash[u] ^ np.uint64(cell[i])) ^ np.uint64(time[i]))
+            out_sums[np.uintp(bucket[u])] += mix(mix(user_hash[u] ^ np.uint64(cell[i])) ^ np.uint64(time[i]))
 
 
 @kernel

@@ -53,6 +53,11 @@ def quarantined_share(events_by_outcome: Mapping[str, int]) -> float:
     return bad / max(1, sum(events_by_outcome.values()))
 
 
+def cell_dtype(n_cells: int) -> np.dtype:
+    """Return the smallest type that holds a cell code."""
+    return np.dtype(np.uint16 if n_cells <= 1 << 16 else np.uint32)
+
+
 _UNITS = {"s": 1_000_000, "ms": 1_000, "us": 1, "ns": -1_000}
 _FAR = 2**62 // 1_000_000
 _LAST_TIME = 253_402_300_800_000_000 - DAY_US
@@ -112,19 +117,23 @@ def decode_events(table: pa.Table, mapping: EventMapping, *, end: int, where: st
     ids, user, no_user = _map_users(table.column(columns.user_id), mapping, where)
 
     # The first reason that applies wins: written from the last to the first.
-    status = category_status
-    too_old = time < end - DAY_US - mapping.late_days * DAY_US
-    status[too_old] = TOO_LATE
-    status[time > end] = AFTER_NIGHT
-    status[time < 0] = BEFORE_1970
+    status = np.zeros(table.num_rows, np.uint8) if category_status is None else category_status
+    begin = end - DAY_US
+    oldest, newest = (int(time.min()), int(time.max())) if len(time) else (end, end)
+    if oldest < begin - mapping.late_days * DAY_US:
+        status[time < begin - mapping.late_days * DAY_US] = TOO_LATE
+    if newest > end:
+        status[time > end] = AFTER_NIGHT
+    if oldest < 0:
+        status[time < 0] = BEFORE_1970
     if no_time is not None:
         status[no_time] = NO_TIME
     if no_user is not None:
         status[no_user] = NO_USER
-    status = np.where(group_status != KEPT, group_status, status)
-    cell = group * len(mapping.taxonomy.categories) + category
-    late = int(np.count_nonzero((status == KEPT) & (time < end - DAY_US)))
-    return EventBatch(ids, user, cell, time, status, late)
+    if group_status is not None:
+        status = np.where(group_status != KEPT, group_status, status)
+    late = int(np.count_nonzero((status == KEPT) & (time < begin))) if oldest < begin else 0
+    return EventBatch(ids, user, group + category, time, status, late)
 
 
 def to_microseconds(column: pa.ChunkedArray, columns: EventColumns, where: str) -> tuple[np.ndarray, np.ndarray | None]:
@@ -188,24 +197,24 @@ def _localize(naive: np.ndarray, zone: str) -> np.ndarray:
     return zoned.tz_convert("UTC").tz_localize(None).to_numpy().astype("datetime64[us]").astype(np.int64)
 
 
-def _map_groups(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _map_groups(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the first cell of every row's group, and the status of every row (None when all are kept)."""
     indices, values, nulls = _dictionary(column, mapping.columns.group, where)
-    codes = np.zeros(len(values) + 1, np.int64)
+    cells = np.zeros(len(values) + 1, cell_dtype(mapping.n_cells))
     status = np.full(len(values) + 1, KEPT, np.uint8)
     for i, value in enumerate(values):
         if value in mapping.group_of:
-            codes[i] = mapping.group_of[value]
+            cells[i] = mapping.group_of[value] * len(mapping.taxonomy.categories)
         else:
             status[i] = IGNORED_GROUP if value in mapping.ignored_groups else UNKNOWN_GROUP
     status[-1] = NO_GROUP
-    if nulls is not None:
-        indices = np.where(nulls, len(values), indices)
-    return codes[indices], status[indices]
+    return _look_up(indices, nulls, cells, status)
 
 
-def _map_categories(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> tuple[np.ndarray, np.ndarray]:
+def _map_categories(column: pa.ChunkedArray, mapping: EventMapping, where: str) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return the code of every row's category, and the status of every row (None when all are kept)."""
     indices, values, nulls = _dictionary(column, mapping.columns.category, where, may_be_integers=True)
-    codes = np.zeros(len(values) + 1, np.int64)
+    codes = np.zeros(len(values) + 1, cell_dtype(mapping.n_cells))
     status = np.full(len(values) + 1, KEPT, np.uint8)
     code_of = mapping.taxonomy.code_of
     for i, value in enumerate(values):
@@ -217,9 +226,18 @@ def _map_categories(column: pa.ChunkedArray, mapping: EventMapping, where: str) 
         else:
             codes[i] = code
     status[-1] = NULL_CATEGORY
+    return _look_up(indices, nulls, codes, status)
+
+
+def _look_up(
+    indices: np.ndarray, nulls: np.ndarray | None, codes: np.ndarray, status: np.ndarray
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Return code and status of every row, given those of the values it has an index of, and last those of a null."""
     if nulls is not None:
-        indices = np.where(nulls, len(values), indices)
-    return codes[indices], status[indices]
+        indices = np.where(nulls, len(codes) - 1, indices)
+    elif not status[:-1].any():
+        return codes.take(indices), None
+    return codes.take(indices), status.take(indices)
 
 
 def _map_users(

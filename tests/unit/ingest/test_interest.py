@@ -18,8 +18,9 @@ from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
 from ammrank_dask.features.from_pandas import interest_features
 from ammrank_dask.ingest import interest_state
 from ammrank_dask.ingest.events import EVENT_SALT, PartitionEvents, cap_events, join_slices
-from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, cell_dtype, end_of, fold_days
+from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, end_of, fold_days
 from ammrank_dask.ingest.routing import lay_out_users, number_integer_ids, slice_by_partition
+from ammrank_dask.kernels.interest import largest_counts
 from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
@@ -27,7 +28,7 @@ from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.exchange import read_slices, write_slices
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values, union
 from ammrank_dask.storage.store.parts import Recoding
-from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, hash_ids, partition_of, split_of
+from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, PARTITION_SALT, hash_ids, partition_of, split_of
 
 ALPHA = 0.9
 ZONES = ("UTC", "Europe/Berlin", "America/Los_Angeles", "Asia/Kathmandu")
@@ -65,7 +66,7 @@ def fold_log(days, folder: Path, *, level, n_partitions, cuts, zone, kind):
         bounds = sorted({0, len(events), *[min(cut, len(events)) for cut in cuts]})
         for begin, stop in itertools.pairwise(bounds):
             batch = decode_events(table_of(events[begin:stop], id_type, zone), mapping, end=end, where="log")
-            rows = {"cell": batch.cell.astype(cell_dtype(mapping.n_cells)), "time": batch.time}
+            rows = {"cell": batch.cell, "time": batch.time}
             sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
             paths.append(folder / f"{number}-{begin}.slices")
             write_slices(paths[-1], n_partitions, sections)
@@ -396,6 +397,27 @@ def test_hash_ids__equals_the_reference_for_integers_and_strings():
         ids = ids_from_values(values)
         hashes = hash_ids(ids, 12345).tolist()
         assert hashes == [reference.hash_id(value, 12345) for value in ids.to_arrow().to_pylist()]
+
+
+@given(ids=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3)), n_partitions=st.integers(1, 9))
+def test_partition_of__is_the_hash_modulo_the_partitions(ids, n_partitions):
+    users = ids_from_values(np.array(ids, np.int64))
+    expected = [int(value) % n_partitions for value in hash_ids(users, PARTITION_SALT)]
+    assert partition_of(users, n_partitions).tolist() == expected
+
+
+@given(ids=st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 3), max_size=40))
+def test_number_integer_ids__has_distinct_ids_ascending_and_the_position_of_each(ids):
+    distinct, position = number_integer_ids(np.array(ids, np.int64))
+    assert distinct.values.tolist() == sorted(set(ids))
+    assert [distinct.values[at] for at in position] == ids
+
+
+@given(counts=st.lists(st.integers(0, 9), max_size=20))
+def test_largest_counts__are_the_head_of_a_sort(counts):
+    largest = np.empty(4, np.int64)
+    largest_counts(np.array(counts, np.int64), largest)
+    assert largest.tolist() == [*sorted(counts, reverse=True), 0, 0, 0, 0][:4]
 
 
 def test_split_of__is_even_and_independent_of_partitions():
