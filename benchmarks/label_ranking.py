@@ -30,8 +30,8 @@ OTHERS = ("bodyfat", "cpu", "wisconsin")
 METHODS = ("plain", "maps", "plus", "plus-sum")
 """Sums of AMM-rank models on the table's own features, and over maps too; one AMM-rank-plus model, and sums of them."""
 
-# Stages of the search: settings without and with a map that go on, steps and least epochs of a fit.
-STAGES = ((4, 8, 8_000, 8), (2, 3, 30_000, 15))
+# Stages of the search: settings of each kind of map that go on, steps and least epochs of a fit.
+STAGES = ((4, 8_000, 8), (2, 30_000, 15))
 MIX_STEPS = 80_000
 FINAL_STEPS = 300_000
 SEARCH_ROWS = 3_000
@@ -89,8 +89,8 @@ class PlusCandidate(NamedTuple):
         return {"n_clusterings": 0} if isinstance(self.feature_map, TreeCells) else {}
 
     def with_more_rows(self) -> PlusCandidate:
-        """Return this setting: κ weighs against the sum over all rows."""
-        return self
+        """Return this setting, as κ weighs against the sum over all rows; with trees, whose leaves are more, ten κ."""
+        return self._replace(kappa=10 * self.kappa) if isinstance(self.feature_map, TreeCells) else self
 
     def describe(self) -> str:
         """Return the setting in a few words."""
@@ -234,12 +234,13 @@ def search(X: np.ndarray, ranks: np.ndarray, settings: list[AnyCandidate]) -> Se
     splits = Splits(X[rows], ranks[rows])
     # A split of a small table says little, and costs little.
     n_splits = int(np.clip(1000 // len(rows), 1, 4))
-    for n_plain, n_mapped, n_steps, least_epochs in STAGES:
+    for n_of_kind, n_steps, least_epochs in STAGES:
         taus = {c: kendall_tau(*splits.score(c, n_steps, n_splits, least_epochs)) for c in settings}
         ordered = sorted(settings, key=lambda c: -taus[c])
-        # Both kinds go on: planes over few features need more steps than a first stage has to show what they can.
-        settings = [c for c in ordered if c.feature_map is None][:n_plain]
-        settings += [c for c in ordered if c.feature_map is not None][:n_mapped]
+        # All kinds go on: planes over few features need more steps than a first stage has to show what they can, and
+        # trees more rows.
+        kinds = dict.fromkeys(type(c.feature_map) for c in settings)
+        settings = [c for kind in kinds for c in [c for c in ordered if type(c.feature_map) is kind][:n_of_kind]]
     if len(rows) < len(X):
         splits = Splits(X, ranks)
         settings = list(dict.fromkeys(settings + [c.with_more_rows() for c in settings]))

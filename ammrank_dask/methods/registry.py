@@ -60,6 +60,7 @@ _PLUS_TABLE_GRID = [
     *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), max_planes=(1, 5)),
     *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(1,), n_bins=(16,)),
     *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(2, 3), n_bins=(4,)),
+    *make_grid(kappa=(4e-3, 4e-2, 4e-1), max_planes=(1,), leaf_rows=(2, 5, 20)),
 ]
 _PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
 

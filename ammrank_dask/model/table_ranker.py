@@ -10,9 +10,11 @@ import numpy as np
 from ammrank_dask.methods.mallows import CentralMallows
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.feature_maps import RandomBins
+from ammrank_dask.model.feature_maps import FeatureMap, RandomBins
 from ammrank_dask.model.metrics import disagreement_errors
+from ammrank_dask.model.rankings import count_categories, likings_of
 from ammrank_dask.model.rows import Blocks, Rows
+from ammrank_dask.model.tree_cells import TreeCells
 
 KAPPAS = (0.04, 0.4, 4.0, 40.0)
 """What κ is chosen from."""
@@ -22,7 +24,7 @@ FOLDS, SMALL = 4, 5_000
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TableRanker(RankingEstimator):
-    """Rank by AMM-rank-plus over the columns of a table and, beside them, the cells of random grids.
+    """Rank by AMM-rank-plus over the columns of a table and, beside them, the cells of random grids or trees.
 
     Parameters
     ----------
@@ -33,6 +35,9 @@ class TableRanker(RankingEstimator):
         As in `AMMRankPlus`; planes are not limited by clickers, as every row ranks everything.
     bin_depth, n_bins
         Features cut by a grid, and its bins, as in `RandomBins`; a depth of 0 leaves the grids out.
+    leaf_rows
+        Training rows that a leaf has at least, of trees as in `TreeCells`; 0 leaves the trees out. Rows are not
+        clustered then: they are near where trees put them together.
 
     Attributes
     ----------
@@ -57,31 +62,46 @@ class TableRanker(RankingEstimator):
     epochs: int = 30
     bin_depth: int = 0
     n_bins: int = 4
+    leaf_rows: int = 0
     n_categories: int | None = None
     seed: int = 0
 
-    bins_: RandomBins | None = field(init=False)
+    map_: FeatureMap | None = field(init=False)
     model_: AMMRankPlus | CentralMallows = field(init=False)
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
         """Draw the grids on all rows, and learn."""
-        if self.bin_depth < 0:
-            raise ValueError(f"bin_depth must be 0 or above, got {self.bin_depth}")
+        for name in ("bin_depth", "leaf_rows"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} must be 0 or above, got {getattr(self, name)}")
+        if self.bin_depth and self.leaf_rows:
+            raise ValueError("bin_depth and leaf_rows must not both be given: cells are of grids or of trees")
         parts: list[Any] = [blocks[block] for block in range(len(blocks))]
         kappa = self._choose_kappa(parts, n_categories) if self.kappa is None else self.kappa
-        self.bins_ = None
-        if self.bin_depth and kappa is not None:
-            bins = RandomBins(depth=self.bin_depth, n_bins=self.n_bins, keep_rows=True, seed=self.seed)
-            self.bins_ = bins.fit(np.concatenate([_dense(X) for X, *_ in parts]))
+        self.map_ = None if kappa is None else self._fit_map(parts, n_categories)
         model = CentralMallows() if kappa is None else self._plus(kappa)
         self.model_ = model.learn_blocks([(self.map_rows(X), *labels) for X, *labels in parts], n_categories)
         self.popularity_, self.n_features_in_ = self.model_.popularity_, parts[0][0].shape[1]
         return self
 
     def _plus(self, kappa: float) -> AMMRankPlus:
-        return AMMRankPlus(
+        model = AMMRankPlus(
             kappa=kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=self.epochs, seed=self.seed
         )
+        return model.set_params(n_clusterings=0) if self.leaf_rows else model
+
+    def _fit_map(self, parts: list[Any], n_categories: int | None) -> FeatureMap | None:
+        """Return the grids or trees of all rows, None without either."""
+        feature_map: FeatureMap
+        if self.leaf_rows:
+            feature_map = TreeCells(min_rows=self.leaf_rows, seed=self.seed)
+        elif self.bin_depth:
+            feature_map = RandomBins(depth=self.bin_depth, n_bins=self.n_bins, keep_rows=True, seed=self.seed)
+        else:
+            return None
+        width = count_categories(parts) if n_categories is None else n_categories
+        likings = [likings_of(rankings, width) for _, rankings, *_ in parts]
+        return feature_map.fit(np.concatenate([_dense(X) for X, *_ in parts]), np.concatenate(likings))
 
     def _choose_kappa(self, parts: list[Any], n_categories: int | None) -> float | None:
         """Return the κ with the least error on rows that are held out, or None if one ranking for all is as good.
@@ -89,7 +109,7 @@ class TableRanker(RankingEstimator):
         As good is within two standard errors of the difference: with few rows the least of four errors is chance.
         """
         if n_categories is None:
-            n_categories = 1 + max(int(np.max(rankings, initial=0)) for _, rankings, *_ in parts)
+            n_categories = count_categories(parts)
         draw = np.random.default_rng(self.seed)
         folds = [draw.integers(0, FOLDS, X.shape[0]) for X, *_ in parts]
         is_small = sum(map(len, folds)) < SMALL
@@ -116,8 +136,8 @@ class TableRanker(RankingEstimator):
         return np.stack(errors)[:, ~np.isnan(errors[0])]
 
     def map_rows(self, X: Rows) -> Rows:
-        """Return rows as the model reads them: with their cells, if there are grids."""
-        return X if self.bins_ is None else self.bins_.transform(_dense(X))
+        """Return rows as the model reads them: with their cells, if there are grids or trees."""
+        return X if self.map_ is None else self.map_.transform(_dense(X))
 
     def decision_function(self, X: Rows) -> np.ndarray:
         """Return the scores, (n, n_categories) float32."""

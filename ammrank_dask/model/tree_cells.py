@@ -7,7 +7,6 @@ from typing import Self
 import numpy as np
 import scipy.sparse as sp
 from sklearn.base import BaseEstimator
-from sklearn.ensemble import ExtraTreesRegressor
 
 
 class TreeCells(BaseEstimator):
@@ -44,6 +43,8 @@ class TreeCells(BaseEstimator):
         for name in ("n_trees", "min_rows"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
+        from sklearn.ensemble import ExtraTreesRegressor  # takes long to import, and a night has no table
+
         trees = ExtraTreesRegressor(self.n_trees, min_samples_leaf=self.min_rows, random_state=self.seed)
         self.trees_ = trees.fit(X, y)
         is_leaf = [tree.tree_.children_left < 0 for tree in self.trees_.estimators_]

@@ -200,7 +200,7 @@ def test_label_ranking__prints_a_table(tmp_path, monkeypatch, capsys):
     read_X, read_ranks = label_ranking.read_table(tmp_path / "iris.csv")
     np.testing.assert_allclose(read_X, X)
     np.testing.assert_array_equal(read_ranks, ranks)
-    monkeypatch.setattr(label_ranking, "STAGES", ((1, 1, 100, 2),))
+    monkeypatch.setattr(label_ranking, "STAGES", ((1, 100, 2),))
     monkeypatch.setattr(label_ranking, "MIX_STEPS", 100)
     monkeypatch.setattr(label_ranking, "FINAL_STEPS", 100)
     monkeypatch.setattr(label_ranking, "N_MEMBERS", 2)
@@ -218,16 +218,19 @@ def test_random_bins__keep_rows_before_their_cells():
     np.testing.assert_array_equal(kept[:, X.shape[1] :].toarray(), cells.toarray())
 
 
-def test_table_ranker__grids_learn_what_planes_say_badly():
+def test_table_ranker__cells_learn_what_planes_say_badly():
     X, ranks = draw_steps(2)
     unseen, truth = draw_steps(3)
-    plain, binned = (TableRanker(bin_depth=depth, n_bins=16).fit(X, ranks=ranks) for depth in (0, 1))
-    taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, binned)]
-    assert taus[1] > 0.8
-    assert taus[1] > taus[0]
-    np.testing.assert_array_equal(binned.decision_function(sp.csr_matrix(unseen)), binned.decision_function(unseen))
-    assert binned.n_features_in_ == X.shape[1]
-    assert binned.n_planes_.sum() >= ranks.shape[1]
+    plain, binned, grown = (
+        TableRanker(n_bins=16, **cells).fit(X, ranks=ranks) for cells in ({}, {"bin_depth": 1}, {"leaf_rows": 5})
+    )
+    taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, binned, grown)]
+    assert min(taus[1:]) > 0.8
+    assert min(taus[1:]) > taus[0]
+    for ranker in (binned, grown):
+        np.testing.assert_array_equal(ranker.decision_function(sp.csr_matrix(unseen)), ranker.decision_function(unseen))
+        assert ranker.n_features_in_ == X.shape[1]
+        assert ranker.n_planes_.sum() >= ranks.shape[1]
 
 
 def test_table_ranker__without_grids_is_amm_rank_plus():
@@ -252,7 +255,11 @@ def test_table_ranker__a_single_row_has_none_to_choose_with():
     np.testing.assert_array_equal(ranker.predict(np.ones((1, 2))), [[1, 0, 2]])
 
 
-def test_table_ranker__refuses_a_depth_below_0():
+def test_table_ranker__refuses_bad_parameters():
     X, ranks = draw_steps(4)
     with pytest.raises(ValueError, match="bin_depth must be 0 or above, got -1"):
         TableRanker(bin_depth=-1).fit(X, ranks=ranks)
+    with pytest.raises(ValueError, match="leaf_rows must be 0 or above, got -2"):
+        TableRanker(leaf_rows=-2).fit(X, ranks=ranks)
+    with pytest.raises(ValueError, match="bin_depth and leaf_rows must not both be given: cells are of grids or of tr"):
+        TableRanker(bin_depth=1, leaf_rows=5).fit(X, ranks=ranks)
