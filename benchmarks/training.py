@@ -294,7 +294,7 @@ def _names(n_columns: int) -> list[str]:
 def _gate_error(model: AMMRank, features: Features) -> float:
     total, n_users = 0.0, 0
     for partition in range(features.n_partitions):
-        part = features.partition(partition)
+        part = features.partition(partition, normalize=model.normalize_rows)
         chosen = split_of(part.user_ids) == SPLITS.index("gate")
         if part.rankings is not None and chosen.any():
             total += disagreement_error(model.decision_function(part.X[chosen]), part.rankings[chosen]) * chosen.sum()
