@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import resource
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +54,12 @@ def cpu_seconds() -> float:
     """Return the CPU time of this process and its workers: other work on the machine is not in it."""
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     return sum(sum(process.cpu_times()[:2]) for process in processes)
+
+
+def children_cpu() -> float:
+    """Return the CPU time of all processes that this one started and that have ended, their own children included."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 @contextlib.contextmanager

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import resource
 import shutil
 import subprocess
 import sys
@@ -14,7 +13,7 @@ import yaml
 
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
 from ammrank_dask.workflows.session.config import write_config
-from benchmarks.measure import cluster, describe_machine, make_lake, site_of
+from benchmarks.measure import children_cpu, cluster, describe_machine, make_lake, site_of
 
 FIRST, DAYS, ROUNDS = dt.date(2026, 1, 5), 45, 3
 SECURITY = {"without TLS": "none", "with TLS": "temporary"}
@@ -53,13 +52,8 @@ def _run_night(work: Path, lake: Path, users: int, security: str) -> tuple[float
     (site.path / "cluster.yaml").write_text(yaml.safe_dump(settings), encoding="utf-8")
     date = FIRST + dt.timedelta(DAYS - 1)
     command = [sys.executable, "-m", "ammrank_dask.workflows.nightly", str(site.path), "--date", str(date), "--quiet"]
-    before, started = _children_cpu(), time.perf_counter()
+    before, started = children_cpu(), time.perf_counter()
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     seconds = time.perf_counter() - started
     shutil.rmtree(site.path)
-    return _children_cpu() - before, seconds
-
-
-def _children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    return children_cpu() - before, seconds

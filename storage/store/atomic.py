@@ -9,7 +9,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -195,6 +194,9 @@ def sync_folder(path: Path) -> None:
 @retried
 def sync_tree(folder: Path) -> None:
     """Force every file below `folder` to the disk, several at a time: the disk takes their waits together."""
+    # Here, because whoever serves a model waits for its import, and syncs nothing.
+    from concurrent.futures import ThreadPoolExecutor
+
     paths = [Path(root, name) for root, _, names in walk(folder) for name in (*names, ".")]
     with ThreadPoolExecutor(_SYNCS_AT_ONCE) as pool:
         list(pool.map(sync_file, paths))

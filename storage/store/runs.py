@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import importlib.metadata
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -42,7 +41,10 @@ VERSIONED = (*DECIDE_BYTES, "cloudpickle", "dask", "distributed", "pandas")
 @functools.cache
 def version_of(package: str) -> str:
     """Return the version of an installed package; it is looked up once, for that reads and parses a file."""
-    return importlib.metadata.version(package)
+    # Here, because whoever serves a model waits for its import, and asks for no version.
+    from importlib.metadata import version
+
+    return version(package)
 
 
 @dataclass(frozen=True)

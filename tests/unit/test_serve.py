@@ -156,12 +156,11 @@ def test_import__needs_neither_cluster_nor_compiler(published_world):
     program = (
         "import sys, json; from ammrank_dask import serve;"
         f"served = serve.load({str(published(published_world, 'model'))!r});"
-        "served.top_k([{}], 3); print(json.dumps(sorted({name.split('.')[0] for name in sys.modules})))"
+        "served.top_k([{}], 3); print(json.dumps(sorted(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     imported = set(json.loads(done.stdout))
-    assert (
-        imported & {"dask", "distributed", "numba", "zarr", "numcodecs", "sklearn", "scipy", "pandas", "pyarrow"}
-        == set()
-    )
+    heavy = {"dask", "distributed", "numba", "zarr", "numcodecs", "sklearn", "scipy", "pandas", "pyarrow"}
+    # Of the standard library, what took a third of the time of our own modules.
+    assert imported & (heavy | {"importlib.metadata", "concurrent.futures", "logging"}) == set()
     assert "numpy" in imported
