@@ -4,12 +4,12 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 import time
 
 import pytest
 from certificates import write_certificates
 from distributed import Client, LocalCluster
+from hosts import ADDRESSES, ip, on_host, switched_hosts
 from plug import ammrank, check_published, stage_of
 
 from ammrank_dask.simulation.simulate import simulate
@@ -28,18 +28,12 @@ CONFIG = {
     "partitions": 4,
 }
 FIRST, SECOND = "2026-01-11", "2026-01-12"
-ADDRESSES = {"client": "10.77.3.1", "scheduler": "10.77.3.2", "one": "10.77.3.3", "two": "10.77.3.4"}
-HOSTS = ("scheduler", "one", "two")
 # A host that is cut off is noticed in seconds, not minutes.
 IMPATIENT = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "30s", "DASK_DISTRIBUTED__COMM__TIMEOUTS__TCP": "15s"}
 
 
-def ip(*arguments):
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
-
-
 class Hosts:
-    """A switch with three hosts on it; this process is a fourth."""
+    """A scheduler and two workers on hosts of their own."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -47,17 +41,8 @@ class Hosts:
         self.processes = {}
 
     def __enter__(self):
-        self._take_down()  # what a killed test left
-        ip("link", "add", "amm-switch", "type", "bridge")
-        ip("addr", "add", f"{ADDRESSES['client']}/24", "dev", "amm-switch")
-        ip("link", "set", "amm-switch", "up")
-        for host in HOSTS:
-            ip("netns", "add", f"amm-{host}")
-            ip("link", "add", f"amm-{host[:9]}", "type", "veth", "peer", "name", "eth0", "netns", f"amm-{host}")
-            ip("link", "set", f"amm-{host[:9]}", "master", "amm-switch", "up")
-            ip("-n", f"amm-{host}", "addr", "add", f"{ADDRESSES[host]}/24", "dev", "eth0")
-            for device in ("lo", "eth0"):
-                ip("-n", f"amm-{host}", "link", "set", device, "up")
+        self.switch = contextlib.ExitStack()
+        self.switch.enter_context(switched_hosts())
         self.start("scheduler", "dask_scheduler", "--port", 8786, "--dashboard-address", "127.0.0.1:0")
         for host in ("one", "two"):
             self.start_worker(host)
@@ -66,12 +51,7 @@ class Hosts:
     def __exit__(self, *_):
         for host in list(self.processes):
             self.stop(host)
-        self._take_down()
-
-    def _take_down(self):
-        for command in (*(("netns", "del", f"amm-{host}") for host in HOSTS), ("link", "del", "amm-switch")):
-            with contextlib.suppress(subprocess.CalledProcessError):
-                ip(*command)
+        self.switch.close()
 
     @property
     def address(self):
@@ -80,10 +60,9 @@ class Hosts:
     def start(self, host, module, *arguments):
         paths = self.certificates
         tls = ("--tls-ca-file", paths.ca, "--tls-cert", paths.cert, "--tls-key", paths.key, "--protocol", "tls")
-        command = ["ip", "netns", "exec", f"amm-{host}", sys.executable, "-m", f"distributed.cli.{module}"]
         with open(self.folder / f"{host}.log", "ab") as log:
             self.processes[host] = subprocess.Popen(
-                [*command, *map(str, (*arguments, "--host", ADDRESSES[host], *tls))],
+                on_host(host, f"distributed.cli.{module}", *arguments, "--host", ADDRESSES[host], *tls),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **IMPATIENT},
