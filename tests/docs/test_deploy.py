@@ -42,7 +42,7 @@ def test_kubernetes__the_cluster_file_is_one_and_speaks_tls(tmp_path):
     assert config.address in cluster["spec"]["worker"]["spec"]["containers"][0]["args"]
     assert config.wait_for_workers <= cluster["spec"]["worker"]["replicas"]
     assert set(load("tls-secret.yaml")["stringData"]) == {
-        Path(file).name for file in config.security.model_dump().values()
+        Path(file).name for file in config.security.model_dump(exclude_none=True).values()
     }
 
 

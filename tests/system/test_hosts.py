@@ -37,7 +37,7 @@ class Hosts:
 
     def __init__(self, folder):
         self.folder = folder
-        self.certificates = write_certificates(folder / "certificates")
+        self.certificates = write_certificates(folder / "certificates", hosts=[ADDRESSES["scheduler"]])
         self.processes = {}
 
     def __enter__(self):

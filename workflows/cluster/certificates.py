@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import ipaddress
 import ssl
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from cryptography import x509
+from distributed import Client
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.workflows.cluster.cluster_file import Tls
@@ -43,6 +47,51 @@ def check_certificates(tls: Tls, path: Path, *, now: dt.datetime | None = None) 
         raise BadInput(
             f"{path}: security.key {tls.key} must be the key of security.cert {tls.cert} ({cause}); correct the names"
         ) from None
+
+
+def check_scheduler_name(client: Client, address: str, tls: Tls, path: Path) -> None:
+    """Refuse a scheduler that shows the certificate of another host: Dask itself compares no names.
+
+    Whoever has a certificate of the authority could pose as the scheduler otherwise. One that names no host belongs to
+    whoever has its key.
+
+    Parameters
+    ----------
+    client
+        Connected to the scheduler.
+    address
+        Where the scheduler was sought.
+    tls
+        The part `security` of the cluster file.
+    path
+        The cluster file, for the sentence.
+    """
+    host = tls.scheduler_name or address.rpartition("//")[2].rpartition(":")[0].strip("[]")
+    connection: Any = client.scheduler_comm
+    names = _hosts_of(connection.comm.extra_info["peercert"])
+    if names and not any(_is_host(name, host) for name in names):
+        raise BadInput(
+            f"{path}: the certificate of the scheduler at {address} is that of {_list_some(names)} and not of {host};"
+            " give the scheduler its own, or write the name that it has as security.scheduler_name"
+        )
+
+
+def _hosts_of(certificate: dict[str, Any]) -> list[str]:
+    """Return the names and addresses of hosts in a certificate as `ssl` describes it."""
+    return [name for kind, name in certificate.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+
+
+def _list_some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _is_host(name: str, host: str) -> bool:
+    """Tell whether a name of a certificate is that of a host; `*.` stands for one label."""
+    try:
+        return ipaddress.ip_address(name) == ipaddress.ip_address(host)
+    except ValueError:
+        name, host = name.lower().rstrip("."), host.lower().rstrip(".")
+    return name == host or (name.startswith("*.") and name[1:] == host[len(host.partition(".")[0]) :])
 
 
 def _read_certificates(name: str, file: str, path: Path) -> list[x509.Certificate]:

@@ -21,12 +21,16 @@ ENCRYPTED = ("tls://", "wss://")
 
 
 class Tls(BaseModel):
-    """Paths of the certificates of an external cluster."""
+    """Paths of the certificates of an external cluster, and the host that the scheduler's must name.
+
+    Without `scheduler_name` that is the host of its address.
+    """
 
     model_config = ConfigDict(extra="forbid")
     ca_file: str
     cert: str
     key: str
+    scheduler_name: str | None = None
 
 
 class ClusterConfig(BaseModel):

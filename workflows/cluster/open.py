@@ -8,6 +8,7 @@ import inspect
 import json
 import logging
 import socket
+import ssl
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,13 +17,13 @@ from typing import Any, Literal
 import click
 import dask
 from distributed import Adaptive, Client, LocalCluster, Nanny, Security, SpecCluster, Worker
-from distributed.comm.core import FatalCommClosedError
+from distributed.comm.core import CommClosedError, FatalCommClosedError
 from distributed.deploy.cluster import Cluster
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.tasks import is_scheduler_gone
-from ammrank_dask.workflows.cluster.certificates import check_certificates
+from ammrank_dask.workflows.cluster.certificates import check_certificates, check_scheduler_name
 from ammrank_dask.workflows.cluster.checks import checked_workers, private_workers
 from ammrank_dask.workflows.cluster.cluster_file import (
     ENCRYPTED,
@@ -80,6 +81,8 @@ def open_cluster(
         try:
             client = stack.enter_context(_connect(target, path, timeout=config.timeout))
             refuse_open(client.scheduler.address, config, path)
+            if config.class_ is None and isinstance(config.security, Tls):
+                check_scheduler_name(client, target["address"], config.security, path)
             client.wait_for_workers(config.wait_for_workers, timeout=config.timeout)
         except (TimeoutError, OSError) as error:
             raise AmmrankError(f"the cluster did not come up within {config.timeout:g} s: {error}") from None
@@ -194,8 +197,11 @@ def _join(address: str, security: Security | None, config: ClusterConfig) -> dic
 def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
     try:
         return Client(timeout=timeout, set_as_default=False, **target)
-    except FatalCommClosedError as error:
+    except CommClosedError as error:
         cause = error.__cause__
+        # Who refuses the other's certificate says so by an alert, which is no fatal error to Dask.
+        if not isinstance(error, FatalCommClosedError) and not isinstance(cause, ssl.SSLError):
+            raise
         reason = getattr(cause, "verify_message", None) or getattr(cause, "reason", None) or "they do not match"
         raise BadInput(
             f"{path}: the scheduler and this command do not accept each other's TLS certificates ({reason}); both must"
