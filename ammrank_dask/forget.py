@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from distributed import Client
 
 from ammrank_dask.features.store import csr_attributes
@@ -21,6 +22,7 @@ from ammrank_dask.storage.lake.paths import map_at_once
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
+    count_in_table,
     drop_users,
     find_in_table,
     load_forgotten,
@@ -31,7 +33,7 @@ from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays, ids_from_values, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_names, write_part
-from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, category_folder, write_table
+from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, category_folder, write_table_beside
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.replace import replace_files
@@ -62,16 +64,62 @@ class Removed:
 
 
 @dataclass(frozen=True)
+class Held:
+    """What was held by the users who were removed from a table by user."""
+
+    categories: frozenset[str]
+    users: UserIds
+
+
+@dataclass(frozen=True)
 class NewTable:
-    """A table that was written again beside the old one: sizes, and what its removed rows were about."""
+    """A table that was written again beside the old one: sizes, and if it is one by user what was held by whom."""
 
     run: Path
     name: str
     beside: str
     entry: list[int]
     n_rows: int
-    categories: frozenset[str]
-    users: UserIds
+    held: Held | None
+
+
+@dataclass(frozen=True)
+class Reach:
+    """Tells which parts and tables can hold one of some users; all of them when the ids are not known (None)."""
+
+    users: UserIds | None
+
+    def parts(self, run: Run) -> list[str]:
+        """Return the numbers of the partitions of a run that can hold one of the users."""
+        schema = PART_SCHEMAS.get(run.kind)
+        if schema is None or not schema.has_users or not run.n_parts:
+            return []
+        return [str(partition) for partition in self._partitions(run.n_parts)]
+
+    def tables(self, run: Run) -> list[str]:
+        """Return the tables of qualifications that have a partition of one of the users."""
+        wanted = set(self._partitions(QualificationsManifest.of(run).n_partitions))
+        names = [name for name in run.files if name.endswith(".parquet")]
+        return [name for name in names if wanted & set(partitions_of(name))]
+
+    def count_bytes(self, runs: Sequence[Path]) -> int:
+        """Return about how many bytes there are to read; of the tables by category the users hold a share."""
+        total = 0
+        for run in map(open_run, runs):
+            if run.kind != QUALIFICATIONS:
+                total += sum(_bytes_of_piece((run, name)) for name in self.parts(run))
+                continue
+            manifest = QualificationsManifest.of(run)
+            n_held = manifest.k * (len(manifest.categories) if self.users is None else len(self.users))
+            share = min(1.0, n_held / len(manifest.categories))
+            for name in self.tables(run):
+                total += int(run.files[name][0] * (share if name.startswith(BY_CATEGORY) else 1))
+        return total
+
+    def _partitions(self, n_partitions: int) -> list[int]:
+        if self.users is None:
+            return list(range(n_partitions))
+        return sorted(set(partition_of(self.users, n_partitions).tolist()))
 
 
 @dataclass(frozen=True)
@@ -86,6 +134,11 @@ class Forgetting:
     users: UserIds | None
     tell: Callable[[UserIds], None]
     progress: Progress = silent
+
+    @property
+    def reach(self) -> Reach:
+        """What can hold one of the users."""
+        return Reach(self.users)
 
     def forget(self, runs: Sequence[Path], tables: Sequence[Path]) -> tuple[Removed, dict[Path, set[str]]]:
         """Write what holds one of the users again without them; return counts, and by run the files it touched."""
@@ -107,17 +160,17 @@ class Forgetting:
         for run in map(open_run, runs):
             if run.kind == QUALIFICATIONS:
                 named = touched.get(run.path, set())
-                names = [name for name in self._tables(run) if not name.startswith(BY_CATEGORY) or name in named]
+                names = [name for name in self.reach.tables(run) if not name.startswith(BY_CATEGORY) or name in named]
                 pieces += [(run, name) for name in names]
             else:
-                pieces += [(run, name) for name in self._parts(run)]
+                pieces += [(run, name) for name in self.reach.parts(run)]
         tasks = [([(run.path, name) for run, name in batch],) for batch in by_size(pieces, _bytes_of_piece)]
         alone = [([(table.parent, table.name) for table in tables],)] if tables else []
         return sum(self._run("forget-scan", scan_pieces, [*tasks, *alone]), start=Removed())
 
     def _forget_in_parts(self, runs: Sequence[Run]) -> Removed:
         buildings = {run.path: temporary_beside(run.path) for run in runs}
-        pieces = [(run, name) for run in runs for name in self._parts(run)]
+        pieces = [(run, name) for run in runs for name in self.reach.parts(run)]
         tasks = [
             ([(run.path, buildings[run.path], name) for run, name in batch],)
             for batch in by_size(pieces, _bytes_of_piece)
@@ -135,20 +188,20 @@ class Forgetting:
 
     def _forget_in_qualifications(self, runs: Sequence[Run]) -> tuple[Removed, dict[Path, set[str]]]:
         """Write tables again beside the old ones: by user and delta first, which tell the categories of the users."""
-        first = [(run, [n for n in self._tables(run) if not n.startswith(BY_CATEGORY)]) for run in runs]
+        first = [(run, [n for n in self.reach.tables(run) if not n.startswith(BY_CATEGORY)]) for run in runs]
         new, n_files = self._write_tables(first)
         second = []
         for run in runs:
-            held: dict[str, set[int]] = {}
+            held_in: dict[str, set[int]] = {}
             for table in new[run.path]:
-                for category in table.categories if table.name.startswith(BY_USER) else ():
-                    held.setdefault(category_folder(category), set()).update(partitions_of(table.name))
-            names = [name for name in self._tables(run) if name.startswith(BY_CATEGORY)]
+                for category in () if table.held is None else table.held.categories:
+                    held_in.setdefault(category_folder(category), set()).update(partitions_of(table.name))
+            names = [name for name in self.reach.tables(run) if name.startswith(BY_CATEGORY)]
             if self.users is not None:
-                names = [n for n in names if held.get(n.split("/")[1], set()) & set(partitions_of(n))]
+                names = [n for n in names if held_in.get(n.split("/")[1], set()) & set(partitions_of(n))]
             second.append((run, names))
         by_category, n_more = self._write_tables(second)
-        gone = [table.users for tables in new.values() for table in tables if table.name.startswith(BY_USER)]
+        gone = [table.held.users for tables in new.values() for table in tables if table.held is not None]
         if gone:
             self.tell(union(gone))
         all_new = {run.path: [*new[run.path], *by_category[run.path]] for run in runs}
@@ -175,24 +228,6 @@ class Forgetting:
     def _run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         arguments = [(self.site, self.users, *task) for task in tasks]
         return run_tasks(self.client, stage, function, arguments, progress=self.progress)
-
-    def _parts(self, run: Run) -> list[str]:
-        """Return the numbers of the partitions of a run that can hold one of the users."""
-        schema = PART_SCHEMAS.get(run.kind)
-        if schema is None or not schema.has_users or not run.n_parts:
-            return []
-        return [str(partition) for partition in self._partitions(run.n_parts)]
-
-    def _tables(self, run: Run) -> list[str]:
-        """Return the tables of qualifications that have a partition of one of the users."""
-        wanted = set(self._partitions(QualificationsManifest.of(run).n_partitions))
-        names = [name for name in run.files if name.endswith(".parquet")]
-        return [name for name in names if wanted & set(partitions_of(name))]
-
-    def _partitions(self, n_partitions: int) -> list[int]:
-        if self.users is None:
-            return list(range(n_partitions))
-        return sorted(set(partition_of(self.users, n_partitions).tolist()))
 
 
 def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[Removed]:
@@ -226,22 +261,23 @@ def forget_in_tables(site: Path, users: UserIds | None, pieces: Sequence[tuple[P
     reader_of = functools.cache(lambda run: CheckedReader(run, open_run(run).files))
     for run, name in pieces:
         table, dropped = find_in_table(reader_of(run)(name), who)
-        if not dropped.any():
+        if table is None:
             continue
-        beside = temporary_beside(run / name)
-        entry = write_table(beside, table.filter(~dropped))
-        gone = table.filter(dropped)
-        categories = gone[CATEGORY].unique().to_pylist() if name.startswith(BY_USER) else []
-        ids = ids_from_values(gone[USER_ID].unique())
-        in_run = beside.relative_to(run).as_posix()
-        new.append(NewTable(run, name, in_run, entry, int(dropped.sum()), frozenset(categories), ids))
+        beside, entry = write_table_beside(run / name, table.filter(~dropped))
+        held = _describe_held(table.filter(dropped)) if name.startswith(BY_USER) else None
+        folder = name.rpartition("/")[0]
+        new.append(NewTable(run, name, f"{folder}/{beside}", entry, int(dropped.sum()), held))
     return new
+
+
+def _describe_held(gone: pa.Table) -> Held:
+    return Held(frozenset(gone[CATEGORY].unique().to_pylist()), ids_from_values(gone[USER_ID].unique()))
 
 
 def forget_table(site: Path, users: UserIds | None, table: Path) -> Removed:
     """Write a table that stands alone again when it has one of the users."""
     rows, dropped = find_in_table(table, _named(site, users))
-    if dropped.any():
+    if rows is not None:
         write_without(table, rows, dropped)
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
@@ -251,11 +287,12 @@ def scan_pieces(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, 
     who, total, run_of = _named(site, users), Removed(), functools.cache(open_run)
     for folder, name in pieces:
         if name.endswith(".parquet"):
-            dropped = find_in_table(folder / name, who, only_ids=True)[1]
+            n_rows = count_in_table(folder / name, who)
         else:
             run = run_of(folder)
-            dropped = who.is_on(ids_from_arrays(run.part(int(name)).read(PART_SCHEMAS[run.kind], _ID_ARRAYS)))
-        total += Removed(1, int(dropped.any()), int(dropped.sum()))
+            arrays = run.part(int(name)).read(PART_SCHEMAS[run.kind], _ID_ARRAYS)
+            n_rows = int(who.is_on(ids_from_arrays(arrays)).sum())
+        total += Removed(1, int(n_rows > 0), n_rows)
     return total
 
 
@@ -291,7 +328,7 @@ def by_size(pieces: Sequence[Item], size_of: Callable[[Item], int]) -> list[list
     [[3], [1], [1]]
     """
     sizes = [size_of(piece) for piece in pieces]
-    most = min(BYTES_OF_TASK, max(1 << 20, sum(sizes) // TASKS_AT_LEAST))
+    most = min(BYTES_OF_TASK, max(BYTES_OF_TASK >> 4, sum(sizes) // TASKS_AT_LEAST))
     return batches(pieces, [size / most for size in sizes])
 
 

@@ -15,7 +15,7 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
-from ammrank_dask.workflows.stages.forget import forget_users
+from ammrank_dask.workflows.stages.forget import forget_users, is_small
 
 
 @click.command("forget", cls=AmmrankCommand)
@@ -33,6 +33,8 @@ def command(site: Path, users: LakePath, cluster: str | None, as_json: bool, qui
     Partials, state, features, qualifications and quarantined rows of all kept runs are written again without them.
     """
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
+        if is_small(job.site, users):
+            job.start_small()
         facts = forget_users(job.client, job.site, users, config=job.config, progress=job.progress)
     show(facts, as_json)
 

@@ -61,10 +61,10 @@ class NamedUsers:
 
     def _numbers_on(self, numbers: np.ndarray) -> np.ndarray:
         """Look first whether anybody has the same bits of a product: of most rows nobody has."""
-        on_list = self._has_bits[_bits_of(numbers)]
+        on_list: np.ndarray = self._has_bits[_bits_of(numbers)]
         rows = np.flatnonzero(on_list)
-        assert isinstance(self.ids, IntegerIds)
-        on_list[rows] = np.isin(numbers[rows], self.ids.values)
+        if len(rows):
+            on_list[rows] = self.ids.positions_of(IntegerIds(numbers[rows])) >= 0
         return on_list
 
     @functools.cached_property
@@ -161,18 +161,39 @@ def drop_users(schema: PartSchema, arrays: Mapping[str, np.ndarray], dropped: np
     return take_users(schema, arrays, np.flatnonzero(~dropped)) if dropped.any() else dict(arrays)
 
 
-def find_in_table(source: Path | bytes, users: UsersToForget, *, only_ids: bool = False) -> tuple[pa.Table, np.ndarray]:
+def find_in_table(source: Path | bytes, users: UsersToForget) -> tuple[pa.Table | None, np.ndarray]:
     """Read a table with a column `user_id`, a file or its bytes; return it, and which rows are of users on the list.
 
-    Rows of a delta that tell of forgotten users stay.
+    What has none of them is not read beyond its ids, and None is returned for it.
     """
-    with pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source) as file:
-        wanted = {USER_ID, CHANGE} & set(file.schema_arrow.names) if only_ids else file.schema_arrow.names
-        table = file.read(columns=list(wanted), use_threads=False)  # tasks share the cores
-    dropped = users.rows_on(table.column(USER_ID))
-    if CHANGE in table.column_names and dropped.any():
-        dropped = dropped & pc.not_equal(table.column(CHANGE).cast(pa.string()), FORGOTTEN).to_numpy()
-    return table, dropped
+    with _open_table(source) as file:
+        ids, dropped = _find_rows(file, users)
+        if not dropped.any():
+            return None, dropped
+        names = file.schema_arrow.names
+        rest = file.read(columns=[name for name in names if name != USER_ID], use_threads=False)
+    return rest.add_column(names.index(USER_ID), ids.schema.field(0), ids.column(0)), dropped
+
+
+def count_in_table(path: Path, users: UsersToForget) -> int:
+    """Return how many rows of a table are of users on the list."""
+    with _open_table(path) as file:
+        return int(_find_rows(file, users)[1].sum())
+
+
+def _open_table(source: Path | bytes) -> pq.ParquetFile:
+    return pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
+
+
+def _find_rows(file: pq.ParquetFile, users: UsersToForget) -> tuple[pa.Table, np.ndarray]:
+    """Return the column of ids, and which rows are of users on the list; those that tell of forgotten users are not."""
+    ids = file.read(columns=[USER_ID], use_threads=False)  # tasks share the cores
+    dropped = users.rows_on(ids.column(0))
+    if CHANGE in file.schema_arrow.names and dropped.any():
+        rows = np.flatnonzero(dropped)
+        changes = file.read(columns=[CHANGE], use_threads=False).column(0).take(pa.array(rows))
+        dropped[rows] = pc.not_equal(changes.cast(pa.string()), FORGOTTEN).to_numpy()
+    return ids, dropped
 
 
 def write_without(path: Path, table: pa.Table, dropped: np.ndarray) -> None:

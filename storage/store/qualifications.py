@@ -7,12 +7,12 @@ is written last and makes it whole. The lists are removed when the manifest of t
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import read_json, write_atomic, write_text
+from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.folders import list_paths
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader, check_files, checksum_file
@@ -93,12 +93,12 @@ class QualificationRows:
         """Position of the user of every qualification."""
         return np.repeat(np.arange(len(self.user_ids)), np.diff(self.indptr))
 
-    @cached_property
+    @functools.cached_property
     def row_ids(self) -> UserIds:
         """The user of every qualification."""
         return self.user_ids.take(np.repeat(np.arange(len(self.user_ids), dtype=np.int32), np.diff(self.indptr)))
 
-    @cached_property
+    @functools.cached_property
     def rank(self) -> np.ndarray:
         """The rank of every qualification, from 1 (int16)."""
         first = np.repeat(self.indptr[:-1].astype(np.int32), np.diff(self.indptr))
@@ -125,6 +125,7 @@ def table_path(folder: Path, partition: int) -> Path:
     return folder / f"part-{partition:05d}.parquet"
 
 
+@functools.cache
 def category_folder(category: str) -> str:
     """Return the folder of a category, whatever is in its name and however long it is.
 
@@ -385,6 +386,21 @@ def scratch_path(run: Path, partition: int) -> Path:
 
 def write_table(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
+    data = _encode_table(table)
+    write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=False)
+    return [data.size, google_crc32c.value(data)]
+
+
+def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:
+    """Write a table under a temporary name beside `path`, and return that name, its size and its checksum."""
+    data = _encode_table(table)
+    beside = temporary_beside(path)
+    retried(beside.write_bytes)(data)
+    return beside.name, [data.size, google_crc32c.value(data)]
+
+
+def _encode_table(table: pa.Table) -> pa.Buffer:
+    """Return the bytes of a file."""
     sink = pa.BufferOutputStream()
     # Each is used only where it is worth what it costs: dictionaries where values repeat, compression where those of a
     # user follow each other, statistics where a reader looks for users. Where no value is ever missing, columns that
@@ -400,6 +416,4 @@ def write_table(path: Path, table: pa.Table) -> list[int]:
         compression={name: "snappy" if name in compressed else "none" for name in table.column_names},
         write_statistics=[USER_ID] if by_user else False,
     )
-    data = sink.getvalue()
-    write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=False)
-    return [data.size, google_crc32c.value(data)]
+    return sink.getvalue()

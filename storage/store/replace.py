@@ -6,11 +6,12 @@ what is on it is finished, by whoever holds the site next, and what is not is sw
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ammrank_dask.storage.store.atomic import read_json, sync_file, sync_folder, write_json
+from ammrank_dask.storage.store.atomic import read_json, sync_file, sync_folder, write_text
 from ammrank_dask.storage.store.runs import MANIFEST, Run, write_manifest
 
 REPLACING = ".replacing.json"
@@ -23,7 +24,8 @@ def replace_files(run: Run, new: NewFiles) -> None:
     """Give new files the names of old ones, and the manifest their sizes and checksums."""
     for name, _ in new.values():
         sync_file(run.path / name)
-    write_json(run.path / REPLACING, {name: [beside, entry] for name, (beside, entry) in new.items()})
+    listed = {name: [beside, entry] for name, (beside, entry) in new.items()}
+    write_text(run.path / REPLACING, json.dumps(listed))  # not laid out: it is gone in a moment
     finish_replacing(run.path)
 
 

@@ -12,9 +12,11 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import zarr
+from click.testing import CliRunner
 from damage import flip_entry
 from lakes import At, date_of, event, good_events, write_events, write_lake, write_site
 
+from ammrank_dask.forget import Reach
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_users, load_forgotten
@@ -23,8 +25,11 @@ from ammrank_dask.storage.store.parts import PartRef, part_path
 from ammrank_dask.storage.store.registry import FEATURES, STATE
 from ammrank_dask.storage.store.runs import verify_run
 from ammrank_dask.user_hash import partition_of
+from ammrank_dask.workflows import forget as command
+from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages import forget as stage
 from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
@@ -270,7 +275,7 @@ def test_forget_users__stopped_while_files_are_replaced(client, place, tmp_path,
 
     with monkeypatch.context() as patched:
         if stop == "before a list":
-            patched.setattr("ammrank_dask.storage.store.replace.write_json", die)
+            patched.setattr("ammrank_dask.storage.store.replace.write_text", die)
         elif stop == "between two renames":
             fake = type("os", (), {"replace": staticmethod(die_at_the_second)})
             patched.setattr("ammrank_dask.storage.store.replace.os", fake)
@@ -292,6 +297,42 @@ def test_forget_users__stopped_while_files_are_replaced(client, place, tmp_path,
     assert not list(site.path.glob(".forgetting"))
     for run in site.kept_runs():
         verify_run(run)
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+def test_forget__little_work_is_done_by_threads_of_the_command(place, tmp_path, monkeypatch):
+    site, ids = place
+    monkeypatch.chdir(tmp_path)  # away from any cluster file
+    addresses = []
+
+    def forget(client, *arguments, **options):
+        addresses.append(client.scheduler.address)
+        return forget_users(client, *arguments, **options)
+
+    monkeypatch.setattr(command, "forget_users", forget)
+    listed = write_list(tmp_path / "list.txt", ids[:2])
+    result = CliRunner().invoke(ammrank, ["forget", str(site.path), "--users", str(listed), "--quiet", "--json"])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["rows left"] == 0
+    assert [address.partition("//")[0] for address in addresses] == ["inproc:"]
+    assert not any(users & {str(user) for user in ids[:2]} for users in found_users(site).values())
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+def test_is_small__by_the_bytes_that_can_hold_the_users(place, tmp_path, monkeypatch):
+    site, ids = place
+    listed = write_list(tmp_path / "list.txt", ids[:1])
+    home = int(partition_of(ids_from_values(ids[:1]), 2)[0])
+    parts = [path for path in site.path.glob(f"*/**/part-{home:05d}*") if "models" not in path.parts]
+    shared = [path for path in site.path.rglob("by_category/*/part-00000-00001.parquet")]
+    # Of three categories a user holds two.
+    own, by_category = ([path for path in parts if ("by_category" in path.parts) == is_by] for is_by in (False, True))
+    n_bytes = sum(path.stat().st_size for path in own)
+    n_bytes += sum(int(path.stat().st_size * 2 / 3) for path in {*by_category, *shared})
+    for most, expected in ((n_bytes, True), (n_bytes - 1, False)):
+        monkeypatch.setattr(stage, "SMALL", most)
+        assert stage.is_small(site, listed) is expected
+    assert Reach(None).count_bytes(site.kept_runs()) > n_bytes
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from dask.system import CPU_COUNT
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ammrank_dask.storage.errors import BadInput
@@ -118,6 +119,13 @@ def load_cluster(path: Path) -> ClusterConfig:
     if config.address is not None:
         check_address(config.address, config, path)
     return config
+
+
+def in_threads(config: ClusterConfig) -> ClusterConfig:
+    """Return the built-in cluster with one worker, a thread a core of this process: nothing of it is on the network."""
+    kwargs = {name: value for name, value in config.kwargs.items() if name != "host"}
+    kwargs |= {"processes": False, "n_workers": 1, "threads_per_worker": CPU_COUNT}
+    return config.model_copy(update={"kwargs": kwargs, "security": None})
 
 
 def check_address(address: str, config: ClusterConfig, path: Path) -> None:

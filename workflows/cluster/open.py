@@ -26,11 +26,13 @@ from ammrank_dask.tasks import is_scheduler_gone
 from ammrank_dask.workflows.cluster.certificates import check_certificates, check_scheduler_name
 from ammrank_dask.workflows.cluster.checks import checked_workers, private_workers
 from ammrank_dask.workflows.cluster.cluster_file import (
+    BUILT_IN,
     ENCRYPTED,
     ClusterConfig,
     Tls,
     check_address,
     find_cluster_file,
+    in_threads,
     is_open_to_accounts,
     load_cluster,
     refuse_open,
@@ -45,16 +47,24 @@ _GATEWAY = "dask_gateway.client.GatewayCluster"
 
 @contextlib.contextmanager
 def open_cluster(
-    cluster_file: str | None, site: Path | None, quiet: bool = False, *, beside: Path | None = None
+    cluster_file: str | None,
+    site: Path | None,
+    quiet: bool = False,
+    *,
+    beside: Path | None = None,
+    small: bool = False,
 ) -> Iterator[Client]:
     """Start or join the cluster, say where its dashboard is, and close what was started.
 
     The workers must see the files of `site`; `beside` is a site whose cluster file counts and that nobody looks at.
+    For `small` work the built-in cluster has threads of this process for workers: processes take seconds to start.
     """
     from ammrank_dask.monitor.plugin import page_address, watch_cluster
 
     path = find_cluster_file(cluster_file, site or beside)
     config = load_cluster(path)
+    if small and config == load_cluster(BUILT_IN):
+        config = in_threads(config)
     _hush_distributed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(config.dask))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from distributed import Client
 
@@ -20,18 +20,29 @@ from ammrank_dask.workflows.session.progress import progress_for
 from ammrank_dask.workflows.session.unfinished import refuse_unfinished
 
 
+class StartCluster(Protocol):
+    """Starts the cluster of a command when it is called for the first time, and returns it ever after."""
+
+    def __call__(self, *, small: bool = False) -> tuple[Client, Progress]:
+        """Return the client, and whom to tell how far it is."""
+
+
 @dataclass(frozen=True)
 class Session:
     """A site that is held against other runs, and the cluster to work on it."""
 
     site: Site
     config: Config
-    start: Callable[[], tuple[Client, Progress]]
+    start: StartCluster
 
     @property
     def client(self) -> Client:
         """The cluster; it starts when it is asked for the first time."""
         return self.start()[0]
+
+    def start_small(self) -> None:
+        """Start the cluster for little work: in threads of this process, unless a cluster file says otherwise."""
+        self.start(small=True)
 
     @property
     def progress(self) -> Progress:
@@ -54,15 +65,15 @@ def open_session(path: Path, *, cluster: str | None, as_json: bool, quiet: bool)
 
 
 @contextlib.contextmanager
-def open_lazily(
-    cluster: str | None, site: Path | None, *, as_json: bool, quiet: bool
-) -> Iterator[Callable[[], tuple[Client, Progress]]]:
+def open_lazily(cluster: str | None, site: Path | None, *, as_json: bool, quiet: bool) -> Iterator[StartCluster]:
     """Yield what starts the cluster and the progress when it is first called; both end with the block."""
     with contextlib.ExitStack() as stack:
+        started: list[tuple[Client, Progress]] = []
 
-        @functools.cache
-        def start() -> tuple[Client, Progress]:
-            client = stack.enter_context(open_cluster(cluster, site, quiet))
-            return client, stack.enter_context(progress_for(quiet, as_json))
+        def start(*, small: bool = False) -> tuple[Client, Progress]:
+            if not started:
+                client = stack.enter_context(open_cluster(cluster, site, quiet, small=small))
+                started.append((client, stack.enter_context(progress_for(quiet, as_json))))
+            return started[0]
 
         yield start

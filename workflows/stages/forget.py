@@ -5,13 +5,13 @@ from __future__ import annotations
 import shutil
 from typing import Any
 
-from ammrank_dask.forget import Forgetting
+from ammrank_dask.forget import Forgetting, Reach
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.site.day_rows import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
-from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
+from ammrank_dask.storage.site.site import RUN_FOLDERS, Current, Site
 from ammrank_dask.storage.site.tombstones import add_tombstones
 from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
 from ammrank_dask.storage.store.ids import UserIds
@@ -23,6 +23,9 @@ from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.copies import renew_copies
 from ammrank_dask.workflows.stages.work_area import remove_work
 
+SMALL = 4 << 30
+"""Bytes of files that threads of one process go through in less time than processes take to start and do it."""
+
 
 def forget_users(
     client: Any, site: Site, users: LakePath, *, config: Config | None = None, progress: Progress = silent
@@ -32,10 +35,7 @@ def forget_users(
     The list is written first: whatever happens afterwards, later nights leave these users out, and the same command
     goes on where it stopped.
     """
-    head = site.current()
-    if head is None:
-        raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
-    ids = read_user_list(users, StateManifest.of(open_run(site.path / head.runs["head"])).id_kind)
+    head, ids = _read_users(site, users)
     add_forgotten(site.path, ids)
     # Whom an interrupted command was to forget only the list knows, and it takes a look at everything to find them.
     wanted = None if site.is_forgetting() else ids
@@ -62,6 +62,23 @@ def forget_users(
         "not changed": "trained models, which hold no user; the lake, which is yours: remove them there; and systems "
         "that took them from the qualifications: the next delta names them as forgotten",
     }
+
+
+def is_small(site: Site, users: LakePath) -> bool:
+    """Tell whether there is so little to read and write that starting processes for it would take longer."""
+    try:
+        ids = _read_users(site, users)[1]
+        return Reach(None if site.is_forgetting() else ids).count_bytes(site.kept_runs()) <= SMALL
+    except BadInput:  # who forgets the users will say so, after they are on the list
+        return True
+
+
+def _read_users(site: Site, users: LakePath) -> tuple[Current, UserIds]:
+    """Return what is published, and the users on a list."""
+    head = site.current()
+    if head is None:
+        raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
+    return head, read_user_list(users, StateManifest.of(open_run(site.path / head.runs["head"])).id_kind)
 
 
 def _blank_day_rows(site: Site, ids: UserIds) -> None:

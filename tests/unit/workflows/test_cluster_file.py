@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from certificates import write_certificates
+from dask.system import CPU_COUNT
 from distributed import Client, Security
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -35,6 +36,26 @@ def write_cluster(folder, *lines):
 def local_cluster(folder, kwargs, *lines):
     common = "n_workers: 1, threads_per_worker: 1, dashboard_address: '127.0.0.1:0'"
     return write_cluster(folder, "class: distributed.LocalCluster", f"kwargs: {{{common}, {kwargs}}}", *lines)
+
+
+@pytest.mark.parametrize("name", [None, "copy.yaml"])
+def test_open_cluster__small_work_is_done_in_threads_where_the_built_in_cluster_is_in_force(
+    tmp_path, monkeypatch, name
+):
+    monkeypatch.chdir(tmp_path)
+    if name is not None:
+        (tmp_path / name).write_bytes(BUILT_IN.read_bytes())
+    with open_cluster(name, None, quiet=True, small=True) as client:
+        assert client.scheduler.address.startswith("inproc://")
+        workers = client.scheduler_info()["workers"].values()
+        assert [worker["nthreads"] for worker in workers] == [CPU_COUNT]
+        assert client.submit(os.getpid).result() == os.getpid()
+
+
+def test_open_cluster__small_work_is_done_on_another_cluster_that_a_file_names(tmp_path):
+    path = local_cluster(tmp_path, "processes: false, protocol: tls")
+    with open_cluster(path, None, quiet=True, small=True) as client:
+        assert client.scheduler.address.startswith("tls://")
 
 
 def test_load_cluster__the_built_in_cluster_has_certificates_of_its_own():
