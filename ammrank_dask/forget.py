@@ -30,7 +30,7 @@ from ammrank_dask.storage.site.forgotten import (
 )
 from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
 from ammrank_dask.storage.store.category_files import partitions_of
-from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays, ids_from_values, union
+from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays, ids_from_values, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_names, write_part
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, category_folder, write_table_beside
@@ -46,8 +46,6 @@ BYTES_AT_ONCE = 2 << 30
 """Bytes of files that stand beside their old ones before they take their names: bounds the space it takes."""
 BYTES_OF_TASK = 64 << 20
 TASKS_AT_LEAST = 16
-
-_ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
 
 
 @dataclass(frozen=True)
@@ -242,7 +240,7 @@ def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path,
 def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -> Removed:
     part = run.part(partition)
     schema = PART_SCHEMAS[run.kind]
-    dropped = who.is_on(ids_from_arrays(part.read(schema, _ID_ARRAYS)))
+    dropped = who.is_on(ids_from_arrays(part.read(schema, ID_ARRAYS)))
     if dropped.any():
         check_part(run.path, partition, part.checksum)  # also what is not in an array
         left = drop_users(schema, part.read(schema), dropped)
@@ -290,7 +288,7 @@ def scan_pieces(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, 
             n_rows = count_in_table(folder / name, who)
         else:
             run = run_of(folder)
-            arrays = run.part(int(name)).read(PART_SCHEMAS[run.kind], _ID_ARRAYS)
+            arrays = run.part(int(name)).read(PART_SCHEMAS[run.kind], ID_ARRAYS)
             n_rows = int(who.is_on(ids_from_arrays(arrays)).sum())
         total += Removed(1, int(n_rows > 0), n_rows)
     return total

@@ -13,7 +13,7 @@ from distributed import Client
 from ammrank_dask.features.store import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.store.atomic import swap_folder
-from ammrank_dask.storage.store.ids import ids_from_arrays
+from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
 from ammrank_dask.storage.store.manifests import CHANGEABLE, RunManifest, StateManifest
 from ammrank_dask.storage.store.part_rows import STARTS, Arrays, join_users, position_in_row, take_users
 from ammrank_dask.storage.store.parts import PartRef, write_part
@@ -23,7 +23,6 @@ from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import hash_ids, partition_of, source_partitions
 
 ROW_SALT = 0x726F772D64696765
-_ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
 
 
 def repartition_run(client: Client, run: Run, n_partitions: int, *, progress: Progress = silent) -> int:
@@ -94,7 +93,7 @@ def digest_rows(schema: PartSchema, arrays: Arrays) -> int:
     starts = {dim: position_in_row(arrays[name]) for name, dim in STARTS.items() if name in arrays}
     with np.errstate(over="ignore"):
         total = int(_mix(users).sum())
-        for number, name in enumerate(sorted(set(arrays) - set(_ID_ARRAYS) - set(STARTS))):
+        for number, name in enumerate(sorted(set(arrays) - set(ID_ARRAYS) - set(STARTS))):
             bits = arrays[name].view(f"u{arrays[name].dtype.itemsize}").astype(np.uint64)
             salted = _mix(users + np.uint64(number + 1))
             if dims[name] != "user":

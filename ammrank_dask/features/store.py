@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pandas as pd
@@ -16,9 +16,9 @@ import scipy.sparse as sp
 from ammrank_dask.kernels.features import choose_columns, count_below, count_marked, normalize_rows
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
-from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, ids_from_values
+from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, empty_ids, ids_from_arrays, ids_from_values
 from ammrank_dask.storage.store.manifests import FeaturesManifest
-from ammrank_dask.storage.store.parts import CheckedReader, checksum_file, write_part
+from ammrank_dask.storage.store.parts import CheckedReader, OpenPart, checksum_file, write_part
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
 from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY, USERS_A_PARTITION
@@ -26,6 +26,8 @@ from ammrank_dask.user_hash import partition_of
 
 COLUMNS_FILE = "columns.json"
 DEMOGRAPHIC_GROUPS = (AGE, GENDER)
+VALUES_AT_ONCE = 1 << 21
+"""Values that are in memory at a time when the rows of a partition are read in pieces."""
 OWN_GROUP = "own"
 """Group of columns that did not come from a log."""
 
@@ -94,6 +96,67 @@ class FeaturePartition:
     rankings: np.ndarray | None
 
 
+class OpenFeaturePartition:
+    """A partition that is open: all of its users, and their rows as they are asked for."""
+
+    def __init__(
+        self, part: OpenPart, columns: FeatureColumns, variant: str | None, *, normalize: bool, has_rankings: bool
+    ) -> None:
+        self._part, self._normalize = part, normalize
+        self._chosen, self._n_stored = columns.chosen(variant), len(columns.names)
+        event_groups = np.array([group not in DEMOGRAPHIC_GROUPS for group, _ in columns.groups])
+        self._from_events = event_groups[columns.group_of[self._chosen]]
+        self.user_ids = ids_from_arrays({name: part.rows(name) for name in ID_ARRAYS if name in part})
+        self.age_bucket, self.gender = part.rows("age_bucket"), part.rows("gender")
+        self.indptr = part.rows("X/indptr")
+        """Where the values of each row begin, of all columns."""
+        self.rankings = None
+        if has_rankings:
+            self.rankings = pad_rankings(part.rows("ranking/indptr"), part.rows("ranking/category"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._part.__exit__(*error)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of users."""
+        return len(self.indptr) - 1
+
+    @property
+    def n_columns(self) -> int:
+        """Number of columns of the variant."""
+        return len(self._chosen)
+
+    def read(self, start: int, stop: int) -> tuple[sp.csr_matrix, np.ndarray]:
+        """Return the rows from `start` to `stop`, and how many values of each are of events; ask for them in order."""
+        begin, end = int(self.indptr[start]), int(self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - begin
+        indices, data = (self._part.rows(name, begin, end) for name in ("X/indices", "X/data"))
+        if len(self._chosen) < self._n_stored:
+            indptr, indices, data = choose(indptr, indices, data, self._chosen, self._n_stored)
+        n_event_features = _count_values(indptr, indices, self._from_events)
+        if self._normalize:
+            normalize_rows(indptr, data)
+        X = sp.csr_matrix((data, indices.view(_signed(indices)), indptr), shape=(stop - start, self.n_columns))
+        X.has_sorted_indices = True
+        return X, n_event_features
+
+    def pieces(self) -> Iterator[tuple[slice, sp.csr_matrix, np.ndarray]]:
+        """Yield all rows, some at a time, with their position and what `read` says of them.
+
+        What is in memory does not depend on how many rows there are: they have about `VALUES_AT_ONCE` values.
+        """
+        start = 0
+        while start < self.n_rows:
+            last = np.searchsorted(self.indptr, self.indptr[start] + VALUES_AT_ONCE, side="right") - 1
+            stop = max(start + 1, int(last))
+            yield slice(start, stop), *self.read(start, stop)
+            start = stop
+
+
 class Features:
     """A features run on disk. Nothing is read before a partition is asked for."""
 
@@ -151,28 +214,20 @@ class Features:
         normalize
             Divide rows by their Euclidean norm; None as configured when the features were built.
         """
+        with self.open_partition(index, variant=variant, normalize=normalize) as rows:
+            X, n_event_features = rows.read(0, rows.n_rows)
+            return FeaturePartition(X, rows.user_ids, rows.age_bucket, rows.gender, n_event_features, rows.rankings)
+
+    def open_partition(
+        self, index: int, *, variant: str | None = None, normalize: bool | None = None
+    ) -> OpenFeaturePartition:
+        """Open one partition, to read its rows some at a time; parameters are those of `partition`."""
         if not 0 <= index < self.n_partitions:
             raise BadInput(f"partition must be between 0 and {self.n_partitions - 1}, got {index}")
-        arrays = self.run.part(index).read(FEATURES)
-        indptr, indices, data = arrays["X/indptr"], arrays["X/indices"], arrays["X/data"]
-        columns = self.feature_columns
-        event_groups = np.array([group not in DEMOGRAPHIC_GROUPS for group, _ in columns.groups])
-        n_stored = len(columns.names)
-        chosen = columns.chosen(variant)
-        if len(chosen) < n_stored:
-            indptr, indices, data = choose(indptr, indices, data, chosen, n_stored)
-        from_events = event_groups[columns.group_of[chosen]]
-        n_event_features = _count_values(indptr, indices, from_events)
-        if self.normalize if normalize is None else normalize:
-            normalize_rows(indptr, data)
-        X = sp.csr_matrix((data, indices.view(_signed(indices)), indptr), shape=(len(indptr) - 1, len(chosen)))
-        X.has_sorted_indices = True
-        rankings = None
-        if self.has_rankings:
-            rankings = pad_rankings(arrays["ranking/indptr"], arrays["ranking/category"])
-        return FeaturePartition(
-            X, ids_from_arrays(arrays), arrays["age_bucket"], arrays["gender"], n_event_features, rankings
-        )
+        return OpenFeaturePartition(
+            self.run.part(index).open(FEATURES), self.feature_columns, variant,
+            normalize=self.normalize if normalize is None else normalize, has_rankings=self.has_rankings,
+        )  # fmt: skip
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
         """Return the stored values (not normalised) of some users, or of all, one row a user, one column a feature."""

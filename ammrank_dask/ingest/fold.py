@@ -22,8 +22,6 @@ from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
 
-ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
-
 History = Sequence[tuple[dt.date, str | None]]
 """Consecutive dates with the digest of each day's input, None for a day that is bridged."""
 

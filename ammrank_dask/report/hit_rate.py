@@ -9,10 +9,9 @@ from typing import Any, Self
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.ingest.fold import ID_ARRAYS
 from ammrank_dask.ingest.interest_state import recode_cells
 from ammrank_dask.scoring.moved_parts import NightPart
-from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union_of_many
+from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, empty_ids, ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.storage.store.registry import DAY

@@ -9,13 +9,13 @@ from typing import Any
 
 import numpy as np
 
-from ammrank_dask.features.store import FeaturePartition, Features, open_features
+from ammrank_dask.features.store import FeaturePartition, Features, OpenFeaturePartition, open_features
 from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.kernels.selection import group_by_category
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panels_from
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.scoring.barred_cells import count_allowed, take_barred
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
@@ -36,6 +36,7 @@ from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.scoring.shown_sample import move_to_front, sampled_rows
 from ammrank_dask.storage.site.tombstones import read_tombstones
+from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
 
@@ -118,24 +119,28 @@ class ScoreJob:
 
 def read_rows(features: Features, partition: int, panels: Panels | PlusPanels, variant: str | None) -> FeaturePartition:
     """Read the rows of a partition as the model was trained on them: AMM-rank-plus normalises rows itself."""
-    return features.partition(partition, variant=variant, normalize=False if isinstance(panels, PlusPanels) else None)
+    return features.partition(partition, variant=variant, normalize=_normalizes(panels))
+
+
+def _normalizes(panels: Panels | PlusPanels) -> bool | None:
+    return False if isinstance(panels, PlusPanels) else None
 
 
 def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     """Score one partition, write it if its policy can already tell, and return its counts."""
     features = open_features(job.features)
+    n_categories, k = len(features.categories), job.settings.k
     with measure("read"):
         panels = job.load_panels()
-        part = read_rows(features, partition, panels, job.variant)
-        opted_out, n_unknown = load_opted_out(job.run / WORK, partition, part.user_ids, len(features.categories))
-    n_categories, k = len(features.categories), job.settings.k
-    limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
-    with measure("kernel"):
+        rows = features.open_partition(partition, variant=job.variant, normalize=_normalizes(panels))
+    with rows as part:
+        opted_out, n_unknown = load_opted_out(job.run / WORK, partition, part.user_ids, n_categories)
+        limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
         scored = score_part(job, part, panels, limits, opted_out)
     users = ScoredUsers(part.user_ids, scored.codes, scored.scores, panels.tie_order)
     counts: dict[str, Any] = {
         "users": len(scored.codes),
-        "cold_users": int((part.n_event_features == 0).sum()),
+        "cold_users": int((scored.activity == 0).sum()),
         "slots": int((scored.codes >= 0).sum()),
         "may_hold": count_allowed(limits, len(part.user_ids), opted_out, n_categories).tolist(),
         "unknown_opt_outs": n_unknown,
@@ -144,34 +149,34 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     if job.settings.explore:
         with measure("write"):
             return keep_for_draws(
-                job, partition, part, scored, allowed_cells(scored, panels, limits, opted_out), counts
+                job, partition, part.user_ids, scored, allowed_cells(scored, panels, limits, opted_out), counts
             )
     assigned: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
-            rows = add_chances(policy.assign(users, None), job.chances, part.n_event_features)
-            assigned[policy.name] = rows
-            counts["policies"][policy.name] = policy.count(rows, n_categories, k).to_json()
+            held = add_chances(policy.assign(users, None), job.chances, scored.activity)
+            assigned[policy.name] = held
+            counts["policies"][policy.name] = policy.count(held, n_categories, k).to_json()
     with measure("write"):
         if any(policy.needs_chances for policy in job.needing_all_scores):
             assert scored.chances is not None
             counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
             job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
         if job.needing_all_scores:
-            keep_scores(job, partition, part, scored.everything, counts)
+            keep_scores(job, partition, part.user_ids, scored, counts)
         if job.settings.policy in assigned:
             job.write(partition, assigned[job.settings.policy], features.categories, counts)
     return counts
 
 
 def keep_scores(
-    job: ScoreJob, partition: int, part: FeaturePartition, everything: np.ndarray, counts: dict[str, Any]
+    job: ScoreJob, partition: int, user_ids: UserIds, scored: PartitionScores, counts: dict[str, Any]
 ) -> None:
     """Keep the scores (L, n) of a partition's users, or of those in the sample, for policies that need all scores.
 
-    The scores of a sample take the place of `everything`.
+    The scores of a sample take the place of all.
     """
-    user_ids, activity = part.user_ids, part.n_event_features
+    activity, everything = scored.activity, scored.everything
     if job.kept_share < 1:
         rows = sampled_rows(user_ids, job.kept_share)
         user_ids, activity, everything = user_ids.take(rows), activity[rows], move_to_front(everything, rows)
@@ -182,7 +187,7 @@ def keep_scores(
 def keep_for_draws(
     job: ScoreJob,
     partition: int,
-    part: FeaturePartition,
+    user_ids: UserIds,
     scored: PartitionScores,
     allowed: np.ndarray,
     counts: dict[str, Any],
@@ -194,7 +199,7 @@ def keep_for_draws(
         "eligible": allowed.sum(axis=0).tolist(),
     }
     first = FirstScores(
-        part.user_ids, scored.codes, scored.scores, scored.everything, scored.chances, allowed, part.n_event_features
+        user_ids, scored.codes, scored.scores, scored.everything, scored.chances, allowed, scored.activity
     )
     job.first.save(partition, first, counts)
     return counts
@@ -202,17 +207,21 @@ def keep_for_draws(
 
 @dataclass(frozen=True)
 class PartitionScores:
-    """The best categories of each user, codes and scores (n, k); if asked for all scores (L, n) and chances (n, L)."""
+    """The best categories of each user, codes and scores (n, k); if asked for all scores (L, n) and chances (n, L).
+
+    `activity` (n,) is how many values of a user's row are of events.
+    """
 
     codes: np.ndarray
     scores: np.ndarray
     everything: np.ndarray
-    chances: np.ndarray | None
+    activity: np.ndarray
+    chances: np.ndarray | None = None
 
 
 def score_part(
     job: ScoreJob,
-    part: FeaturePartition,
+    part: OpenFeaturePartition,
     panels: Panels | PlusPanels,
     limits: Filter,
     opted_out: np.ndarray | None = None,
@@ -220,13 +229,14 @@ def score_part(
     """Score the rows of a partition, and take from users what they opted out of (n, L) or whose chance is too low."""
     min_chance = job.settings.min_chance
     keep_all = bool(job.late) or min_chance is not None or opted_out is not None
-    codes, scores, everything = top_categories(part.X, panels, job.settings.k, limits, keep_all=keep_all)
+    scored = score_pieces(part, panels, job.settings.k, limits, keep_all=keep_all)
     if not keep_all:
-        return PartitionScores(codes, scores, everything, None)
+        return scored
+    codes, scores, everything, activity = scored.codes, scored.scores, scored.everything, scored.activity
     chances, bare = None, bare_categories(panels)
     if job.settings.chances_needed_by is not None:
         assert job.chances is not None
-        chances = job.chances.of_users(everything, part.n_event_features, bare, limits)
+        chances = job.chances.of_users(everything, activity, bare, limits)
     barred = opted_out
     if min_chance is not None and chances is not None:
         is_low = (chances >= 0) & (chances < np.float32(min_chance))
@@ -235,7 +245,24 @@ def score_part(
         take_barred(barred, codes, scores, everything, tie_order=panels.tie_order, bare=bare, limits=limits)
         if chances is not None:
             chances[barred] = -1
-    return PartitionScores(codes, scores, everything, chances)
+    return replace(scored, chances=chances)
+
+
+def score_pieces(
+    part: OpenFeaturePartition, panels: Panels | PlusPanels, k: int, limits: Filter, *, keep_all: bool
+) -> PartitionScores:
+    """Score the rows of a partition, some at a time, as `top_categories` does."""
+    n, n_categories = part.n_rows, len(panels.tie_order)
+    codes, scores, activity = np.empty((n, k), np.int32), np.empty((n, k), np.float32), np.empty(n, np.int32)
+    everything = np.empty((n_categories, n) if keep_all else (0, 0), np.float32)
+    for rows, X, n_event_features in measure_each("read", part.pieces()):
+        with measure("kernel"):
+            own = limits._replace(group=limits.group[rows])
+            codes[rows], scores[rows], of_all = top_categories(X, panels, k, own, keep_all=keep_all)
+        activity[rows] = n_event_features
+        if keep_all:
+            everything[:, rows] = of_all
+    return PartitionScores(codes, scores, everything, activity)
 
 
 def allowed_cells(

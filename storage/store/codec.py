@@ -47,28 +47,68 @@ def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, byt
 
 def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
     """Return the array `name` of a part, whose files `read` returns; raises ValueError when they are not as written."""
-    metadata = json.loads(read(f"{name}/{METADATA}"))
-    shape = tuple(metadata["shape"])
-    dtype = np.dtype(metadata["data_type"]).newbyteorder("<")
-    if metadata == _plain_metadata(np.empty((0, *shape[1:]), dtype), shape):
-        return _decode_plain(read, name, shape, dtype)
-    rows = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
-    if metadata != _array_metadata(np.empty((0, *shape[1:]), dtype), rows, shape):
-        raise ValueError(f"{name} is not laid out as this version writes it")
-    blosc = _blosc()
-    array = np.empty(shape, dtype)
-    tail = "/0" * (len(shape) - 1)
-    spare = None
-    for number, start in enumerate(range(0, shape[0], rows)):
-        target = array[start : start + rows]
-        chunk = read(f"{name}/c/{number}{tail}")
-        if len(target) == rows:
-            blosc.decompress(chunk, target)
-        else:
-            spare = np.empty((rows, *shape[1:]), dtype) if spare is None else spare
-            blosc.decompress(chunk, spare)
-            target[...] = spare[: len(target)]
-    return array
+    return StoredArray(read, name).rows()
+
+
+class StoredArray:
+    """An array of a part, of which stretches of rows are decoded. Ask for them in their order: each chunk is read once.
+
+    Raises ValueError when its files, which `read` returns, are not as they were written.
+    """
+
+    def __init__(self, read: Callable[[str], bytes], name: str) -> None:
+        metadata = json.loads(read(f"{name}/{METADATA}"))
+        self.shape: tuple[int, ...] = tuple(metadata["shape"])
+        self.dtype = np.dtype(metadata["data_type"]).newbyteorder("<")
+        self._read, self._name = read, name
+        self._chunk_rows: int = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
+        nothing = np.empty((0, *self.shape[1:]), self.dtype)
+        self._is_plain = metadata == _plain_metadata(nothing, self.shape)
+        if not self._is_plain and metadata != _array_metadata(nothing, self._chunk_rows, self.shape):
+            raise ValueError(f"{name} is not laid out as this version writes it")
+        self._last = (-1, nothing)
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    def rows(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return the rows from `start` to `stop`, by default all, as an array of its own."""
+        stop = self.shape[0] if stop is None else stop
+        if self._is_plain:
+            return self._plain_rows(start, stop)
+        array = np.empty((stop - start, *self.shape[1:]), self.dtype)
+        at = start
+        while at < stop:
+            number, within = divmod(at, self._chunk_rows)
+            end = min(stop, (number + 1) * self._chunk_rows)
+            target = array[at - start : end - start]
+            if len(target) == self._chunk_rows and self._last[0] != number:
+                self._decompress(number, target)
+            else:
+                target[...] = self._kept_chunk(number)[within : within + len(target)]
+            at = end
+        return array
+
+    def _kept_chunk(self, number: int) -> np.ndarray:
+        """Return a chunk of which not all rows were asked for, and keep it: the others are asked for next."""
+        if self._last[0] != number:
+            chunk = np.empty((self._chunk_rows, *self.shape[1:]), self.dtype)
+            self._decompress(number, chunk)
+            self._last = (number, chunk)
+        return self._last[1]
+
+    def _decompress(self, number: int, target: np.ndarray) -> None:
+        tail = "/0" * (len(self.shape) - 1)
+        _blosc().decompress(self._read(f"{self._name}/c/{number}{tail}"), target)
+
+    def _plain_rows(self, start: int, stop: int) -> np.ndarray:
+        if self._last[0] < 0 and 0 not in self.shape:
+            data = self._read(f"{self._name}/{_plain_chunk(len(self.shape))}")
+            self._last = (0, np.frombuffer(data, self.dtype).reshape(self.shape))
+        # A copy, because what lies over bytes cannot be changed.
+        return self._last[1][start:stop].copy()
 
 
 def _blosc() -> Any:
@@ -87,13 +127,6 @@ def _encode_plain(array: np.ndarray) -> dict[str, bytes]:
     if array.size:  # an array without values has no chunk
         files[_plain_chunk(array.ndim)] = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
     return files
-
-
-def _decode_plain(read: Callable[[str], bytes], name: str, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    if 0 in shape:
-        return np.empty(shape, dtype)
-    # A copy, because what lies over bytes cannot be changed.
-    return np.frombuffer(read(f"{name}/{_plain_chunk(len(shape))}"), dtype).reshape(shape).copy()
 
 
 def _plain_chunk(ndim: int) -> str:

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from ammrank_dask.storage.errors import BadInput
 
+ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
+"""The arrays under which ids are stored: integers in the first, strings in the other two."""
 _IDS_AT_ONCE = 500_000
 
 

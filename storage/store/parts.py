@@ -6,10 +6,11 @@ zeros, is a missing file here. Models are folders, for numpy reads those alone; 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -19,7 +20,7 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
-from ammrank_dask.storage.store.codec import METADATA, decode_array, encode_array, encode_group
+from ammrank_dask.storage.store.codec import METADATA, StoredArray, decode_array, encode_array, encode_group
 from ammrank_dask.storage.store.container import Container, write_container
 from ammrank_dask.storage.store.registry import REBUILD, PartSchema
 from ammrank_dask.storage.store.retried import retried
@@ -76,24 +77,69 @@ class PartRef:
     def read(self, schema: PartSchema, only: Iterable[str] | None = None) -> dict[str, np.ndarray]:
         """Read the arrays, all or only some, after checking every byte that is needed."""
         final = part_path(self.run, self.partition)
-        wanted = {spec.name for spec in schema.arrays}
-        if only is not None:
-            wanted &= set(only)
-        with _open_part(final, self.checksum, schema.remedy) as part:
-            stored = {name.removesuffix(f"/{METADATA}") for name in part.entries}
-            try:
-                arrays = {name: decode_array(part, name) for name in sorted(wanted & stored)}
-            except (ValueError, KeyError, TypeError, RuntimeError) as error:
-                if isinstance(error, DamagedStore):
-                    raise
-                raise DamagedStore(f"{final} cannot be decoded: {error}; {schema.remedy}") from None
+        with _open_part(final, self.checksum, schema.remedy) as part, _say_damage(final, schema.remedy):
+            arrays = {name: decode_array(part, name) for name in _stored_arrays(part, schema, only)}
         if only is None:
             schema.validate(arrays, str(final))
         return arrays
 
+    @retried
+    def open(self, schema: PartSchema) -> OpenPart:
+        """Open the part for reading stretches of its arrays."""
+        return OpenPart(part_path(self.run, self.partition), self.checksum, schema)
+
     def attributes(self, schema: PartSchema, group: str = "") -> dict[str, Any]:
         """Read the attributes of the part or of a group inside it, checked."""
         return read_attributes(self.run, self.partition, schema, group, self.checksum)
+
+
+class OpenPart:
+    """A part that is open: its arrays, of which all or some rows are read, after checking every byte of them."""
+
+    def __init__(self, path: Path, checksum: str | None, schema: PartSchema) -> None:
+        self._path, self._remedy = path, schema.remedy
+        self._part = _open_part(path, checksum, schema.remedy)
+        try:
+            with _say_damage(path, schema.remedy):
+                self._arrays = {name: StoredArray(self._part, name) for name in _stored_arrays(self._part, schema)}
+            schema.validate(self._arrays, str(path))
+        except BaseException as error:
+            self._part.__exit__(type(error), error, None)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._part.__exit__(*error)
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._arrays
+
+    @retried
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return the rows of an array from `start` to `stop`, by default all; those of several calls ascending."""
+        with _say_damage(self._path, self._remedy):
+            return self._arrays[name].rows(start, stop)
+
+
+def _stored_arrays(part: Container | _FolderPart, schema: PartSchema, only: Iterable[str] | None = None) -> list[str]:
+    """Return the names of the arrays of a part, all or only some."""
+    wanted = {spec.name for spec in schema.arrays}
+    if only is not None:
+        wanted &= set(only)
+    return sorted(wanted & {name.removesuffix(f"/{METADATA}") for name in part.entries})
+
+
+@contextlib.contextmanager
+def _say_damage(path: Path, remedy: str) -> Iterator[None]:
+    """Say of a part that cannot be decoded what to do about it."""
+    try:
+        yield
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        if isinstance(error, DamagedStore):
+            raise
+        raise DamagedStore(f"{path} cannot be decoded: {error}; {remedy}") from None
 
 
 def part_path(run: Path, partition: int) -> Path:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore
+from ammrank_dask.storage.store.codec import StoredArray
 from ammrank_dask.storage.vocabulary import (
     AGE,
     CATEGORY,
@@ -79,7 +80,7 @@ class PartSchema:
         """Whether a part names users."""
         return any(spec.name == USER_ID for spec in self.arrays)
 
-    def validate(self, arrays: Mapping[str, np.ndarray], where: str) -> dict[str, int]:
+    def validate(self, arrays: Mapping[str, np.ndarray | StoredArray], where: str) -> dict[str, int]:
         """Check names, types and lengths; return the length of every dimension."""
         specs = {spec.name: spec for spec in self.arrays}
         unknown = sorted(set(arrays) - set(specs))

@@ -7,10 +7,13 @@ import pytest
 import reference_ranking
 from sklearn.exceptions import NotFittedError
 
+from ammrank_dask.features.eligibility import Eligibility
 from ammrank_dask.features.store import Features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.report.summary import exposure_report
 from ammrank_dask.scoring.score import score
+from ammrank_dask.scoring.score_partition import score_pieces
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.training.train import train
@@ -77,6 +80,30 @@ def test_score__writes_the_top_k_of_every_user(client, tmp_path, ids):
     np.testing.assert_array_equal(quals.counts.categories_per_user, [0, 0, 0, 300, 0])
 
 
+@pytest.mark.parametrize("values_at_once", [1, 40, 10**9], ids=["a row", "some rows", "all rows"])
+def test_score_pieces__does_not_depend_on_the_pieces(features, monkeypatch, values_at_once):
+    monkeypatch.setattr("ammrank_dask.features.store.VALUES_AT_ONCE", values_at_once)
+    model = AMMRank(bias=1.0)
+    n_weights = len(COLUMNS) - 1 + 1  # without the column of ad views, with the bias
+    weights = np.random.default_rng(2).standard_normal((n_weights, 6)).astype(np.float32)
+    model.set_planes(weights, np.array([0, 0, 1, 2, 2, 3], np.int32), np.array([4, 3, 2, 1]), n_steps=1)
+    part = features.partition(1, variant="no-adv")
+    n = len(part.user_ids)
+    limits = Eligibility(exclude_by_group={"female": frozenset({1})}).filter(4, np.zeros(n, np.int8), np.arange(n) % 2)
+    with features.open_partition(1, variant="no-adv") as rows:
+        pieces = [rows for rows, _, _ in rows.pieces()]
+        assert [piece.start for piece in pieces] == [0, *(piece.stop for piece in pieces[:-1])]
+        assert pieces[-1].stop == n
+        assert (len(pieces) == n) == (values_at_once == 1)
+        assert (len(pieces) == 1) == (values_at_once == 10**9)
+    with features.open_partition(1, variant="no-adv") as rows:
+        scored = score_pieces(rows, model.panels(), 3, limits, keep_all=True)
+    expected = top_categories(part.X, model.panels(), 3, limits, keep_all=True)
+    for found, wanted in zip((scored.codes, scored.scores, scored.everything), expected, strict=True):
+        np.testing.assert_array_equal(found, wanted)
+    np.testing.assert_array_equal(scored.activity, part.n_event_features)
+
+
 def test_score__rerun_and_fewer_partitions_leave_the_right_files(client, features, tmp_path):
     model = train(client, features)
     model.save(tmp_path / "model")
@@ -128,7 +155,7 @@ def test_score__failed_task_leaves_nothing_at_the_place(client, features, tmp_pa
     def fail(self, index, **options):
         raise BadInput("the disk is gone")
 
-    monkeypatch.setattr(Features, "partition", fail)
+    monkeypatch.setattr(Features, "open_partition", fail)
     with pytest.raises(BadInput, match="the disk is gone"):
         score(client, model, features, tmp_path / "quals", k=2)
     assert not (tmp_path / "quals").exists()

@@ -36,7 +36,7 @@ from ammrank_dask.user_hash import partition_of
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
 INTEGERS = np.array([-(2**62), -5, 0, 3, 8, 13, 21, 55, 89, 2**40])
-READ_PARTITION, ASSIGN = Features.partition, CategoryTopN.assign
+OPEN_PARTITION, ASSIGN = Features.open_partition, CategoryTopN.assign
 WITHOUT_CHANCES = tuple(name for name, policy in POLICIES.items() if not policy.needs_chances)
 STRINGS = np.array(["", "a", "a/b", "B", "b", "user-1", "user-10", "user-2", "ü", "z"])
 
@@ -415,20 +415,20 @@ def test_write_qualifications__goes_on_where_it_stopped(one_thread, tmp_path, mo
             if read:
                 raise OSError(28, "No space left on device")
             read.append(index)
-            return READ_PARTITION(self, index, variant=variant, normalize=normalize)
+            return OPEN_PARTITION(self, index, variant=variant, normalize=normalize)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Features, "partition", read_until_full)
+            patch.setattr(Features, "open_partition", read_until_full)
             with pytest.raises(OSError, match="No space left"):
                 write_qualifications(client, model, features, again, settings)
         reread = []
 
         def read_again(self, index, *, variant=None, normalize=None, reread=reread):
             reread.append(index)
-            return READ_PARTITION(self, index, variant=variant, normalize=normalize)
+            return OPEN_PARTITION(self, index, variant=variant, normalize=normalize)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Features, "partition", read_again)
+            patch.setattr(Features, "open_partition", read_again)
             counts = write_qualifications(client, model, features, again, settings)
         assert sorted(read + reread) == [0, 1, 2]
         finish_qualifications(again, "d", features, settings, counts, inputs={})

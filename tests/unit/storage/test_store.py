@@ -26,7 +26,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store import codec, container
 from ammrank_dask.storage.store.atomic import swap_folder
-from ammrank_dask.storage.store.codec import decode_array, encode_array, encode_group
+from ammrank_dask.storage.store.codec import StoredArray, decode_array, encode_array, encode_group
 from ammrank_dask.storage.store.container import Container, write_container
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.store.parts import PartRef, check_part, part_facts, part_path, write_part
@@ -79,6 +79,28 @@ def test_encode_array__is_plain_zarr_and_decodes_to_the_same(tmp_path_factory, a
     decoded = decode_array(files.__getitem__, "a")
     assert decoded.dtype == array.dtype
     assert np.array_equal(decoded, array)
+    stored, cuts = StoredArray(files.__getitem__, "a"), [0, len(array) // 3, len(array) // 2, len(array)]
+    assert (stored.shape, stored.dtype, stored.ndim) == (array.shape, array.dtype, array.ndim)
+    for start, stop in itertools.pairwise(cuts):
+        assert np.array_equal(stored.rows(start, stop), array[start:stop])
+
+
+@pytest.mark.parametrize("compressed", [True, False])
+def test_stored_array__reads_a_chunk_once_when_rows_are_asked_for_in_order(monkeypatch, compressed):
+    monkeypatch.setattr(codec, "CHUNK_BYTES", 40)  # five values
+    array, names = np.arange(23), []
+    files = {f"a/{name}": data for name, data in encode_array(array, compressed=compressed).items()}
+
+    def read(name):
+        names.append(name)
+        return files[name]
+
+    stored = StoredArray(read, "a")
+    for start, stop in ((0, 3), (3, 4), (4, 17), (17, 17), (17, 23)):
+        rows = stored.rows(start, stop)
+        assert rows.tolist() == array[start:stop].tolist()
+        rows[:] = -1  # a copy of its own
+    assert sorted(names) == sorted(files)
 
 
 def test_write_part__refuses_what_the_registry_does_not_know(tmp_path):
