@@ -149,12 +149,8 @@ class OpenFeaturePartition:
 
         What is in memory does not depend on how many rows there are: they have about `VALUES_AT_ONCE` values.
         """
-        start = 0
-        while start < self.n_rows:
-            last = np.searchsorted(self.indptr, self.indptr[start] + VALUES_AT_ONCE, side="right") - 1
-            stop = max(start + 1, int(last))
-            yield slice(start, stop), *self.read(start, stop)
-            start = stop
+        for rows in cut_rows(self.indptr):
+            yield rows, *self.read(rows.start, rows.stop)
 
 
 class Features:
@@ -394,6 +390,22 @@ def csr_arrays(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, n_colu
 def csr_attributes(n_rows: int, n_columns: int) -> dict[str, dict[str, Any]]:
     """Return the attributes by which AnnData and others know a CSR group."""
     return {"X": {"encoding-type": "csr_matrix", "encoding-version": "0.1.0", "shape": [n_rows, n_columns]}}
+
+
+def cut_rows(indptr: np.ndarray) -> Iterator[slice]:
+    """Yield all rows of a CSR matrix, some at a time: of about `VALUES_AT_ONCE` values, but one row at least.
+
+    Examples
+    --------
+    >>> list(cut_rows(np.array([0, 7, 7, 1 << 21, 1 << 30, (1 << 30) + 1])))
+    [slice(0, 3, None), slice(3, 4, None), slice(4, 5, None)]
+    """
+    start = 0
+    while start < len(indptr) - 1:
+        last = np.searchsorted(indptr, indptr[start] + VALUES_AT_ONCE, side="right") - 1
+        stop = max(start + 1, int(last))
+        yield slice(start, stop)
+        start = stop
 
 
 def choose(

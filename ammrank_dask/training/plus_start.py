@@ -8,6 +8,8 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
+from ammrank_dask.kernels.memberships import Centers
+from ammrank_dask.kernels.plus_rows import OwnCells
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import Memberships
 from ammrank_dask.model.plane_sums import PlaneSums
@@ -15,9 +17,9 @@ from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, make_basis, 
 from ammrank_dask.model.plus_rows import prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, Rates
 from ammrank_dask.model.saved import RankModel, load_model
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.scratch_arrays import save_arrays
+from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
 from ammrank_dask.training.learners import PlusLearner
 from ammrank_dask.training.prepared_rows import TRAIN, PreparedRows
 from ammrank_dask.training.shards import RowBlock
@@ -63,13 +65,29 @@ def write_basis(
 
 def add_memberships(learner: PlusLearner, rows: Path, output: Path) -> None:
     """Write the training rows of one prepared partition in the form in which AMM-rank-plus learns from them."""
-    with measure("read"):
-        X, rankings = PreparedRows(rows, TRAIN).read()
-        basis = learner.basis
-    with measure("kernel"):
-        prepared = prepare_plus_rows(X, basis.memberships.kernel_form(), basis.own.cells(basis.n_columns))
-    with measure("write"):
-        save_arrays(output, {**vars(prepared), "rankings": rankings}, {})
+    basis = learner.basis
+    centers, own = basis.memberships.kernel_form(), basis.own.cells(basis.n_columns)
+    n_values = 0
+    with ArrayWriter(output) as writer:
+        reader = PreparedRows(rows, TRAIN)
+        for name, array in _rows_and_rankings(*reader.read(0, 0), centers, own).items():
+            writer.append(name, array)
+        for X, rankings in measure_each("read", reader.pieces()):
+            with measure("kernel"):
+                arrays = _rows_and_rankings(X, rankings, centers, own)
+            arrays["indptr"] = arrays["indptr"][1:] + n_values
+            n_values += len(arrays["data"])
+            with measure("write"):
+                for name, array in arrays.items():
+                    writer.append(name, array)
+        writer.finish({})
+
+
+def _rows_and_rankings(
+    X: sp.csr_matrix, rankings: np.ndarray, centers: Centers, own: OwnCells
+) -> dict[str, np.ndarray]:
+    """Return the arrays of rows in the form of training, with their rankings."""
+    return {**vars(prepare_plus_rows(X, centers, own)), "rankings": rankings}
 
 
 def match_centers(model: AMMRankPlus, columns: Sequence[str]) -> Memberships:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.features.store import open_features
+from ammrank_dask.features.store import OpenFeaturePartition, cut_rows, open_features
 from ammrank_dask.model.plus_basis import RankingCounts, count_rankings
 from ammrank_dask.model.plus_rows import PlusRows
 from ammrank_dask.model.rankings import check_rankings
 from ammrank_dask.model.rows import read_csr
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.meters import measure_each
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.scratch_arrays import RowReader, load_array, load_facts, save_arrays
+from ammrank_dask.storage.store.scratch_arrays import ArrayWriter, RowReader, load_array, load_facts
 from ammrank_dask.user_hash import SPLITS, split_of
 
 TRAIN, VALIDATION = "train", "validation"
@@ -33,34 +34,44 @@ def prepare_rows(
     `normalize` is that of `Features.partition`.
     """
     features = open_features(features_path)
-    with measure("decode"):
-        part = features.partition(partition, variant=variant, normalize=normalize)
-    if part.rankings is None:
-        raise BadInput(f"partition {partition} of {features_path} must have rankings, found none")
-    n_categories = len(features.categories)
-    check_rankings(part.rankings, n_rows=part.X.shape[0], n_categories=n_categories)
-    has_ranking = (part.rankings >= 0).any(axis=1)
-    split = split_of(part.user_ids)
-    arrays: dict[str, np.ndarray] = {}
-    facts = {}
-    for name in (TRAIN, VALIDATION):
-        chosen = has_ranking & (split == SPLITS.index(name))
-        X, rankings = part.X[chosen], part.rankings[chosen]
-        arrays |= {
-            f"{name}-data": X.data,
-            f"{name}-indices": X.indices,
-            f"{name}-indptr": X.indptr,
-            f"{name}-rankings": rankings,
-        }
-        facts[name] = int(chosen.sum())
-    facts["columns"] = part.X.shape[1]
-    rankings = arrays[f"{TRAIN}-rankings"]
-    starts = range(0, len(rankings), block_rows)
-    counts = [_count_clickers(rankings[start : start + block_rows], n_categories) for start in starts]
-    arrays["clickers"] = np.array(counts, np.int64).reshape(len(counts), n_categories)
-    whole = count_rankings(rankings, n_categories)
-    arrays["worth"], facts["complete"] = whole.worth, whole.n_complete
-    save_arrays(folder, arrays, facts)
+    with (
+        features.open_partition(partition, variant=variant, normalize=normalize) as part,
+        ArrayWriter(folder) as writer,
+    ):
+        if part.rankings is None:
+            raise BadInput(f"partition {partition} of {features_path} must have rankings, found none")
+        n_categories = len(features.categories)
+        check_rankings(part.rankings, n_rows=part.n_rows, n_categories=n_categories)
+        has_ranking, split = (part.rankings >= 0).any(axis=1), split_of(part.user_ids)
+        chosen = {name: has_ranking & (split == SPLITS.index(name)) for name in (TRAIN, VALIDATION)}
+        _append_rows(writer, part, chosen)
+        for name, own in chosen.items():
+            writer.append(f"{name}-rankings", part.rankings[own])
+        rankings = part.rankings[chosen[TRAIN]]
+        starts = range(0, len(rankings), block_rows)
+        counts = [_count_clickers(rankings[start : start + block_rows], n_categories) for start in starts]
+        writer.append("clickers", np.array(counts, np.int64).reshape(len(counts), n_categories))
+        whole = count_rankings(rankings, n_categories)
+        writer.append("worth", whole.worth)
+        facts = {name: int(own.sum()) for name, own in chosen.items()}
+        writer.finish({**facts, "columns": part.n_columns, "complete": whole.n_complete})
+
+
+def _append_rows(writer: ArrayWriter, part: OpenFeaturePartition, chosen: Mapping[str, np.ndarray]) -> None:
+    """Decode the rows of a partition, some at a time, and append those that are chosen by name."""
+    where = np.int32 if part.indptr[-1] < 2**31 else np.int64
+    n_values = dict.fromkeys(chosen, 0)
+    for name in chosen:
+        writer.append(f"{name}-data", np.empty(0, np.float32))
+        writer.append(f"{name}-indices", np.empty(0, np.int32))
+        writer.append(f"{name}-indptr", np.zeros(1, where))
+    for rows, X, _ in measure_each("decode", part.pieces()):
+        for name, are_chosen in chosen.items():
+            own = X[are_chosen[rows]]
+            writer.append(f"{name}-data", own.data)
+            writer.append(f"{name}-indices", own.indices.astype(np.int32, copy=False))
+            writer.append(f"{name}-indptr", (own.indptr[1:] + n_values[name]).astype(where, copy=False))
+            n_values[name] += own.nnz
 
 
 def load_counts(folder: Path) -> RankingCounts:
@@ -99,6 +110,11 @@ class PreparedRows:
         stop = len(self) if stop is None else stop
         X = read_csr(self._reader, start, stop, prefix=f"{self._name}-")
         return X, self._reader.read(f"{self._name}-rankings", start, stop)
+
+    def pieces(self) -> Iterator[tuple[sp.csr_matrix, np.ndarray]]:
+        """Yield all rows and their rankings, some at a time."""
+        for rows in cut_rows(self._reader.read(f"{self._name}-indptr", 0, len(self) + 1)):
+            yield self.read(rows.start, rows.stop)
 
 
 def _count_clickers(rankings: np.ndarray, n_categories: int) -> np.ndarray:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import errno
 import math
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -25,17 +26,55 @@ FACTS = "facts.json"
 @retried
 def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
     """Write arrays, and what JSON keeps `about` them, under a temporary name and rename the folder."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(folder)
-    temporary.mkdir()
-    try:
-        if folder.is_dir() and not (is_saved(folder) and read_json(folder / FACTS)["arrays"].keys() == arrays.keys()):
+    with ArrayWriter(folder) as writer:
+        for name, array in arrays.items():
+            writer.append(name, array)
+        writer.finish(about)
+
+
+class ArrayWriter:
+    """Write arrays that need not be in memory as a whole: rows are appended to each, under a temporary name."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        self._folder, self._temporary = folder, temporary_beside(folder)
+        self._temporary.mkdir()
+        self._arrays: dict[str, tuple[str, list[int], int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        shutil.rmtree(self._temporary, ignore_errors=True)
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        """Append rows to an array: the first ones say what type it has, and how long a row is."""
+        path = self._temporary / f"{name}.npy"
+        if name not in self._arrays:
+            self._arrays[name] = _write_array(path, rows)
+            return
+        dtype, shape, offset = self._arrays[name]
+        if [rows.dtype.str, *rows.shape[1:]] != [dtype, *shape[1:]]:
+            raise ValueError(f"rows of {name} must be {dtype} {shape[1:]}, got {rows.dtype.str} {rows.shape[1:]}")
+        grown = [shape[0] + len(rows), *shape[1:]]
+        with open(path, "r+b") as file:
+            # Numpy leaves room for any length in the header.
+            _write_header(file, np.empty((0, *grown[1:]), rows.dtype), tuple(grown))
+            if file.tell() != offset:
+                raise ValueError(f"the header of {name} must end at {offset}, got {file.tell()}")
+            file.seek(0, os.SEEK_END)
+            file.write(np.ascontiguousarray(rows).data)
+        self._arrays[name] = (dtype, grown, offset)
+
+    def finish(self, about: Mapping[str, Any]) -> None:
+        """Write what JSON keeps about the arrays, and give the folder its name."""
+        folder = self._folder
+        if folder.is_dir() and not (
+            is_saved(folder) and read_json(folder / FACTS)["arrays"].keys() == self._arrays.keys()
+        ):
             remove(folder)  # cut short, or of a version that kept other arrays
-        places = {name: _write_array(temporary / f"{name}.npy", array) for name, array in arrays.items()}
-        write_json(temporary / FACTS, {"facts": dict(about), "arrays": places}, durable=False)
-        rename_folder(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        write_json(self._temporary / FACTS, {"facts": dict(about), "arrays": self._arrays}, durable=False)
+        rename_folder(self._temporary, folder)
 
 
 @retried
@@ -120,7 +159,13 @@ def _write_array(path: Path, array: np.ndarray) -> tuple[str, list[int], int]:
     array = np.ascontiguousarray(array)
     # Not with np.save, which does not say that a disk is full.
     with open(path, "wb") as file:
-        np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(array))
+        _write_header(file, array, array.shape)
         offset = file.tell()
         file.write(array.data)
     return array.dtype.str, list(array.shape), offset
+
+
+def _write_header(file: BinaryIO, array: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Write the header of a `.npy` file of the array's type and another shape."""
+    header = {**np.lib.format.header_data_from_array_1_0(array), "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)

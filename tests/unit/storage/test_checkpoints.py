@@ -5,7 +5,14 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from ammrank_dask.storage.store.scratch_arrays import RowReader, is_saved, load_array, load_facts, save_arrays
+from ammrank_dask.storage.store.scratch_arrays import (
+    ArrayWriter,
+    RowReader,
+    is_saved,
+    load_array,
+    load_facts,
+    save_arrays,
+)
 
 ARRAYS = {
     "floats": np.arange(6, dtype=np.float32).reshape(2, 3),
@@ -58,6 +65,29 @@ def test_save_arrays__takes_nothing_over_that_an_earlier_version_left(tmp_path):
     save_arrays(folder, {"x": np.arange(3)}, {})
     save_arrays(folder, {"x": np.arange(3), "lift": np.arange(2)}, {})
     np.testing.assert_array_equal(load_array(folder, "lift"), [0, 1])
+
+
+@pytest.mark.parametrize("cuts", [(0,), (0, 0, 1), (3, 12)])
+def test_array_writer__pieces_make_the_file_of_the_whole(tmp_path, cuts):
+    whole = {"flat": np.arange(12, dtype=np.int32), "wide": np.arange(36, dtype=np.float32).reshape(12, 3)}
+    save_arrays(tmp_path / "whole", whole, {"n": 1})
+    with ArrayWriter(tmp_path / "pieces") as writer:
+        for name, array in whole.items():
+            for piece in np.split(array, cuts):
+                writer.append(name, piece)
+        writer.finish({"n": 1})
+    for file in ("flat.npy", "wide.npy", "facts.json"):
+        assert (tmp_path / "pieces" / file).read_bytes() == (tmp_path / "whole" / file).read_bytes()
+    np.testing.assert_array_equal(np.load(tmp_path / "pieces" / "wide.npy"), whole["wide"])
+    assert is_saved(tmp_path / "pieces")
+
+
+def test_array_writer__refuses_other_rows_and_leaves_nothing_unfinished(tmp_path):
+    with ArrayWriter(tmp_path / "saved") as writer:
+        writer.append("x", np.zeros((2, 3)))
+        with pytest.raises(ValueError, match=r"rows of x must be <f8 \[3\], got <f4 \(3,\)"):
+            writer.append("x", np.zeros((2, 3), np.float32))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_is_saved__not_when_a_power_cut_left_a_file_without_content(tmp_path):

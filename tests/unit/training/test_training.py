@@ -14,6 +14,8 @@ from ammrank_dask.features.store import open_features, write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.scratch_arrays import load_arrays
+from ammrank_dask.training.prepared_rows import PreparedRows, prepare_rows
 from ammrank_dask.training.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
 from ammrank_dask.training.warm_start import planes_of_model
 from ammrank_dask.user_hash import SPLITS, split_of
@@ -69,6 +71,25 @@ def test_train__one_shard_equals_the_estimator_bit_for_bit(client, features, ave
     np.testing.assert_array_equal(model.popularity_, alone.popularity_)
     assert model.n_steps_ == alone.n_steps_
     assert model.categories_ == CATEGORIES
+
+
+def test_prepare_rows__does_not_depend_on_the_pieces(features, monkeypatch, tmp_path):
+    for name, values_at_once in (("all", 1 << 21), ("some", 50)):
+        monkeypatch.setattr("ammrank_dask.features.store.VALUES_AT_ONCE", values_at_once)
+        prepare_rows(str(features.path), 1, None, 16, tmp_path / name)
+    whole, facts = load_arrays(tmp_path / "all")
+    pieces, facts_of_pieces = load_arrays(tmp_path / "some")
+    assert facts == facts_of_pieces
+    assert whole.keys() == pieces.keys()
+    for name, array in whole.items():
+        np.testing.assert_array_equal(pieces[name], array)
+        assert pieces[name].dtype == array.dtype
+    part = features.partition(1)
+    chosen = (part.rankings >= 0).any(axis=1) & (split_of(part.user_ids) == SPLITS.index("train"))
+    for rows, rankings in PreparedRows(tmp_path / "some", "train").pieces():
+        np.testing.assert_array_equal(rows.toarray(), part.X[chosen][: rows.shape[0]].toarray())
+        chosen[np.flatnonzero(chosen)[: len(rankings)]] = False
+    assert not chosen.any()
 
 
 def test_train__any_number_of_workers_gives_the_same_bits(client, elsewhere, features):
