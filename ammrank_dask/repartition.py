@@ -19,13 +19,13 @@ from ammrank_dask.storage.store.part_rows import STARTS, Arrays, join_users, pos
 from ammrank_dask.storage.store.parts import PartRef, write_part
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS, STATE, PartSchema
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, remove_run, start_run
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.tasks import run_tasks
 from ammrank_dask.user_hash import hash_ids, partition_of, source_partitions
 
 ROW_SALT = 0x726F772D64696765
 
 
-def repartition_run(client: Client, run: Run, n_partitions: int, *, progress: Progress = silent) -> int:
+def repartition_run(client: Client, run: Run, n_partitions: int) -> int:
     """Write a run again in other partitions, exchange it with one rename, and return the digest of its rows.
 
     What a killed attempt has written is not written again. A run that is in these partitions already stays.
@@ -34,8 +34,8 @@ def repartition_run(client: Client, run: Run, n_partitions: int, *, progress: Pr
     if run.n_parts == n_partitions:
         if building.exists():  # the exchange was made, and what had the name before is still there
             remove_run(building)
-        return digest_run(client, run, progress=progress)
-    before = digest_run(client, run, progress=progress)
+        return digest_run(client, run)
+    before = digest_run(client, run)
     if not is_finished(building):
         refs = [run.part(number) for number in range(run.n_parts)]
         tasks = [
@@ -43,9 +43,9 @@ def repartition_run(client: Client, run: Run, n_partitions: int, *, progress: Pr
              building, partition, n_partitions)
             for partition in start_run(building, n_partitions)
         ]  # fmt: skip
-        run_tasks(client, "repartition", write_partition, tasks, progress=progress)
+        run_tasks(client, "repartition", write_partition, tasks)
         _finish(run, building, n_partitions)
-    after = digest_run(client, open_run(building, run.kind), progress=progress)
+    after = digest_run(client, open_run(building, run.kind))
     if after != before:
         remove_run(building)
         raise AmmrankError(f"the rows of {run.path} are others in {n_partitions} partitions; nothing was changed")
@@ -75,10 +75,10 @@ def choose_rows(schema: PartSchema, parts: list[dict[str, np.ndarray]], partitio
     return join_users(schema, chosen)
 
 
-def digest_run(client: Client, run: Run, *, progress: Progress = silent) -> int:
+def digest_run(client: Client, run: Run) -> int:
     """Return a digest of the rows of a run, the same in any number of partitions."""
     tasks = [(run.kind, run.part(number)) for number in range(run.n_parts)]
-    return sum(run_tasks(client, "digest-rows", digest_part, tasks, progress=progress)) % 2**64
+    return sum(run_tasks(client, "digest-rows", digest_part, tasks)) % 2**64
 
 
 def digest_part(kind: str, part: PartRef) -> int:

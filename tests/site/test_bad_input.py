@@ -500,8 +500,9 @@ def test_ingest__a_changed_taxonomy_that_is_not_kept_is_refused(run, lake, place
     run("ingest", place)
     shutil.rmtree(place.path / "taxonomies")
     write_taxonomy(lake, [*TAXONOMY, ("Trains", "Travel")])
-    said = "the taxonomy was another one, which the site has not kept; put it back for one night, then change it"
-    assert said in run("ingest", place, exit_code=65)
+    said = run("ingest", place, exit_code=65)
+    assert "the taxonomy was another one, which the site has not kept; that concerns its" in said
+    assert "; put it back for one night, then change it, or rebuild with `ammrank ingest" in said
 
 
 def test_nightly__a_rename_that_is_a_cycle_is_refused(run, place):

@@ -90,7 +90,11 @@ def test_nightly__a_renamed_category_keeps_its_past(world):
 
 def test_nightly__the_lake_may_have_the_new_name_already(world):
     write_pairs(world.lake, [(name.replace("Hats", "Accessories"), parent) for name, parent in TAXONOMY])
-    world.refused(r"'Hats' was a category, .* under categories what became of it, \{Hats: NEW NAME\}")
+    days = f"that concerns its {LAST} days, from {date_of(0)} to {date_of(LAST - 1)}"
+    world.refused(
+        rf"'Hats' was a category, which the taxonomy no longer has; {days}; say under categories what became of it,"
+        r" \{Hats: NEW NAME\}, or null to count it no more, or rebuild with `"
+    )
     world.nightly(categories={"Hats": "Accessories"})
     assert_same_runs(world.site, world.clean(categories={"Hats": "Accessories"}), "head")
 

@@ -17,7 +17,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.retried import retried
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
-_LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
+LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ENCRYPTED = ("tls://", "wss://")
 
 
@@ -160,4 +160,4 @@ def _is_local(address: str) -> bool:
     if address.startswith("inproc://"):
         return True
     host = address.rpartition("//")[2].rpartition(":")[0]
-    return host in _LOCAL_HOSTS
+    return host in LOCAL_HOSTS

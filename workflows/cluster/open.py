@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import click
 import dask
@@ -28,6 +29,7 @@ from ammrank_dask.workflows.cluster.checks import checked_workers, private_worke
 from ammrank_dask.workflows.cluster.cluster_file import (
     BUILT_IN,
     ENCRYPTED,
+    LOCAL_HOSTS,
     ClusterConfig,
     Tls,
     check_address,
@@ -62,9 +64,7 @@ def open_cluster(
     from ammrank_dask.monitor.plugin import page_address, watch_cluster
 
     path = find_cluster_file(cluster_file, site or beside)
-    config = load_cluster(path)
-    if small and config == load_cluster(BUILT_IN):
-        config = in_threads(config)
+    config = _for_small_work(load_cluster(path)) if small else load_cluster(path)
     _hush_distributed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(config.dask))
@@ -72,11 +72,12 @@ def open_cluster(
             check_certificates(config.security, path)
         security = _security(config.security)
         target: Any
+        dashboard_address = None
         if config.class_ is not None:
             class_ = _cluster_class(config.class_, path)
             kwargs = _close_to_others(class_, config, path)
             if kwargs.get("dashboard_address") is not None:
-                kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
+                dashboard_address = kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
             if security is not None:
                 kwargs["security"] = security
             cluster = stack.enter_context(_start_cluster(class_, kwargs, path))
@@ -103,15 +104,34 @@ def open_cluster(
             stack.enter_context(private_workers(client))
         if site is not None and is_folder(site):
             stack.enter_context(checked_workers(client, site, timeout=config.timeout))
-        is_watched = watch_cluster(client)
+        link = page_address(client) if watch_cluster(client) else client.dashboard_link
         if not quiet:
-            click.echo(f"dashboard {page_address(client) if is_watched else client.dashboard_link}", err=True)
+            click.echo(f"dashboard {_name_host(link, dashboard_address)}", err=True)
         try:
             yield client
         except Exception as error:
             if is_scheduler_gone(client) and not isinstance(error, AmmrankError):
                 raise AmmrankError("the scheduler is gone; run the command again to go on") from error
             raise
+
+
+def _for_small_work(config: ClusterConfig) -> ClusterConfig:
+    """Return the cluster for little work: another one than the built-in is what somebody chose, and stays."""
+    return in_threads(config) if config == load_cluster(BUILT_IN) else config
+
+
+def _name_host(link: str, address: str | None) -> str:
+    """Return the link to a page with the host it listens at, which Dask does not name where workers are threads.
+
+    Examples
+    --------
+    >>> _name_host("http://10.0.0.7:8787/status", "127.0.0.1:0")
+    'http://127.0.0.1:8787/status'
+    >>> _name_host("http://10.0.0.7:8787/status", "0.0.0.0:8787")
+    'http://10.0.0.7:8787/status'
+    """
+    host = "" if address is None else str(address).rpartition(":")[0]
+    return link.replace(f"//{urlsplit(link).hostname}:", f"//{host}:") if host in LOCAL_HOSTS else link
 
 
 def _hush_distributed() -> None:

@@ -13,6 +13,7 @@ from ammrank_dask.storage.site.taxonomies import load_taxonomy
 from ammrank_dask.storage.store.manifests import RunManifest, StateManifest
 from ammrank_dask.storage.store.parts import Recoding
 from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.workflows.stages.history import Refusal
 
 NAMES_TOLD = 5
 
@@ -35,27 +36,27 @@ class EarlierTaxonomies:
             self._loaded[digest] = load_taxonomy(self.site.path, digest)
         return self._loaded[digest]
 
-    def refusals(self, digests: Iterable[str | None]) -> dict[str, str | None]:
+    def refusals(self, digests: Iterable[str | None]) -> dict[str, Refusal | None]:
         """Return for each of some taxonomies why its days do not go with the one of tonight, None when they do."""
         return {digest: self._refusal(digest) for digest in digests if digest is not None}
 
-    def _refusal(self, digest: str) -> str | None:
+    def _refusal(self, digest: str) -> Refusal | None:
         before = self.load(digest)
         if before is None:
-            return (
-                "the taxonomy was another one, which the site has not kept; put it back for one night, then change it"
-            )
+            reason = "the taxonomy was another one, which the site has not kept"
+            return Refusal(reason, "put it back for one night, then change it")
         change = compare_taxonomies(before, self.taxonomy)
         if change.lost:
             name = change.lost[0]
-            return (
-                f"{name!r} was a category, which the taxonomy no longer has; say under categories what became of it,"
-                f" {{{name}: NEW NAME}}, or null to count it no more"
+            return Refusal(
+                f"{name!r} was a category, which the taxonomy no longer has",
+                f"say under categories what became of it, {{{name}: NEW NAME}}, or null to count it no more",
             )
         if change.moved:
             node, above, now = change.moved[0]
             also = f" ({len(change.moved) - 1:,} other nodes moved, too)" if len(change.moved) > 1 else ""
-            return f"{node!r} counted for {above or 'no category'!r} and counts for {now or 'no category'!r} now{also}"
+            counted = f"{node!r} counted for {above or 'no category'!r} and counts for {now or 'no category'!r} now"
+            return Refusal(f"{counted}{also}")
         return None
 
     def recode(self, run: Run) -> Run:

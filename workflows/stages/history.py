@@ -28,6 +28,14 @@ DayFiles = Mapping[dt.date, Sequence[FileFacts]]
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why days that were counted with an earlier taxonomy cannot go on, and what else than a rebuild would help."""
+
+    reason: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
 class HistorySettings:
     """What decides over the history of a site.
 
@@ -49,7 +57,7 @@ class HistorySettings:
     label_days: int
     bridges_missing_days: bool
     rebuild_command: str
-    taxonomies: Mapping[str, str | None] = field(default_factory=dict)
+    taxonomies: Mapping[str, Refusal | None] = field(default_factory=dict)
 
     def lag_date(self, date: dt.date) -> dt.date:
         """Return the last day before the label window of a night."""
@@ -146,23 +154,28 @@ def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run
     changes = [_change_since(StateManifest.of(run), settings) for run in states]
     fitting = [run for run, change in zip(states, changes, strict=True) if change is None]
     if states and not fitting:
+        change = changes[-1]
+        assert change is not None
+        remedy = "" if change.remedy is None else f"{change.remedy}, or "
         raise BadInput(
-            f"the state of {StateManifest.of(states[-1]).date} was built when {changes[-1]};"
-            f" rebuild with {settings.rebuild_command}"
+            f"the state of {StateManifest.of(states[-1]).date} was built when {change.reason};"
+            f" {remedy}rebuild with {settings.rebuild_command}"
         )
     return fitting
 
 
-def _change_since(state: StateManifest, settings: HistorySettings) -> str | None:
-    """Return why a state does not fit, as a phrase, with the days in it if categories are the reason."""
+def _change_since(state: StateManifest, settings: HistorySettings) -> Refusal | None:
+    """Return why a state does not fit, with the days in it if categories are the reason."""
     taxonomy = state.taxonomy
     if taxonomy is None or taxonomy == settings.state.get("taxonomy") or taxonomy not in settings.taxonomies:
-        return first_change(state.settings, settings.state)
+        change = first_change(state.settings, settings.state)
+        return None if change is None else Refusal(change)
     change = first_change({**state.settings, "taxonomy": settings.state["taxonomy"]}, settings.state)
-    reason = settings.taxonomies[taxonomy]
-    if change is not None or reason is None:
-        return change
-    return f"{reason}; that concerns its {len(state.days):,} days, from {state.days[0][0]} to {state.days[-1][0]}"
+    refusal = settings.taxonomies[taxonomy]
+    if change is not None or refusal is None:
+        return None if change is None else Refusal(change)
+    days = f"that concerns its {len(state.days):,} days, from {state.days[0][0]} to {state.days[-1][0]}"
+    return Refusal(f"{refusal.reason}; {days}", refusal.remedy)
 
 
 def folded_days(states: Sequence[Run]) -> dict[dt.date, str | None]:

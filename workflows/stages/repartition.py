@@ -38,10 +38,11 @@ def repartition(session: Session, n_partitions: int) -> dict[str, Any]:
     if not runs:
         raise BadInput(f"{site.path} has no runs yet; set partitions: {n_partitions} in {site.config_path}")
     write_unfinished(site, n_partitions)
-    digests = {
-        site.relative(path): repartition_run(session.client, open_run(path), n_partitions, progress=session.progress)
-        for path in runs
-    }
+    client, progress, digests = session.client, session.progress, {}
+    progress("repartition", 0, len(runs))
+    for path in runs:
+        digests[site.relative(path)] = repartition_run(client, open_run(path), n_partitions)
+        progress("repartition", len(digests), len(runs))
     write_atomic(site.config_path, lambda temporary: temporary.write_text(changed, encoding="utf-8"))
     remove_unfinished(site)
     return {

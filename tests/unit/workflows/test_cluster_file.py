@@ -40,13 +40,14 @@ def local_cluster(folder, kwargs, *lines):
 
 @pytest.mark.parametrize("name", [None, "copy.yaml"])
 def test_open_cluster__small_work_is_done_in_threads_where_the_built_in_cluster_is_in_force(
-    tmp_path, monkeypatch, name
+    tmp_path, monkeypatch, capsys, name
 ):
     monkeypatch.chdir(tmp_path)
     if name is not None:
         (tmp_path / name).write_bytes(BUILT_IN.read_bytes())
-    with open_cluster(name, None, quiet=True, small=True) as client:
+    with open_cluster(name, None, small=True) as client:
         assert client.scheduler.address.startswith("inproc://")
+        assert capsys.readouterr().err.startswith("dashboard http://127.0.0.1:")  # where it listens
         workers = client.scheduler_info()["workers"].values()
         assert [worker["nthreads"] for worker in workers] == [CPU_COUNT]
         assert client.submit(os.getpid).result() == os.getpid()
