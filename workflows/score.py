@@ -38,9 +38,10 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
         night = job.night(date)
         ingested = ingest(night)
         model = bring_to_night(night, model, ingested.taxonomy)
-        chances, said = chances_of_night(night, ingested, model, rebuild=rebuild)
+        features = score_features(night, ingested)
+        chances, said = chances_of_night(night, ingested, features, model, rebuild=rebuild)
         require_chances(night, chances, said)
-        run = score_users(night, ingested, score_features(night, ingested), model, chances, rebuild=rebuild)
+        run = score_users(night, ingested, features, model, chances, rebuild=rebuild)
     manifest = QualificationsManifest.of(run)
     printed = {"users": manifest.n_users, "cold users": manifest.cold_users, "qualifications": str(run.path)}
     show({"date": str(date), **printed}, as_json)

@@ -47,6 +47,13 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
         for night in summary["realised"]
         if night["measures"] is not None
     ]
+    history = (summary.get("chances") or {}).get("history")
+    if history is not None:
+        what = (
+            f"history that chances were learnt with, {history['days_then']} days, as a share of tonight's "
+            f"{history['days_now']} as it decays"
+        )
+        checks.append(_below("short_history", what, history["share"], thresholds.short_history))
     outcome = summary.get("outcome")
     if outcome is not None:
         clicked = max(1, outcome["clicked"])

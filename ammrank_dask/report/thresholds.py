@@ -17,6 +17,7 @@ CHECKS = (
     "hit_rate_1",
     "hit_rate_7",
     "hit_rate_30",
+    "short_history",
     "chance_error",
 )
 """The names of all checks of a night: those of what came in first, then those of what was made of it."""
@@ -35,6 +36,7 @@ class Thresholds:
     jaccard: float = 0.5
     score_shift: float = 0.5
     psi: float = 0.25
+    short_history: float = 0.6
     chance_error: float = 0.2
     events_by_group: float = 3.0
     active_users: float = 2.0

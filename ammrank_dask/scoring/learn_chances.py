@@ -28,8 +28,11 @@ if TYPE_CHECKING:  # workers import this module and need no estimators
 
 STAGE = "chances"
 CHANCE_SALT = 0x6368616E63657331
-_MAX_CELLS, _SPLIT_SHARE = 4_000_000, 0.1
+MAX_CELLS = 4_000_000
+"""Cells of a user and a category that are enough to learn from."""
+_SPLIT_SHARE = 0.1
 
+PanelSource = Panels | PlusPanels | Path
 SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Scores (n, L), clicked (n, L), activity (n,), and the fold of each user by which errors are told (n,)."""
 
@@ -101,11 +104,24 @@ def learn_and_measure(
     return LearntChances(chances, len(scores), sums)
 
 
+def history_share(alpha: float, days_then: int, days_now: int) -> float:
+    """Return the sum of the weights of so many days, as they decay, as a share of that of more days.
+
+    Features grow with the history that they have seen: chances learnt with a short one are too high for a longer one.
+
+    Examples
+    --------
+    >>> [round(history_share(0.97, days, days + 30), 3) for days in (15, 30, 60, 180)]
+    [0.492, 0.714, 0.897, 0.998]
+    """
+    return (1 - alpha**days_then) / (1 - alpha**days_now)
+
+
 def _sample_share(features: Features) -> float:
     """Return the share of a split that is enough to learn from."""
     splits = features.manifest.splits
     split_share = _SPLIT_SHARE if splits is None else 1 / len(splits)
-    return min(1.0, _MAX_CELLS / max(1.0, split_share * features.n_users * len(features.categories)))
+    return min(1.0, MAX_CELLS / max(1.0, split_share * features.n_users * len(features.categories)))
 
 
 def _gather(
@@ -144,23 +160,31 @@ def _tasks_of(
     if split not in SPLITS:
         raise BadInput(f"splits are {', '.join(SPLITS)}, got {split}")
     chosen = model.variant_ if variant is None else variant
-    panels = model.panels()
-    source: Panels | PlusPanels | Path = panels
-    if scratch is not None:
-        source = scratch / f"chances-{model.digest()}"
-        save_arrays(source, *panel_arrays(panels))
+    source = send_panels(model, scratch)
     return [(features.path, partition, source, chosen, split, share) for partition in range(features.n_partitions)]
 
 
-def read_split(
-    path: str, partition: int, source: Panels | PlusPanels | Path, variant: str | None, split: str, share: float
-) -> SplitRows:
-    """Return scores, clicks, activity and folds of the users of a split, or of a share of them by hash.
+def send_panels(model: RankModel, scratch: Path | None) -> PanelSource:
+    """Return how tasks get the model: as the kernel reads it, or the folder of `scratch` where that is saved."""
+    panels = model.panels()
+    if scratch is None:
+        return panels
+    folder = scratch / f"chances-{model.digest()}"
+    save_arrays(folder, *panel_arrays(panels))
+    return folder
 
-    `source` is the model as the kernel reads it, or the folder where that was saved.
-    """
+
+def receive_panels(source: PanelSource) -> Panels | PlusPanels:
+    """Return what `send_panels` sent."""
+    return panels_from(*load_arrays(source)) if isinstance(source, Path) else source
+
+
+def read_split(
+    path: str, partition: int, source: PanelSource, variant: str | None, split: str, share: float
+) -> SplitRows:
+    """Return scores, clicks, activity and folds of the users of a split, or of a share of them by hash."""
     features = open_features(path)
-    panels = panels_from(*load_arrays(source)) if isinstance(source, Path) else source
+    panels = receive_panels(source)
     part = read_rows(features, partition, panels, variant)
     assert part.rankings is not None
     chosen = split_of(part.user_ids) == SPLITS.index(split)
@@ -193,7 +217,7 @@ def measure_split(
     chances: Chances,
     path: str,
     partition: int,
-    source: Panels | PlusPanels | Path,
+    source: PanelSource,
     variant: str | None,
     split: str,
     share: float,

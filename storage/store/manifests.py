@@ -259,6 +259,11 @@ class ChancesManifest(RunManifest):
         return str(self.settings["date"])
 
     @property
+    def lag(self) -> dt.date:
+        """The last day of the features that they were learnt with."""
+        return dt.date.fromisoformat(self.settings["lag"])
+
+    @property
     def model(self) -> str:
         """The digest of the model whose scores they are of."""
         return str(self.inputs["model"])

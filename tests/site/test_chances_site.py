@@ -104,10 +104,42 @@ def test_nightly__keeps_chances_and_measures_them(world):
     assert run.manifest["inputs"]["model"] == open_run(world.path / world.current().runs["model"]).digest
 
 
+def assert_short_history_is_told(site, facts):
+    """The night of day 6 has chances of the night before, learnt with days 0 to 2."""
+    assert facts["chances"].endswith("; learnt with 3 days of history where tonight has 7")
+    (check,) = [check for check in facts["checks"] if check["name"] == "short_history"]
+    assert (check["status"], check["limit"]) == ("warn", 0.6)
+    assert check["value"] == pytest.approx((1 - 0.97**3) / (1 - 0.97**7))
+    sentence = "history that chances were learnt with, 3 days, as a share of tonight's 7 as it decays"
+    assert check["what"] == sentence
+    page = (site.report_folder(day(6)) / "report.html").read_text()
+    assert "They were learnt with 3 days of history where the night has 7." in page
+    assert re.search(r"as\s+learnt, [\d,]+ clicked pairs would be expected of 49 of these users", page)
+
+
+def test_nightly__brings_chances_to_the_features_of_the_night(client, world):
+    run, truth = chances_run(world), clicks_of_window(world, day(3), day(5))
+    features = open_features(world.path / world.current().runs["features"])
+    chances, model = load_chances(run), load_model(world.path / world.current().runs["model"])
+    held_out, expected = set(), 0.0
+    for number in range(features.n_partitions):
+        part = features.partition(number, normalize=False)
+        rows = np.flatnonzero(split_of(part.user_ids) > 0)
+        held_out |= set(part.user_ids.take(rows).to_arrow().to_pylist())
+        for row, scores in zip(rows, model.decision_function(part.X[rows]), strict=True):
+            expected += chances.apply(scores, np.arange(50), np.full(50, part.n_event_features[row])).sum()
+    clicked = len({pair for pair in truth if pair[0] in held_out})
+    carried = run.manifest["facts"]["carried"]
+    assert (carried["users"], carried["clicked"]) == (len(held_out), clicked)
+    assert expected == pytest.approx(clicked, rel=1e-3)
+    assert carried["expected"] > 1.1 * clicked
+
+
 def test_nightly__learns_chances_with_the_model_and_keeps_them_until_the_next(client, site):
     first = chances_run(site).digest
     facts = nightly(Night(client, site, config_of(gate=FEW), day(6)))
     assert chances_run(site).digest == first
+    assert_short_history_is_told(site, facts)
     assert facts["chances"].startswith(f"of {day(5)}, ")
     facts = nightly(Night(client, site, config_of(gate=FEW), day(7)))
     assert chances_run(site).digest != first

@@ -293,6 +293,12 @@ class ThresholdsConfig(Section):
         _USUAL.score_shift, ge=0.0, description="mean change of a score by the same model, up or down, that warns"
     )
     psi: float = Field(_USUAL.psi, ge=0.0, description="population stability index of a category that warns")
+    short_history: float = Field(
+        _USUAL.short_history,
+        ge=0.0,
+        le=1.0,
+        description="share of tonight's history, as it decays, that chances are learnt with, warns when lower",
+    )
     chance_error: float = Field(
         _USUAL.chance_error, ge=0.0, description="share by which clicks may miss what chances said a label window ago"
     )

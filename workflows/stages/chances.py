@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from typing import Any
 
 from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import open_features
-from ammrank_dask.scoring.learn_chances import STAGE, learn_and_measure
+from ammrank_dask.scoring.carried_chances import carry_chances
+from ammrank_dask.scoring.learn_chances import STAGE, history_share, learn_and_measure
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.saved_chances import save_chances
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -26,14 +28,16 @@ from ammrank_dask.workflows.stages.train import too_little_history
 
 logger = logging.getLogger(__name__)
 
-CHANCES_VERSION = 3
+CHANCES_VERSION = 4
 """Version of how chances are learnt: those of another version are learnt again when they are due."""
 
 
 def chances_of_night(
-    night: Night, ingested: Ingested, model: Run, *, renew: bool = False, rebuild: bool = False
+    night: Night, ingested: Ingested, features: Run, model: Run, *, renew: bool = False, rebuild: bool = False
 ) -> tuple[Run | None, str]:
     """Return the chances that go with the model of a night, None without any, and what is to tell about them.
+
+    `features` are those that the night is scored with.
 
     A published night keeps what it was scored with. Otherwise they are those of the night before, as long as the same
     model scores; with `renew`, after a training, and when there are none, they are learnt.
@@ -44,19 +48,19 @@ def chances_of_night(
     if not rebuild and site.is_published(night.date) and is_finished(site.qualifications_folder(night.date)):
         digest = QualificationsManifest.of(open_run(site.qualifications_folder(night.date))).chances
         run = find_chances(site, digest)
-        return run, "none: the night was published without" if run is None else _describe(run)
+        return run, "none: the night was published without" if run is None else _describe(night, ingested, run)
     earlier = _chances_before(night, ingested, model)
     if earlier is not None and not renew:
-        return earlier, _describe(earlier)
+        return earlier, _describe(night, ingested, earlier)
     reason = too_little_history(night.config, ingested)
     if reason is None:
         try:
-            run = _learn(night, ingested, model)
-            return run, _describe(run)
+            run = _learn(night, ingested, features, model)
+            return run, _describe(night, ingested, run)
         except TooFewUsers as error:
             reason = str(error)
     if earlier is not None:
-        return earlier, f"{_describe(earlier)}; not learnt again: {reason}"
+        return earlier, f"{_describe(night, ingested, earlier)}; not learnt again: {reason}"
     logger.warning("there are no chances: %s", reason)
     return None, f"none: {reason}"
 
@@ -78,6 +82,14 @@ def find_chances(site: Site, digest: str | None) -> Run | None:
     return next((run for run in runs if run.digest == digest), None)
 
 
+def describe_history(night: Night, ingested: Ingested, chances: Run) -> dict[str, Any]:
+    """Return how many days of history chances were learnt with, how many tonight has, and that share as it decays."""
+    lag = ChancesManifest.of(chances).lag
+    days_then, days_now = sum(day <= lag for day, _ in ingested.history), len(ingested.history)
+    share = history_share(night.config.alpha, days_then, days_now)
+    return {"days_then": days_then, "days_now": days_now, "share": share}
+
+
 def _chances_before(night: Night, ingested: Ingested, model: Run) -> Run | None:
     """Return the chances of the last published night before, if they are of this model."""
     previous = find_previous(night.site, night.date)
@@ -86,22 +98,29 @@ def _chances_before(night: Night, ingested: Ingested, model: Run) -> Run | None:
     return run if is_same else None
 
 
-def _learn(night: Night, ingested: Ingested, model: Run) -> Run:
-    """Learn from the validation users, measure on the gate users, and keep both; what is there is not learnt again."""
+def _learn(night: Night, ingested: Ingested, tonight: Run, model: Run) -> Run:
+    """Learn from the validation users, measure on the gate users, and keep both; what is there is not learnt again.
+
+    Kept are the chances for the features of `tonight`; measured were those of the lag date.
+    """
     planned = plan_chance_features(night, ingested)
-    digest = digest_of([CHANCES_VERSION, planned.digest, model.digest])
+    digest = digest_of([CHANCES_VERSION, planned.digest, tonight.digest, model.digest])
     path = night.site.run("chances", night.date, digest)
     if is_finished(path):
         return open_run(path, CHANCES.kind)
     built = build_features(night.client, planned, click_group=CLICK_GROUP, stage=STAGE, progress=night.progress)
     features = open_features(built.path)
     min_users = max(1, night.config.gate.min_users)
+    fitted, scratch = load_site_model(model), night.site.scratch
     learnt = learn_and_measure(
-        night.client, load_site_model(model), features, min_users=min_users, scratch=night.site.scratch,
+        night.client, fitted, features, min_users=min_users, scratch=scratch, progress=night.progress
+    )
+    carried = carry_chances(
+        night.client, learnt.chances, fitted, features, open_features(tonight.path), scratch=scratch,
         progress=night.progress,
     )  # fmt: skip
     start_run(path, 1)
-    save_chances(path, learnt.chances)
+    save_chances(path, carried.chances)
     return finish_run(
         path,
         CHANCES.kind,
@@ -112,15 +131,17 @@ def _learn(night: Night, ingested: Ingested, model: Run) -> Run:
             "lag": str(ingested.date - dt.timedelta(night.config.label.days)),
             "categories": list(features.categories),
         },
-        inputs={"features": planned.digest, "model": model.digest},
-        counts=learnt.to_json(),
+        inputs={"features": planned.digest, "tonight": tonight.digest, "model": model.digest},
+        counts={**learnt.to_json(), "carried": carried.to_json()},
     )
 
 
-def _describe(run: Run) -> str:
+def _describe(night: Night, ingested: Ingested, run: Run) -> str:
     manifest = ChancesManifest.of(run)
-    counts = manifest.counts
+    counts, history = manifest.counts, describe_history(night, ingested, run)
+    is_short = history["share"] < night.config.report.thresholds.short_history
+    short = f"; learnt with {history['days_then']} days of history where tonight has {history['days_now']}"
     return (
         f"of {manifest.date}, {counts['users']:,} users; Brier score {counts['brier']:.4f},"
-        f" base rate {counts['base_brier']:.4f}, {counts['gate_users']:,} gate users"
+        f" base rate {counts['base_brier']:.4f}, {counts['gate_users']:,} gate users{short if is_short else ''}"
     )

@@ -77,7 +77,9 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
         else:
             with record.stage("chances"):
                 renew = "gate" in facts  # a training was judged tonight
-                chances, facts["chances"] = chances_of_night(night, ingested, model, renew=renew, rebuild=rebuild)
+                chances, facts["chances"] = chances_of_night(
+                    night, ingested, features, model, renew=renew, rebuild=rebuild
+                )
                 require_chances(night, chances, facts["chances"])
             with record.stage("score"):
                 scored = score_users(night, ingested, features, model, chances, rebuild=rebuild)

@@ -40,7 +40,7 @@ from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.chances import find_chances
+from ammrank_dask.workflows.stages.chances import describe_history, find_chances
 from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import find_run, load_site_model, model_date
@@ -102,7 +102,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         n_of={name: found["n"] for name, found in manifest.policies.items() if "n" in found},
         may_hold=None if manifest.may_hold is None else np.array(manifest.may_hold, np.int64),
         balanced=manifest.policies.get("balanced"),
-        chances=_chance_facts(night.site, qualifications),
+        chances=_chance_facts(night, ingested, qualifications),
         outcome=outcome,
         intake=describe_input(night, ingested, None if model is None else model_date(model)),
         explored=manifest.explored,
@@ -177,13 +177,13 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _chance_facts(site: Site, qualifications: Run) -> dict[str, Any] | None:
+def _chance_facts(night: Night, ingested: Ingested, qualifications: Run) -> dict[str, Any] | None:
     """Return how the chances of a night were learnt and measured, None when it has none."""
-    run = find_chances(site, QualificationsManifest.of(qualifications).chances)
+    run = find_chances(night.site, QualificationsManifest.of(qualifications).chances)
     if run is None:
         return None
     manifest = ChancesManifest.of(run)
-    return {"date": manifest.date, **manifest.counts}
+    return {"date": manifest.date, **manifest.counts, "history": describe_history(night, ingested, run)}
 
 
 def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:

@@ -272,7 +272,8 @@ def test_largest_model__counts_clusterings(train, centers):
 
 
 def test_score_partition__workers_load_no_estimators():
-    stages = ("features.build", "scoring.learn_chances", "scoring.score_partition", "scoring.score_passes")
+    modules = ("features.build", "scoring.learn_chances", "scoring.carried_chances", "scoring.score_partition")
+    stages = (*modules, "scoring.score_passes")
     imports = ", ".join(f"ammrank_dask.{stage}" for stage in stages)
     command = [sys.executable, "-c", f"import sys, {imports}; sys.exit('sklearn' in sys.modules)"]
     assert subprocess.run(command, check=False).returncode == 0
