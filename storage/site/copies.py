@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once, say_failures
 from ammrank_dask.storage.site.reports import CHECKSUMS
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of, json_text, read_json, write_atomic
+from ammrank_dask.storage.store.atomic import TEMPORARY, digest_of, json_text, read_json, write_atomic
 from ammrank_dask.storage.store.runs import open_run
 
 POINTER = "CURRENT"
@@ -90,6 +91,14 @@ def read_pointer(target: LakePath) -> dict[str, object] | None:
     except ValueError:
         return None  # not ours, or damaged: it is written again
     return content
+
+
+def try_target(target: LakePath) -> None:
+    """Write a small object to where copies go and remove it, or raise what stands in the way."""
+    path = target / f"{TEMPORARY}{uuid.uuid4().hex[:12]}"
+    _write(path, b"")
+    with say_failures(path):
+        path.unlink()
 
 
 def copied_nights(target: LakePath) -> dict[dt.date, list[str]]:

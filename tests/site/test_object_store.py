@@ -24,7 +24,7 @@ from ammrank_dask.storage.lake.opt_outs import read_opt_outs
 from ammrank_dask.storage.lake.paths import RemotePath, parse_path
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.workflows.cli import ammrank
-from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.config import load_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.copies import copy_published
 from ammrank_dask.workflows.stages.forget import forget_users
@@ -338,15 +338,16 @@ def test_ingest__a_compacted_day_in_a_bucket_is_known_by_its_rows(store, bucket,
     assert digest(cluster_file, site) == before
 
 
+def with_target(config, url):
+    return config.model_copy(update={"publish": config.publish.model_copy(update={"to": url})})
+
+
 @pytest.fixture
 def copied(store, site, request):
     """A published site whose nights are copied to a bucket of its own, and the path of the copies."""
     name = f"out-{abs(hash(request.node.name)) % 10**12}"
     store.make_bucket(name)
-    config = load_config(site.config_path)
-    config = config.model_copy(
-        update={"publish": config.publish.model_copy(update={"to": store.url(f"{name}/nights")})}
-    )
+    config = with_target(load_config(site.config_path), store.url(f"{name}/nights"))
     return site, config, store.path(f"{name}/nights")
 
 
@@ -412,6 +413,20 @@ def test_publish_night__copies_to_the_bucket_and_a_failed_copy_leaves_the_night_
     assert json.loads((target / "CURRENT").read_bytes())["date"] == str(day(6))
 
 
+def test_check__tries_the_bucket_that_nights_are_copied_to(store, copied, cluster_file):
+    site, config, target = copied
+    bucket = target.store.removeprefix("s3://")
+    for name, exit_code, line in (
+        (bucket, 0, "yes  copies to publish.to"),
+        ("not-there", 1, "no   copies to publish.to: there is no bucket s3://not-there; correct the URL"),
+    ):
+        site.config_path.write_text(write_config(with_target(config, store.url(f"{name}/nights"))), encoding="utf-8")
+        done = CliRunner().invoke(ammrank, ["check", str(site.path), "--cluster", str(cluster_file)])
+        assert done.exit_code == exit_code, done.output
+        assert line in done.stdout
+    assert target.walk() == []
+
+
 def test_forget_users__are_gone_from_the_copies(store, copied, client, tmp_path):
     site, config, target = copied
     copy_published(site, config, day(5))
@@ -430,12 +445,11 @@ def test_forget_users__are_gone_from_the_copies(store, copied, client, tmp_path)
 
 
 def test_copy_published__into_a_folder(site, tmp_path):
-    config = load_config(site.config_path)
-    config = config.model_copy(update={"publish": config.publish.model_copy(update={"to": str(tmp_path / "out")})})
+    config = with_target(load_config(site.config_path), str(tmp_path / "out"))
     copy_published(site, config, day(5))
     folder = tmp_path / "out" / json.loads((tmp_path / "out" / "CURRENT").read_text())["folder"]
     expected = {name: path.read_bytes() for name, path in local_files(site, day(5)).items()}
     assert {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()} == expected
-    inside = config.model_copy(update={"publish": config.publish.model_copy(update={"to": "copies"})})
+    inside = with_target(config, "copies")
     with pytest.raises(BadInput, match=r"publish\.to must not be inside the site, got copies"):
         copy_published(site, inside, day(5))

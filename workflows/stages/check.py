@@ -1,13 +1,14 @@
-"""Try what a site needs before its first night: the file system, the workers, their memory, clocks and versions."""
+"""Try what a site needs before its first night: workers with memory, clocks and versions, and where copies go."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from distributed import Client
 
-from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.site.copies import try_target
 from ammrank_dask.storage.site.probe import Probe
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.checks import (
@@ -24,6 +25,7 @@ from ammrank_dask.workflows.cluster.memory_check import check_memory
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.options import yesterday
 from ammrank_dask.workflows.session.settings import site_taxonomy
+from ammrank_dask.workflows.stages.copies import copies_target
 
 
 def probe_cluster(client: Client, site: Path, *, timeout: float = 60.0) -> Iterator[Probe]:
@@ -55,10 +57,16 @@ def probe_memory(client: Client, site: Site, config: Config) -> Probe:
     )
 
 
-def _ask(name: str, check: object) -> Probe:
+def probe_copies(site: Site, config: Config) -> list[Probe]:
+    """Write to where published nights are copied; nothing is to be asked when they are not."""
+    to = config.publish.to
+    return [] if to is None else [_ask("copies to publish.to", lambda: try_target(copies_target(site, to)))]
+
+
+def _ask(name: str, check: Callable[[], object]) -> Probe:
     try:
-        check()  # type: ignore[operator]
-    except BadInput as error:
+        check()
+    except (AmmrankError, OSError) as error:
         return Probe(name, False, str(error))
     return Probe(name, True, "")
 

@@ -21,7 +21,7 @@ def copy_published(site: Site, config: Config, date: dt.date) -> str | None:
     """
     if config.publish.to is None or not is_finished(site.qualifications_folder(date)):
         return None
-    target = _target(site, config.publish.to)
+    target = copies_target(site, config.publish.to)
     night = NightFiles.of(site, date)
     copy_night(night, target)
     if date == max(site.published_nights()):
@@ -38,7 +38,7 @@ def renew_copies(site: Site, config: Config) -> int:
     """Copy all nights again whose files changed, and remove the copies before at once; return their number."""
     if config.publish.to is None:
         return 0
-    target, renewed = _target(site, config.publish.to), 0
+    target, renewed = copies_target(site, config.publish.to), 0
     newest = max(site.published_nights(), default=None)
     for date, folders in copied_nights(target).items():
         kept = NightFiles.of(site, date) if _is_kept(site, date) else None
@@ -56,7 +56,8 @@ def _is_kept(site: Site, date: dt.date) -> bool:
     return is_finished(site.qualifications_folder(date))
 
 
-def _target(site: Site, to: str) -> LakePath:
+def copies_target(site: Site, to: str) -> LakePath:
+    """Return where copies go; refuse a folder of the site."""
     target = lake_path(site, to)
     if target == site.path or site.path in getattr(target, "parents", ()):
         raise BadInput(f"publish.to must not be inside the site, got {to}; name another folder or a URL")
