@@ -12,7 +12,7 @@ from ammrank_dask.storage.errors import suggest
 # The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
 COMMANDS = {
     "backtest": "Hold what past nights would have published against what came true: table, curves, JSON, HTML.",
-    "check": "Try what a site needs: its file system, the versions, view, memory and clocks of all workers, where copies go.",
+    "check": "Try what a site needs: file system, versions, view, memory and clocks of all workers, where copies go.",
     "demo": "Simulate a lake, make a site, run some nights, and say where the report is.",
     "evaluate": "Compare AMM-rank with other methods on your own data: table, curves, JSON, HTML.",
     "explain": "Say why a user got their categories: scores, winning planes, and the features that carried them.",
