@@ -27,6 +27,7 @@ from ammrank_dask.model.plus_basis import count_rankings, make_basis
 from ammrank_dask.model.plus_rows import prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, train_plus_block
 from ammrank_dask.monitor.events import TOPIC
+from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, split_of
@@ -40,6 +41,7 @@ from benchmarks.measure import (
     cpu_seconds,
     describe_machine,
     make_lake,
+    reset_peak_memory,
     site_of,
     worker_facts,
 )
@@ -217,24 +219,31 @@ def _train_alone() -> float:
     return best_of(4, lambda: train_block(planes, X, rankings, np.arange(20_000), settings))
 
 
-def measure_memory(work: Path, *, users: int = 1_000_000, memory: str = "400MiB", values: int = 400) -> None:
-    """Print the peak of memory while a store of many times a worker's limit trains."""
+def measure_memory(
+    work: Path, *, users: int = 1_000_000, memory: str = "400MiB", values: int = 400, model: str = "amm-rank"
+) -> None:
+    """Print the peak of memory while a store of many times the workers' limits trains and scores."""
     path = work / f"memory-{users}"
     X, rankings = make_rows(users, values=values)
-    features = write_features(path, X, np.arange(users), _names(X.shape[1]), rankings, n_partitions=-(-users // 10_000))
+    features = write_features(path, X, np.arange(users), _names(X.shape[1]), rankings)
     del X, rankings
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     with cluster(2, memory) as client:
         before = worker_facts(client)["pids"]
         started = time.perf_counter()
-        train(client, features, shards=8, epochs=2)
-        seconds = time.perf_counter() - started
-        after = worker_facts(client)
-    print(f"\nout of core, {users:,} users with {values} values, 2 epochs, 2 workers of {memory}; {describe_machine()}")
+        fitted = train(client, features, model=model, shards=8, epochs=2)
+        trained, while_training = time.perf_counter(), worker_facts(client)["peak_mib"]
+        client.run(reset_peak_memory)
+        score(client, fitted, features, work / "memory-quals")
+        scored, after = time.perf_counter(), worker_facts(client)
+    size_of = f"{users:,} users with {values} values, {model}, 2 epochs, 2 workers of {memory}"
+    print(f"\nout of core, {size_of}; {describe_machine()}")
     print(f"  store {size / 2**20:,.0f} MiB, {size / parse_bytes(memory) / 2:.1f} times the limits of both (bar 10)")
-    print(f"  {seconds:.1f} s, peak of a worker {after['peak_mib']:.0f} MiB")
+    print(f"  training {trained - started:.1f} s, peak of a worker {while_training:.0f} MiB")
+    print(f"  scoring {scored - trained:.1f} s, peak of a worker {after['peak_mib']:.0f} MiB")
     print(f"  workers killed: {len(set(before) - set(after['pids']))}, bytes spilled: {after['spilled']:,}")
     shutil.rmtree(path)
+    shutil.rmtree(work / "memory-quals")
 
 
 def measure_start(work: Path, *, users: int = 20_000) -> None:

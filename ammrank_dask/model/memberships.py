@@ -19,6 +19,7 @@ TABLE_CENTERS, TABLE_NEAREST = (10, 30, 100, 300), 8
 SAMPLE_ROWS = 10_000
 _ROWS_A_CENTER, _FEWEST_CENTERS, _MOST_CENTERS = 60, 200, 800
 _PASSES = 4
+_ROWS_AT_ONCE = 4096
 CENTER_UNIT = 2.0**-14
 """Centres of the cosine are whole multiples of this, from -2 to 2: kernels read them as numbers of 16 bits."""
 
@@ -89,10 +90,10 @@ def fit_memberships(
         Clusterings to start from instead, over the columns of the sample, so that a centre stays what it was; their
         number of centres stays too. They are left aside where geometry or number of clusterings differ.
     """
-    norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1), np.float64)).ravel().astype(np.float32)
-    if geometry == COSINE:
+    norms = np.sqrt(_sums_of_squares(X)).astype(np.float32)
+    if geometry == COSINE and not norms.all():
         X, norms = X[norms > 0], norms[norms > 0]
-    else:
+    if geometry != COSINE:
         norms = np.ones(X.shape[0], np.float32)
     if n_clusterings == 0:
         counts = []
@@ -144,8 +145,12 @@ def cluster_rows(
     They start at rows drawn by the seed, or at `start`; an empty centre takes the next row drawn.
     """
     drawn = np.random.default_rng([*seed, 2**29]).permutation(X.shape[0])
-    rows = sp.diags_array(1 / norms.astype(np.float64)) @ X.astype(np.float64)
-    centers = rows[drawn[:k]].toarray() if start is None else start.astype(np.float64)
+
+    def unit_rows(chosen: np.ndarray) -> np.ndarray:
+        """Return some rows (n, d) divided by their norms; all of them would take three times the memory of X."""
+        return (sp.diags_array(1 / norms[chosen].astype(np.float64)) @ X[chosen].astype(np.float64)).toarray()
+
+    centers = unit_rows(drawn[:k]) if start is None else start.astype(np.float64)
     spare = k if start is None else 0
     data = X.data.astype(np.float32, copy=False)
     for _ in range(_PASSES):
@@ -155,7 +160,7 @@ def cluster_rows(
         sums, count = np.zeros((k, X.shape[1])), np.zeros(k, np.int64)
         add_members(data, X.indices, X.indptr, norms, nearest[:, 0], sums, count)
         for empty in np.flatnonzero(count == 0):
-            sums[empty], count[empty] = rows[[drawn[spare % len(drawn)]]].toarray()[0], 1
+            sums[empty], count[empty] = unit_rows(drawn[[spare % len(drawn)]])[0], 1
             spare += 1
         centers = sums / count[:, None]
         if geometry == COSINE:
@@ -173,9 +178,15 @@ def _squared_width(X: sp.csr_matrix, centers: np.ndarray) -> float:
     norms = np.ones(X.shape[0], np.float32)
     data = X.data.astype(np.float32, copy=False)
     nearest_centers(data, X.indices, X.indptr, norms, kernel_form, nearest, affinity)
-    squares = np.asarray(X.multiply(X).sum(axis=1), np.float64).ravel()
-    distances = np.maximum(0.0, squares - 2.0 * affinity[:, 0])
+    distances = np.maximum(0.0, _sums_of_squares(X) - 2.0 * affinity[:, 0])
     return float(max(np.median(distances), 1e-12))
+
+
+def _sums_of_squares(X: sp.csr_matrix) -> np.ndarray:
+    """Return the sum of the squares of every row (n,), in the precision of the rows, as float64; some at a time."""
+    pieces = (X[start : start + _ROWS_AT_ONCE] for start in range(0, X.shape[0], _ROWS_AT_ONCE))
+    sums = [np.asarray(piece.multiply(piece).sum(axis=1), np.float64).ravel() for piece in pieces]
+    return np.concatenate([np.empty(0), *sums])
 
 
 def _one_clustering(centers: np.ndarray, geometry: str) -> Centers:
