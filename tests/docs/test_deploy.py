@@ -1,6 +1,8 @@
-"""The files of `deploy/` are what Kubernetes, systemd and Docker read, and name what there is."""
+"""The files of `deploy/` are what Kubernetes, systemd, Docker, schedulers and Grafana read, and name what there is."""
 
+import ast
 import configparser
+import json
 import re
 import stat
 from pathlib import Path
@@ -10,6 +12,7 @@ import yaml
 
 from ammrank_dask.workflows.cli import COMMANDS
 from ammrank_dask.workflows.cluster.cluster_file import load_cluster
+from ammrank_dask.workflows.nightly import command as COMMAND
 
 ROOT = Path(__file__).parents[2]
 KUBERNETES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
@@ -78,6 +81,38 @@ def test_systemd__units_are_those_of_the_page():
             assert set(map(int, service["RestartPreventExitStatus"].split())) == NOT_AGAIN
         else:
             assert unit["Timer"]["OnCalendar"].endswith("UTC")
+
+
+@pytest.mark.parametrize("name", ["airflow", "prefect"])
+def test_schedulers__run_a_command_there_is_and_do_not_repeat_bad_input(name):
+    tree = ast.parse((ROOT / "deploy" / name / "ammrank_nightly.py").read_text(encoding="utf-8"))
+    constants = {node.targets[0].id: node.value for node in tree.body if isinstance(node, ast.Assign)
+                 and isinstance(node.targets[0], ast.Name)}  # fmt: skip
+    assert ast.literal_eval(constants["NOT_AGAIN"]) == NOT_AGAIN
+    lists = [node.elts for node in ast.walk(tree) if isinstance(node, ast.List)]
+    command = next(elements for elements in lists if elements and getattr(elements[0], "id", "") == "AMMRANK")
+    words = [element.value for element in command if isinstance(element, ast.Constant)]
+    options = {option for parameter in COMMAND.params for option in parameter.opts}
+    assert words[0] == COMMAND.name
+    assert set(words[1:]) <= options
+    assert f"deploy/{name}" in (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
+
+
+def test_grafana__panels_show_metrics_that_there_are_and_do_not_overlap():
+    dashboard = json.loads((ROOT / "deploy" / "grafana" / "ammrank.json").read_text(encoding="utf-8"))
+    metrics = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    taken = set()
+    for panel in dashboard["panels"]:
+        asked = {name for target in panel["targets"] for name in re.findall(r"ammrank_\w+", target["expr"])}
+        assert asked
+        assert asked <= set(re.findall(r"`(ammrank_\w+)`", metrics)), panel["title"]
+        at = panel["gridPos"]
+        cells = {(at["x"] + x, at["y"] + y) for x in range(at["w"]) for y in range(at["h"])}
+        assert not cells & taken, panel["title"]
+        assert at["x"] + at["w"] <= 24
+        taken |= cells
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
+    assert "deploy/grafana" in metrics
 
 
 def test_dockerfile__installs_by_the_script_that_is_run_in_a_fresh_environment():
