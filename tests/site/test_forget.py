@@ -306,7 +306,7 @@ def test_forget__little_work_is_done_by_threads_of_the_command(place, tmp_path, 
     addresses = []
 
     def forget(client, *arguments, **options):
-        addresses.append(client.scheduler.address)
+        addresses.append(client.cluster.scheduler_address)
         return forget_users(client, *arguments, **options)
 
     monkeypatch.setattr(command, "forget_users", forget)

@@ -19,6 +19,8 @@ from ammrank_dask.storage.store.retried import retried
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
 ENCRYPTED = ("tls://", "wss://")
+MEMORY = "inproc://"
+"""Begins the addresses that are reached from inside of their process only."""
 
 
 class Tls(BaseModel):
@@ -131,7 +133,7 @@ def in_threads(config: ClusterConfig) -> ClusterConfig:
 def check_address(address: str, config: ClusterConfig, path: Path) -> None:
     """Refuse an address that is none, that is remote and not protected, or whose certificates are not named."""
     host, _, port = address.rpartition("//")[2].rpartition(":")
-    if not address.startswith("inproc://") and not (host and port.isdigit()):
+    if not address.startswith(MEMORY) and not (host and port.isdigit()):
         raise BadInput(f"{path}: an address must be PROTOCOL://HOST:PORT, as tls://host:8786, got {address!r}")
     has_security = config.security not in (None, "none")
     if not _is_local(address) and not has_security and config.network is None:
@@ -153,11 +155,11 @@ def refuse_open(address: str, config: ClusterConfig, path: Path) -> None:
 def is_open_to_accounts(address: str, config: ClusterConfig) -> bool:
     """Tell whether every account of this machine can run tasks at the address, and the file does not say so itself."""
     is_chosen = config.security == "none" or config.network is not None
-    return not is_chosen and not address.startswith(("inproc://", *ENCRYPTED)) and _is_local(address)
+    return not is_chosen and not address.startswith((MEMORY, *ENCRYPTED)) and _is_local(address)
 
 
 def _is_local(address: str) -> bool:
-    if address.startswith("inproc://"):
+    if address.startswith(MEMORY):
         return True
     host = address.rpartition("//")[2].rpartition(":")[0]
     return host in LOCAL_HOSTS

@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 
 import click
 import dask
-from distributed import Adaptive, Client, LocalCluster, Nanny, Security, SpecCluster, Worker
+from distributed import Adaptive, Client, LocalCluster, Nanny, Scheduler, Security, SpecCluster, Worker
 from distributed.comm.core import CommClosedError, FatalCommClosedError
 from distributed.deploy.cluster import Cluster
 
@@ -30,6 +30,7 @@ from ammrank_dask.workflows.cluster.cluster_file import (
     BUILT_IN,
     ENCRYPTED,
     LOCAL_HOSTS,
+    MEMORY,
     ClusterConfig,
     Tls,
     check_address,
@@ -82,7 +83,7 @@ def open_cluster(
                 kwargs["security"] = security
             cluster = stack.enter_context(_start_cluster(class_, kwargs, path))
             _size(cluster, config, path)
-            target = {"address": cluster}
+            target = _reach(cluster, config, path)
         elif config.address is not None:
             target = _join(config.address, security, config)
         else:
@@ -198,6 +199,20 @@ def _size(cluster: Any, config: ClusterConfig, path: Path) -> None:
         raise BadInput(f"{path}: the cluster cannot be sized ({error}); check scale and adapt") from None
 
 
+def _reach(cluster: Any, config: ClusterConfig, path: Path) -> dict[str, Any]:
+    """Return how to reach the scheduler of a cluster: one in this process through memory, as well as by its address.
+
+    Two thirds of the messages of a night are between the command and the scheduler, and need no encryption then.
+    """
+    scheduler = getattr(cluster, "scheduler", None)
+    if not isinstance(scheduler, Scheduler) or scheduler.address.startswith(MEMORY):
+        return {"address": cluster}
+    refuse_open(scheduler.address, config, path)
+    cluster.sync(scheduler.listen, MEMORY)
+    address = scheduler.listeners[-1].contact_address
+    return {"address": address, "cluster": cluster, "loop": cluster.loop, "security": cluster.security}
+
+
 def _wait_for_address(file: Path, path: Path, *, timeout: float) -> str:
     """Return the address in a scheduler's file once it is written; a client of Dask would wait for ever."""
     end = time.monotonic() + timeout
@@ -225,8 +240,11 @@ def _join(address: str, security: Security | None, config: ClusterConfig) -> dic
 
 
 def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
+    cluster = target.pop("cluster", None)
     try:
-        return Client(timeout=timeout, set_as_default=False, **target)
+        client = Client(timeout=timeout, set_as_default=False, **target)
+        client.cluster = client.cluster or cluster  # who asks for its limits finds it, whichever way it was reached
+        return client
     except CommClosedError as error:
         cause = error.__cause__
         # Who refuses the other's certificate says so by an alert, which is no fatal error to Dask.

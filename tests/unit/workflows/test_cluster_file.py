@@ -14,6 +14,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, Security
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.tasks import _most_workers
 from ammrank_dask.workflows.cluster.certificates import check_certificates
 from ammrank_dask.workflows.cluster.cluster_file import (
     BUILT_IN,
@@ -46,7 +47,7 @@ def test_open_cluster__small_work_is_done_in_threads_where_the_built_in_cluster_
     if name is not None:
         (tmp_path / name).write_bytes(BUILT_IN.read_bytes())
     with open_cluster(name, None, small=True) as client:
-        assert client.scheduler.address.startswith("inproc://")
+        assert client.cluster.scheduler_address.startswith("inproc://")
         assert capsys.readouterr().err.startswith("dashboard http://127.0.0.1:")  # where it listens
         workers = client.scheduler_info()["workers"].values()
         assert [worker["nthreads"] for worker in workers] == [CPU_COUNT]
@@ -56,7 +57,7 @@ def test_open_cluster__small_work_is_done_in_threads_where_the_built_in_cluster_
 def test_open_cluster__small_work_is_done_on_another_cluster_that_a_file_names(tmp_path):
     path = local_cluster(tmp_path, "processes: false, protocol: tls")
     with open_cluster(path, None, quiet=True, small=True) as client:
-        assert client.scheduler.address.startswith("tls://")
+        assert client.cluster.scheduler_address.startswith("tls://")
 
 
 def test_load_cluster__the_built_in_cluster_has_certificates_of_its_own():
@@ -71,7 +72,8 @@ def test_load_cluster__the_built_in_cluster_has_certificates_of_its_own():
 def test_open_cluster__the_embedded_scheduler_takes_its_own_client_only(tmp_path, kwargs, lines):
     with open_cluster(local_cluster(tmp_path, kwargs, *lines), None, quiet=True) as client:
         assert client.submit(sum, [1, 2]).result() == 3
-        address = client.scheduler.address
+        assert client.scheduler.address.startswith("inproc://")
+        address = client.cluster.scheduler_address
         assert address.startswith("tls://127.0.0.1:")
         assert client.dashboard_link.startswith("http://127.0.0.1:")
         with pytest.raises(OSError, match=r"Timed out trying to connect|TCP \(closed\)"):
@@ -82,13 +84,21 @@ def test_open_cluster__the_embedded_scheduler_takes_its_own_client_only(tmp_path
 
 def test_open_cluster__threads_talk_through_memory(tmp_path):
     with open_cluster(local_cluster(tmp_path, "processes: false"), None, quiet=True) as client:
+        assert client.cluster.scheduler_address.startswith("inproc://")
+
+
+def test_open_cluster__limits_are_those_of_the_cluster_however_it_is_reached(tmp_path):
+    lines = ("adapt: {minimum: 1, maximum: 5, interval: 1h}",)
+    path = local_cluster(tmp_path, "n_workers: 1, processes: false, protocol: tls", *lines)
+    with open_cluster(path, None, quiet=True) as client:
         assert client.scheduler.address.startswith("inproc://")
+        assert _most_workers(client) == 5
 
 
 def test_open_cluster__an_open_loopback_is_an_explicit_choice(tmp_path):
     threads = "processes: false, protocol: tcp"
     with open_cluster(local_cluster(tmp_path, threads, "security: none"), None, quiet=True) as client:
-        assert client.scheduler.address.startswith("tcp://127.0.0.1:")
+        assert client.cluster.scheduler_address.startswith("tcp://127.0.0.1:")
     sentence = r"protocol tcp is not encrypted, and every account of this machine .*write `security: none`"
     with pytest.raises(BadInput, match=sentence):
         open_cluster(local_cluster(tmp_path, threads), None).__enter__()
