@@ -220,7 +220,7 @@ def _train_alone() -> float:
 
 
 def measure_memory(
-    work: Path, *, users: int = 1_000_000, memory: str = "400MiB", values: int = 400, model: str = "amm-rank"
+    work: Path, *, users: int = 1_000_000, memory: str = "512MiB", values: int = 400, model: str = "amm-rank"
 ) -> None:
     """Print the peak of memory while a store of many times the workers' limits trains and scores."""
     path = work / f"memory-{users}"
