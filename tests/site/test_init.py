@@ -288,7 +288,8 @@ def test_init__unknown_categories_are_counted(init: Init, tmp_path: Path) -> Non
         "top": [[f"strange {i:02}", i + 1] for i in range(11, 1, -1)],
     }
     text = init("--force").stdout
-    assert "78 events (12 different categories); they would be quarantined: add them to the taxonomy" in text
+    remedy = "they would be quarantined: add them to the taxonomy, or their new names under `categories`"
+    assert f"78 events (12 different categories); {remedy}" in text
     assert "12  'strange 11'" in text
     assert "and 2 more" in text
 

@@ -52,7 +52,8 @@ def _say_events(findings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         "categories",
         f"{categories['ranked']:,} ranked (level {categories['level']}), {categories['found']:,} found in the events",
     )
-    yield from _say_unmapped("categories", findings, "they would be quarantined: add them to the taxonomy")
+    remedy = "add them to the taxonomy, or their new names under `categories`"
+    yield from _say_unmapped("categories", findings, f"they would be quarantined: {remedy}")
 
 
 def _say_users(findings: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
