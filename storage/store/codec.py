@@ -104,7 +104,9 @@ class StoredArray:
         _blosc().decompress(self._read(f"{self._name}/c/{number}{tail}"), target)
 
     def _plain_rows(self, start: int, stop: int) -> np.ndarray:
-        if self._last[0] < 0 and 0 not in self.shape:
+        if 0 in self.shape:  # an array without values has no chunk
+            return np.empty((stop - start, *self.shape[1:]), self.dtype)
+        if self._last[0] < 0:
             data = self._read(f"{self._name}/{_plain_chunk(len(self.shape))}")
             self._last = (0, np.frombuffer(data, self.dtype).reshape(self.shape))
         # A copy, because what lies over bytes cannot be changed.

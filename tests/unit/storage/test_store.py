@@ -85,6 +85,13 @@ def test_encode_array__is_plain_zarr_and_decodes_to_the_same(tmp_path_factory, a
         assert np.array_equal(stored.rows(start, stop), array[start:stop])
 
 
+@pytest.mark.parametrize("shape", [(0,), (0, 4), (5, 0), (5, 4)])
+def test_decode_array__has_the_shape_of_the_plain_array(shape):
+    array = np.ones(shape, np.float32)
+    files = {f"a/{name}": data for name, data in encode_array(array, compressed=False).items()}
+    np.testing.assert_array_equal(decode_array(files.__getitem__, "a"), array)
+
+
 @pytest.mark.parametrize("compressed", [True, False])
 def test_stored_array__reads_a_chunk_once_when_rows_are_asked_for_in_order(monkeypatch, compressed):
     monkeypatch.setattr(codec, "CHUNK_BYTES", 40)  # five values
