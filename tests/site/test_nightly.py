@@ -68,7 +68,7 @@ def test_nightly__the_command_again_starts_no_cluster(client, empty_site, monkey
 
     opened = []
 
-    def refuse(*_):
+    def refuse(*_, **__):
         opened.append(True)
         raise BadInput("a cluster was opened")
 
