@@ -36,9 +36,8 @@ class ArrayWriter:
     """Write arrays that need not be in memory as a whole: rows are appended to each, under a temporary name."""
 
     def __init__(self, folder: Path) -> None:
-        folder.parent.mkdir(parents=True, exist_ok=True)
         self._folder, self._temporary = folder, temporary_beside(folder)
-        self._temporary.mkdir()
+        retried(self._temporary.mkdir)(parents=True, exist_ok=True)
         self._arrays: dict[str, tuple[str, list[int], int]] = {}
 
     def __enter__(self) -> Self:
@@ -69,7 +68,7 @@ class ArrayWriter:
     def finish(self, about: Mapping[str, Any]) -> None:
         """Write what JSON keeps about the arrays, and give the folder its name."""
         folder = self._folder
-        if folder.is_dir() and not (
+        if retried(folder.is_dir)() and not (
             is_saved(folder) and read_json(folder / FACTS)["arrays"].keys() == self._arrays.keys()
         ):
             remove(folder)  # cut short, or of a version that kept other arrays

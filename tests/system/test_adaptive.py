@@ -18,7 +18,7 @@ from ammrank_dask.workflows.stages.nightly import nightly
 
 pytestmark = pytest.mark.timeout(900)
 
-SECONDS_BETWEEN_KILLS = 15
+SECONDS_BETWEEN_KILLS = {"one_host": 3, "two_hosts": 15}
 NIGHTS = (5, 7)
 """The first and the last night; every other one trains."""
 ADAPT = """
@@ -97,7 +97,7 @@ def test_nightly__adaptive_workers_that_are_killed_again_and_again(small_world, 
                 if workers and time.monotonic() >= next_kill:
                     kill_quietly(workers[0])  # one that is at work, not one that begins
                     n_killed += 1
-                    next_kill += SECONDS_BETWEEN_KILLS
+                    next_kill += SECONDS_BETWEEN_KILLS[start.__name__]
             message = night.stderr.read()
     assert night.returncode == 0, message
     assert n_killed >= 2
