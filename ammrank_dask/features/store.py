@@ -28,6 +28,8 @@ COLUMNS_FILE = "columns.json"
 DEMOGRAPHIC_GROUPS = (AGE, GENDER)
 VALUES_AT_ONCE = 1 << 21
 """Values that are in memory at a time when the rows of a partition are read in pieces."""
+ROWS_AT_ONCE = 1 << 14
+"""Rows that are, at most."""
 OWN_GROUP = "own"
 """Group of columns that did not come from a log."""
 
@@ -395,6 +397,8 @@ def csr_attributes(n_rows: int, n_columns: int) -> dict[str, dict[str, Any]]:
 def cut_rows(indptr: np.ndarray) -> Iterator[slice]:
     """Yield all rows of a CSR matrix, some at a time: of about `VALUES_AT_ONCE` values, but one row at least.
 
+    Nor are they more than `ROWS_AT_ONCE`: whatever is worked out for a row takes room too, however few values it has.
+
     Examples
     --------
     >>> list(cut_rows(np.array([0, 7, 7, 1 << 21, 1 << 30, (1 << 30) + 1])))
@@ -403,7 +407,7 @@ def cut_rows(indptr: np.ndarray) -> Iterator[slice]:
     start = 0
     while start < len(indptr) - 1:
         last = np.searchsorted(indptr, indptr[start] + VALUES_AT_ONCE, side="right") - 1
-        stop = max(start + 1, int(last))
+        stop = max(start + 1, min(int(last), start + ROWS_AT_ONCE))
         yield slice(start, stop)
         start = stop
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import math
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,6 +45,7 @@ class ArrayWriter:
     def __exit__(self, *error: object) -> None:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
+    @retried
     def append(self, name: str, rows: np.ndarray) -> None:
         """Append rows to an array: the first ones say what type it has, and how long a row is."""
         path = self._temporary / f"{name}.npy"
@@ -61,7 +61,8 @@ class ArrayWriter:
             _write_header(file, np.empty((0, *grown[1:]), rows.dtype), tuple(grown))
             if file.tell() != offset:
                 raise ValueError(f"the header of {name} must end at {offset}, got {file.tell()}")
-            file.seek(0, os.SEEK_END)
+            # Behind the rows that are known to be there, not at the end: an attempt before this one may have left some.
+            file.seek(offset + math.prod(shape) * rows.dtype.itemsize)
             file.write(np.ascontiguousarray(rows).data)
         self._arrays[name] = (dtype, grown, offset)
 

@@ -1,10 +1,13 @@
 """An operation that a shared file system failed in passing is tried again, a few times, and nothing else is."""
 
 import errno
+import os
 
+import numpy as np
 import pytest
 
 from ammrank_dask.storage.store import retried as module
+from ammrank_dask.storage.store import scratch_arrays
 from ammrank_dask.storage.store.atomic import digest_file
 from ammrank_dask.storage.store.retried import PAUSES, is_passing, retried
 
@@ -62,3 +65,26 @@ def test_digest_file__an_error_of_the_file_system_is_no_bad_input(tmp_path, monk
     monkeypatch.setattr("builtins.open", away)
     with pytest.raises(OSError, match="Stale file handle"):
         digest_file(tmp_path / "file")
+
+
+def test_array_writer__rows_that_a_failed_append_left_are_written_over(tmp_path, monkeypatch):
+    write_header, calls = scratch_arrays._write_header, []
+
+    def write_and_fail(file, *arguments):
+        write_header(file, *arguments)
+        calls.append(1)
+        if len(calls) == 2:  # half of the rows are in the file when the disk goes away
+            place = file.tell()
+            file.seek(0, os.SEEK_END)
+            file.write(b"left behind")
+            file.seek(place)
+            raise OSError(errno.EIO, "away")
+
+    monkeypatch.setattr(scratch_arrays, "_write_header", write_and_fail)
+    with scratch_arrays.ArrayWriter(tmp_path / "rows") as writer:
+        writer.append("a", np.arange(6.0).reshape(3, 2))
+        writer.append("a", np.arange(6.0, 10.0).reshape(2, 2))
+        writer.finish({})
+    assert len(calls) == 3
+    assert scratch_arrays.is_saved(tmp_path / "rows")
+    assert scratch_arrays.load_array(tmp_path / "rows", "a").tolist() == np.arange(10.0).reshape(5, 2).tolist()
