@@ -20,7 +20,7 @@ SHOWN_CELLS = 1 << 25
 def shown_share(settings: ScoreSettings, n_users: int, n_categories: int) -> float:
     """Return the share of users whose scores in all categories are kept.
 
-    All, where what is written depends on them, or where another policy needs them anyway.
+    All, where what is written depends on them, where another policy needs them anyway, or where none does.
 
     Examples
     --------
@@ -28,10 +28,12 @@ def shown_share(settings: ScoreSettings, n_users: int, n_categories: int) -> flo
     0.0055924
     >>> shown_share(ScoreSettings(policy="category_top_n"), 20_000_000, 300)
     1.0
+    >>> shown_share(ScoreSettings(also=()), 20_000_000, 300)
+    1.0
     """
     needing = [policy for policy in settings.wanted if policy.needs_all_scores]
     is_needed = any(policy.needs_chances or policy.name == settings.policy for policy in needing)
-    if settings.explore or is_needed:
+    if settings.explore or is_needed or not needing:
         return 1.0
     return min(1.0, SHOWN_CELLS // n_categories / max(1, n_users))
 

@@ -584,3 +584,11 @@ def test_order_assigned__equals_a_sort(seed, levels):
         own = slice(indptr[user], indptr[user + 1])
         assert out_code[own].tolist() == [code for _, _, code in expected]
         assert out_bits[own].view(np.float32).tolist() == [-score for score, _, _ in expected]
+
+
+def test_write_qualifications__no_policy_beside_the_one_in_force_needs_no_sample(client, tmp_path, half_is_kept):
+    rng = np.random.default_rng(8)
+    model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    found = write_qualifications(client, model, features, tmp_path / "run", ScoreSettings(k=2))
+    assert list(found.policies) == ["user_top_k"]
+    assert (found.n_users, found.policies["user_top_k"].slots) == (200, 400)
