@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ammrank_dask.storage.errors import suggest
+from ammrank_dask.workflows.session.options import stopped_in_a_sentence
 
 # The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
 COMMANDS = {
@@ -62,6 +63,11 @@ class LazyGroup(click.Group):
         for title, names in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl([(name, COMMANDS[name]) for name in names])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Import and run a command: an import takes a second or two, and may be interrupted as well."""
+        with stopped_in_a_sentence():
+            return super().invoke(ctx)
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> Any:
         """Find the command, or suggest one."""

@@ -166,6 +166,23 @@ def test_ammrank_command__sigterm_exits_143():
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("number", "code", "sentence"),
+    [
+        (signal.SIGINT, 130, "ammrank: interrupted; run the same command again to go on\n"),
+        (signal.SIGTERM, 143, "ammrank: stopped by SIGTERM; run the same command again to go on\n"),
+    ],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_ammrank__a_signal_while_a_command_is_imported(monkeypatch, number, code, sentence):
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    monkeypatch.setattr(importlib, "import_module", lambda name: os.kill(os.getpid(), number))
+    result = run("status", "site")
+    signal.signal(signal.SIGINT, handler)
+    assert (result.exit_code, result.stderr) == (code, sentence)
+
+
 def test_ammrank__missing_config_exits_65_and_makes_no_folder(tmp_path):
     result = run("ingest", tmp_path / "site")
     assert result.exit_code == 65

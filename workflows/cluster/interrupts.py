@@ -1,21 +1,60 @@
-"""Let Ctrl-C end a command and nothing else: a terminal sends it to the workers of the embedded cluster too."""
+"""Let a signal end a command and nothing else: terminals and systemd send it to the workers it started, too."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import signal
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from multiprocessing import resource_tracker
 from typing import Any
 
 from distributed import WorkerPlugin
+
+SECONDS_TO_CLOSE = 15.0
+"""How long an interrupted command waits for a cluster that is starting, to close it in good order."""
+
+
+def start_apart(start: Callable[[], Any]) -> Any:
+    """Return the cluster that `start` makes; SIGINT and SIGTERM reach neither its threads nor the processes they start.
+
+    A signal that a thread blocks is blocked in all threads and processes that come from it, from their first moment
+    on: workers that are told so later have by then written tracebacks of their imports, or are missed by a scheduler
+    that is still at work. They end with the command that started them, however it ends. Interrupted, the command waits
+    for the cluster to be there, because Dask cannot close half of one.
+    """
+    started: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            started.set_result(start())
+        except BaseException as error:
+            started.set_exception(error)
+
+    # The thread that needs this helper of `multiprocessing` first starts it, and has both signals unblocked after that.
+    resource_tracker.ensure_running()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        threading.Thread(target=run, name="start of the cluster", daemon=True).start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    try:
+        return started.result()
+    except (KeyboardInterrupt, SystemExit):
+        with contextlib.suppress(Exception):  # it failed, or takes too long: the interrupt is what is told
+            started.result(SECONDS_TO_CLOSE).close()
+        raise
 
 
 class LeaveInterrupts(WorkerPlugin):
     """Make the processes of workers ignore Ctrl-C; the command that started them ends them in good order.
 
-    Without it every worker process ends with a traceback of its own on the terminal, and with a warning about the task
-    it was at. A worker that outlives its scheduler is not told either: whoever started both says so in one sentence. It
-    also silences `distributed.sizeof`: the profile in the performance report is nested too deeply to be measured.
+    Not all are started by threads of this process, which leave them signals blocked. Without it every worker process
+    ends with a traceback of its own on the terminal, and with a warning about the task it was at. A worker that
+    outlives its scheduler is not told either: whoever started both says so in one sentence. It also silences
+    `distributed.sizeof`: the profile in the performance report is nested too deeply to be measured.
     """
 
     name = "ammrank-interrupts"

@@ -40,7 +40,12 @@ from ammrank_dask.workflows.cluster.cluster_file import (
     load_cluster,
     refuse_open,
 )
-from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts, hush_cancelled_waits, hush_failed_tasks
+from ammrank_dask.workflows.cluster.interrupts import (
+    LeaveInterrupts,
+    hush_cancelled_waits,
+    hush_failed_tasks,
+    start_apart,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +175,7 @@ def _import_name(name: str) -> Any:
 
 def _start_cluster(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
     try:
-        return class_(**kwargs)
+        return start_apart(lambda: class_(**kwargs))
     except (TypeError, ValueError, RuntimeError) as error:
         cause = error.__cause__ or error
         raise BadInput(f"{path}: the cluster did not start ({cause}); check its kwargs") from None

@@ -51,24 +51,17 @@ class AmmrankCommand(click.Command):
         for handler in logging.root.handlers:
             handler.setLevel(logging.WARNING)  # what is below goes to the log of the night, not to the terminal
             handler.addFilter(_is_said_here_only)
-        with _terminate_cleanly(), private_files():
+        with stopped_in_a_sentence(), private_files():
             try:
                 return super().invoke(ctx)
             except BrokenPipeError:
                 _leave_stdout()
                 raise SystemExit(EXIT_BROKEN_PIPE) from None
-            except SystemExit as error:
-                if error.code == EXIT_TERMINATED:
-                    sentence = "stopped by SIGTERM; run the same command again to go on"
-                    raise CommandFailed(sentence, EXIT_TERMINATED) from None
-                raise
             except AmmrankError as error:
                 raise CommandFailed(name_own_night(str(error), ctx.params), exit_code_of(error)) from None
             except OSError as error:
                 raise CommandFailed(_say_os_error(error), EXIT_FAILED) from None
-            except (KeyboardInterrupt, click.Abort) as error:
-                raise CommandFailed("interrupted; run the same command again to go on", exit_code_of(error)) from None
-            except (click.ClickException, click.exceptions.Exit):
+            except (click.ClickException, click.exceptions.Exit, click.Abort):
                 raise
             except Exception as error:
                 if os.environ.get(SHOW_TRACEBACK):
@@ -139,6 +132,20 @@ def message_of(error: BaseException) -> str:
 def _say_os_error(error: OSError) -> str:
     place = f": {error.filename}" if error.filename else ""
     return f"{error.strerror or error}{place}; what is published is whole, run the command again"
+
+
+@contextlib.contextmanager
+def stopped_in_a_sentence() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end the block, each with its sentence and exit code."""
+    try:
+        with _terminate_cleanly():
+            yield
+    except SystemExit as error:
+        if error.code != EXIT_TERMINATED:
+            raise
+        raise CommandFailed("stopped by SIGTERM; run the same command again to go on", EXIT_TERMINATED) from None
+    except (KeyboardInterrupt, click.Abort) as error:
+        raise CommandFailed("interrupted; run the same command again to go on", exit_code_of(error)) from None
 
 
 @contextlib.contextmanager

@@ -7,7 +7,9 @@ import pty
 import signal
 import subprocess
 import sys
+import time
 
+import psutil
 import pytest
 from rich.console import Console
 from rich.progress import Progress
@@ -107,12 +109,22 @@ def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, 
     assert written.count("\n") == (0 if quiet else 1)
 
 
+INTERRUPTED = "ammrank: interrupted; run the same command again to go on\n"
+TERMINATED = "ammrank: stopped by SIGTERM; run the same command again to go on\n"
+
+
 @pytest.mark.serial
-def test_ammrank__ctrl_c_on_a_terminal_ends_with_one_sentence_and_130(tmp_path):
-    """A terminal sends it to all processes of the command: none of them may end with a traceback."""
+@pytest.mark.parametrize("is_at_work", [False, True], ids=["starting", "working"])
+@pytest.mark.parametrize(
+    ("number", "code", "sentence"),
+    [(signal.SIGINT, 130, INTERRUPTED), (signal.SIGTERM, 143, TERMINATED)],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_ammrank__a_signal_to_all_its_processes_ends_with_one_sentence(tmp_path, number, code, sentence, is_at_work):
+    """A terminal sends Ctrl-C to all processes of the command, systemd SIGTERM: none may end with a traceback."""
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(BUILT_IN.read_text().replace("127.0.0.1:8787", "127.0.0.1:0"))
-    arguments = ["simulate", str(tmp_path / "lake"), "--users", "100000", "--days", "60", "--cluster", str(cluster)]
+    arguments = ["simulate", str(tmp_path / "lake"), "--users", "40000", "--days", "60", "--cluster", str(cluster)]
     with subprocess.Popen(
         [sys.executable, "-m", "ammrank_dask.workflows.cli", *arguments],
         stderr=subprocess.PIPE,
@@ -121,13 +133,26 @@ def test_ammrank__ctrl_c_on_a_terminal_ends_with_one_sentence_and_130(tmp_path):
         # Tests that a shell runs in the background inherit that the signal is ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
-        said = [process.stderr.readline(), process.stderr.readline()]  # the dashboard, and the first stage
-        os.killpg(process.pid, signal.SIGINT)
-        said += process.stderr.readlines()
-        assert process.wait(timeout=300) == 130
-    assert said[0].startswith("dashboard ")
-    assert said[1].startswith("simulate-users: ")
-    assert said[2:] == ["ammrank: interrupted; run the same command again to go on\n"]
+        begun = []
+        if is_at_work:
+            begun = [process.stderr.readline(), process.stderr.readline()]  # the dashboard, and the first stage
+        else:
+            wait_for_worker_process(process)
+        os.killpg(process.pid, number)
+        said = process.stderr.readlines()
+        assert process.wait(timeout=300) == code
+    assert [line.split()[0] for line in begun] == (["dashboard", "simulate-users:"] if is_at_work else [])
+    assert said == [sentence]
+
+
+def wait_for_worker_process(process):
+    """Wait until a command has started the first process of a worker; it is at its imports then."""
+    command = psutil.Process(process.pid)
+    end = time.monotonic() + 120
+    while not any("spawn_main" in word for child in command.children() for word in child.cmdline()):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.01)
 
 
 def test_progress__importing_it_does_not_import_dask():
