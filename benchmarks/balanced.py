@@ -6,6 +6,7 @@ import datetime as dt
 import shutil
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import scipy.sparse as sp
@@ -33,6 +34,7 @@ from ammrank_dask.workflows.stages.models import find_run, load_site_model
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.score import score_settings
 from benchmarks.chances import real_site
+from benchmarks.command_line import Memory, Option, Users, benchmark
 from benchmarks.complete_journey import NIGHTS
 from benchmarks.measure import cluster, describe_machine, worker_facts
 from benchmarks.scoring import CATEGORIES, K, make_features, make_model
@@ -41,7 +43,14 @@ TABLES = ((1_000, 50, 1.2, 0.25, 4.0), (1_000, 50, 1.2, 0.8, 1.25), (2_500, 340,
 """Users, categories, how skewed they are, floor, cap."""
 
 
-def compare_balanced(work: Path, *, users: int = 1_000_000, memory: str = "1GiB", real: bool = False) -> None:
+@benchmark("balanced")
+def compare_balanced(
+    work: Path,
+    *,
+    users: Users = 1_000_000,
+    memory: Memory = "1GiB",
+    real: Annotated[bool, Option("On Complete Journey, from its log to its report.")] = False,
+) -> None:
     """Print what the balanced policy reaches of the optimum, and what it costs beside user_top_k.
 
     With `real`, that of a night of Complete Journey instead, from its log to its report.

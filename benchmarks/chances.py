@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from distributed import Client
@@ -25,6 +25,7 @@ from ammrank_dask.workflows.stages.features import plan_chance_features, trainin
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.models import load_site_model
 from ammrank_dask.workflows.stages.train import train_model
+from benchmarks.command_line import Option, Users, benchmark
 from benchmarks.complete_journey import NIGHTS, build_lake
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 from benchmarks.real import run_command
@@ -34,14 +35,15 @@ PENALTIES = (0.1, 0.3, 1.0, 3.0)
 """Values of C of logistic regression; shown is the one whose chances are best on the gate users."""
 
 
+@benchmark("chances")
 def compare_chances(
     work: Path,
     *,
-    users: int = 60_000,
-    real: bool = False,
-    seeds: Sequence[int] = (1,),
-    dates: Sequence[str] = NIGHTS,
-    bins: bool = False,
+    users: Users = 60_000,
+    real: Annotated[bool, Option("On Complete Journey.")] = False,
+    seeds: Annotated[Sequence[int], Option("Seeds of simulated worlds, with commas between.")] = (1,),
+    dates: Annotated[Sequence[str], Option("Nights of Complete Journey, with commas between.")] = NIGHTS,
+    bins: Annotated[bool, Option("Also the 20 bins.")] = False,
 ) -> None:
     """Print how chances come true for simulated gate users, or with `real` for those of Complete Journey.
 

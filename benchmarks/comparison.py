@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.evaluate import evaluate_site, evaluate_table
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Data, Folds, Methods, Option, Sets, Users, benchmark
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 
 FIRST, DAYS = dt.date(2026, 1, 5), 60
@@ -29,8 +31,13 @@ LAST = FIRST + dt.timedelta(DAYS - 1)
 TABLE_METHODS = ("central-mal", "ib-mal", "lr", "pw-lr", "amm-rank", "amm-rank-plus")
 
 
+@benchmark("comparison")
 def compare_methods_on_world(
-    work: Path, *, users: int = 266_000, variants: Sequence[str] = ("adv",), methods: Sequence[str] = METHODS
+    work: Path,
+    *,
+    users: Users = 266_000,
+    variants: Annotated[Sequence[str], Option("Variants of features, with commas between.")] = ("adv",),
+    methods: Methods = METHODS,
 ) -> None:
     """Print the comparison on a simulated lake; 266,000 users have 100,000 with enough clicks, 532,000 twice as many.
 
@@ -71,12 +78,14 @@ def compare_methods_on_world(
     print(f"  page: {out / PAGE}")
 
 
-def compare_order(work: Path, *, users: int = 532_000, methods: Sequence[str] = METHODS) -> None:
+@benchmark("comparison-order")
+def compare_order(work: Path, *, users: Users = 532_000, methods: Methods = METHODS) -> None:
     """Print the comparison in both variants: does the order of the paper's table hold?"""
     compare_methods_on_world(work, users=users, variants=("adv", "no-adv"), methods=methods)
 
 
-def compare_training_time(work: Path, *, users: int = 266_000) -> None:
+@benchmark("comparison-time")
+def compare_training_time(work: Path, *, users: Users = 266_000) -> None:
     """Print how long amm-rank takes to be as good as pw-lr: both fitted to the same fold, one after the other.
 
     C, λ and planes are chosen on tuning users as `comparison` does; epochs are what one pays with.
@@ -110,13 +119,12 @@ def compare_training_time(work: Path, *, users: int = 266_000) -> None:
     shutil.rmtree(scratch, ignore_errors=True)
 
 
+@benchmark("tables")
 def compare_on_tables(
-    data: Path | None, *, sets: Sequence[str] | None = None, methods: Sequence[str] = TABLE_METHODS, n_folds: int = 5
+    data: Data, *, sets: Sets | None = None, methods: Methods = TABLE_METHODS, folds: Folds = 5
 ) -> None:
     """Print Kendall τ of the methods on every table of a folder, parameters chosen inside the training folds."""
-    if data is None:
-        raise SystemExit("tables needs --data, the folder of the tables")
-    print(f"\nKendall τ, {n_folds} folds, parameters chosen in training folds; {describe_machine()}")
+    print(f"\nKendall τ, {folds} folds, parameters chosen in training folds; {describe_machine()}")
     print(f"  {'set':11} {'rows':>6} " + " ".join(f"{method:>13}" for method in methods) + "  seconds")
     found = []
     with cluster(2) as client:
@@ -124,7 +132,7 @@ def compare_on_tables(
             started = time.perf_counter()
             with tempfile.TemporaryDirectory(prefix="ammrank-table-") as scratch:
                 evaluation = evaluate_table(
-                    client, path, methods=methods, n_folds=n_folds, seed=0, scratch=Path(scratch), progress=silent
+                    client, path, methods=methods, n_folds=folds, seed=0, scratch=Path(scratch), progress=silent
                 )
             taus = [evaluation["variants"]["table"][method]["kendall_tau"] for method in methods]
             found.append(taus)

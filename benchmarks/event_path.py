@@ -18,6 +18,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from benchmarks.command_line import benchmark
+
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("storage", "ammrank_dask", "workflows")
 BAR = {"stops": 80, "changes of room": 35}
@@ -204,6 +206,7 @@ def describe_path(path: list[Stop]) -> str:
     return "\n".join([*rows, "", ", ".join(said)])
 
 
+@benchmark("event-path")
 def follow_event(work: Path) -> None:
     """Print the path of one event and write it into the page on architecture; kernels run as plain Python."""
     if os.environ.get("NUMBA_DISABLE_JIT") != "1":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import QualificationRows
 from benchmarks.balanced import make_chances
+from benchmarks.command_line import Option, Users, benchmark
 from benchmarks.measure import describe_machine
 
 BAR = 184 / 200
@@ -127,7 +128,13 @@ def true_clicks(world: ExploredWorld, in_force: str, share: float) -> dict[str, 
     return {name: count_support(own.codes, probability, world.truth)[2] for name, own in world.lists.items()}
 
 
-def compare_exploration(work: Path, *, users: int = 4_000, draws: int = 200, share: float = 0.05) -> None:
+@benchmark("exploration")
+def compare_exploration(
+    *,
+    users: Users = 4_000,
+    draws: Annotated[int, Option("Nights that are drawn.")] = 200,
+    share: Annotated[float, Option("Share of the slots that is drawn.")] = 0.05,
+) -> None:
     """Print how many of the intervals of 95 % have the truth in them; clicks are drawn anew with every draw."""
     world = make_world(users, 30, 5)
     print(f"\nwhat policies would have earned, {draws} draws of {share:g} of the slots; {describe_machine()}")

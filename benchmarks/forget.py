@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
@@ -28,13 +29,17 @@ from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.nightly import nightly
+from benchmarks.command_line import Option, Users, benchmark
 from benchmarks.measure import cluster, cpu_seconds, describe_machine, make_lake, site_of
 
 FIRST = dt.date(2026, 1, 5)
 HISTORY = 40
 
 
-def compare_forget(work: Path, *, users: int = 100_000, nights: int = 40) -> None:
+@benchmark("forget")
+def compare_forget(
+    work: Path, *, users: Users = 100_000, nights: Annotated[int, Option("Nights that are kept.")] = 40
+) -> None:
     """Print what forgetting one user and a thousand costs, by the clock and of CPU, and one by the command itself.
 
     One night is run, of 40 days of events. The other nights are copies of its qualifications under other dates: files

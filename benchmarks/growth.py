@@ -15,6 +15,7 @@ from distributed import Client
 from ammrank_dask.features.store import write_features
 from ammrank_dask.scoring.score import score
 from ammrank_dask.training.train import train
+from benchmarks.command_line import Users, benchmark
 from benchmarks.drawing import draw_curves
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 from benchmarks.nights import warm_nights
@@ -30,7 +31,8 @@ LEAST_SECONDS = 1.0
 KINDS = ("cpu", "seconds", "peak")
 
 
-def measure_growth(work: Path, *, users: int = 100_000) -> None:
+@benchmark("growth")
+def measure_growth(work: Path, *, users: Users = 100_000) -> None:
     """Print what a night uses against users (up to a number) and workers, and training and scoring against categories.
 
     Writes `growth.json` and `growth.svg`.

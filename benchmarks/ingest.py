@@ -6,6 +6,7 @@ import datetime as dt
 import shutil
 import time
 from pathlib import Path
+from typing import Annotated
 
 import pyarrow.parquet as pq
 from distributed import Client
@@ -14,13 +15,21 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import History, Option, Users, Workers, benchmark
 from benchmarks.measure import best_of, cluster, cpu_seconds, describe_machine, make_lake, site_of
 
 FIRST = dt.date(2026, 1, 5)
 COLUMNS = ["user_id", "group", "category", "timestamp"]
 
 
-def compare_day(work: Path, *, users: int = 3_289_229, activity: float = 2.0, workers: int = 2) -> None:
+@benchmark("day", quick=True)
+def compare_day(
+    work: Path,
+    *,
+    users: Users = 3_289_229,
+    activity: Annotated[float, Option("How often users do something, 1 being usual.")] = 2.0,
+    workers: Workers = 2,
+) -> None:
     """Print what a day of more than 10 M events costs per core, in units of a single-threaded `read_table`."""
     with cluster(workers) as client:
         lake = work / f"day-{users}"
@@ -68,7 +77,8 @@ def _time_ingest(client: Client, site: Site, config: Config) -> tuple[float, flo
     return marks[0][0], time.perf_counter() - started, marks[0][1]
 
 
-def compare_night(work: Path, *, users: int = 100_000, history: int = 90, workers: int = 2) -> None:
+@benchmark("night", quick=True)
+def compare_night(work: Path, *, users: Users = 100_000, history: History = 90, workers: Workers = 2) -> None:
     """Print what one more night costs on a history, against the back-fill of that history."""
     with cluster(workers) as client:
         lake = work / f"history-{users}"

@@ -6,8 +6,9 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
+import click
 import numpy as np
 import pandas as pd
 from sklearn.kernel_approximation import RBFSampler
@@ -18,6 +19,7 @@ from ammrank_dask.model.feature_maps import FeatureMap, RandomBins
 from ammrank_dask.model.rankings import likings_of, rankings_from_ranks
 from ammrank_dask.model.rows import Rows
 from ammrank_dask.model.tree_cells import TreeCells
+from benchmarks.command_line import Data, Folds, Methods, Option, Sets, benchmark
 from benchmarks.measure import describe_machine
 
 # The best published forest of METHOD.md's 13 sets; the other sets have none there.
@@ -108,13 +110,14 @@ class Search(NamedTuple):
     truth: np.ndarray
 
 
+@benchmark("label-ranking")
 def run_label_ranking(
-    data: Path | None,
+    data: Data,
     *,
-    sets: Sequence[str] | None = None,
-    n_folds: int = 5,
-    fold_seed: int = 0,
-    methods: Sequence[str] = METHODS,
+    sets: Sets | None = None,
+    folds: Folds = 5,
+    fold_seed: Annotated[int, Option("How rows are dealt to folds.", click.IntRange(min=0))] = 0,
+    methods: Methods = METHODS,
 ) -> None:
     """Print the mean Kendall τ of each set over its folds, and what was chosen.
 
@@ -122,10 +125,8 @@ def run_label_ranking(
     random maps of them; `plus` is one AMM-rank-plus model, `plus-sum` a mix of them. The search
     was designed on the folds of seed 0: another `fold_seed` deals the rows anew.
     """
-    if data is None:
-        raise SystemExit("label-ranking needs --data, the folder of the tables")
     logging.getLogger("ammrank_dask").setLevel(logging.WARNING)
-    print(f"\nKendall τ, {n_folds} folds (seed {fold_seed}), parameters chosen in training folds; {describe_machine()}")
+    print(f"\nKendall τ, {folds} folds (seed {fold_seed}), parameters chosen in training folds; {describe_machine()}")
     print(
         f"  {'set':11} {'rows':>6} {'forest':>7} " + " ".join(f"{m:>8}" for m in methods) + "  seconds  chosen, fold 1"
     )
@@ -133,7 +134,7 @@ def run_label_ranking(
     for name in sets or (*FORESTS, *OTHERS):
         X, ranks = read_table(data / f"{name}.csv")
         started = time.perf_counter()
-        taus, chosen = cross_validate(X, ranks, n_folds, fold_seed, methods)
+        taus, chosen = cross_validate(X, ranks, folds, fold_seed, methods)
         found[name] = [float(np.mean(taus[method])) for method in methods]
         forest = f"{FORESTS[name]:7.3f}" if name in FORESTS else " " * 7
         columns = " ".join(f"{tau:8.3f}" for tau in found[name])

@@ -19,13 +19,15 @@ from distributed import Client
 import ammrank_dask.monitor.events as events
 import ammrank_dask.tasks as tasks
 from ammrank_dask.monitor.plugin import page_address
+from benchmarks.command_line import Users, benchmark
 from benchmarks.measure import describe_machine
 
 N_TASKS, TASK_SECONDS, N_CATEGORIES, USERS_A_TASK = 10_000, 0.02, 50, 50_000
 STAGES = {"ingest": 0.4, "features": 0.3, "score": 0.3}
 
 
-def compare_monitor(folder: Path, users: int = N_TASKS * USERS_A_TASK) -> None:
+@benchmark("monitor")
+def compare_monitor(*, users: Users = N_TASKS * USERS_A_TASK) -> None:
     """Run the same night with and without the page, twice each in turns, and compare CPU seconds."""
     n_tasks = max(100, users // USERS_A_TASK)
     print(f"monitor: a night of {n_tasks:,} tasks of {TASK_SECONDS * 1e3:.0f} ms; {describe_machine()}")

@@ -15,12 +15,14 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
+from benchmarks.command_line import Days, History, Memory, Users, Workers, benchmark
 from benchmarks.measure import cluster, cpu_seconds, describe_machine, make_lake, site_of, worker_facts
 
 FIRST = dt.date(2026, 1, 5)
 
 
-def compare_nights(work: Path, *, users: int = 200_000, history: int = 60, workers: int = 2) -> None:
+@benchmark("nights")
+def compare_nights(work: Path, *, users: Users = 200_000, history: History = 60, workers: Workers = 2) -> None:
     """Print what a night without training costs after one that filled in the history and trained, stage by stage."""
     with cluster(workers) as client:
         lake = work / f"nights-{users}"
@@ -45,7 +47,8 @@ def compare_nights(work: Path, *, users: int = 200_000, history: int = 60, worke
     print(f"  night after / first night  {ratios} (bar 0.1)")
 
 
-def run_large_site(work: Path, *, users: int = 5_000_000, days: int = 60, memory: str = "1GiB") -> None:
+@benchmark("large-site")
+def run_large_site(work: Path, *, users: Users = 5_000_000, days: Days = 60, memory: Memory = "1GiB") -> None:
     """Print the size of a site, and the peak memory of two small workers through a whole night on it."""
     with cluster(2) as client:
         lake = work / f"large-{users}"

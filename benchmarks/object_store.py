@@ -20,13 +20,15 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Days, Users, Workers, benchmark
 from benchmarks.measure import cluster, cpu_seconds, describe_machine, make_lake, site_of
 
 FIRST = dt.date(2026, 1, 5)
 BUCKET = "lake"
 
 
-def compare_object_store(work: Path, *, users: int = 200_000, days: int = 3, workers: int = 2) -> None:
+@benchmark("object-store")
+def compare_object_store(work: Path, *, users: Users = 200_000, days: Days = 3, workers: Workers = 2) -> None:
     """Print the CPU seconds of an ingest from S3 (moto's server, a process of its own) and from the disk."""
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
     os.environ.update(keys)

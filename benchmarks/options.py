@@ -6,7 +6,7 @@ import datetime as dt
 import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,6 +21,7 @@ from ammrank_dask.user_hash import SPLITS, split_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Days, Option, Users, benchmark
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 
 FIRST = dt.date(2026, 1, 5)
@@ -39,7 +40,14 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 
-def compare_options(work: Path, *, users: int = 200_000, days: int = 67, seeds: int = 3) -> None:
+@benchmark("options")
+def compare_options(
+    work: Path,
+    *,
+    users: Users = 200_000,
+    days: Days = 67,
+    seeds: Annotated[int, Option("Seeds of which the mean is taken.")] = 3,
+) -> None:
     """Print the error of gate users with each option, and with a warm start a week later."""
     lake = work / f"options-{users}"
     site, config = site_of(work / "options-site", lake, users)

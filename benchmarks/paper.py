@@ -29,6 +29,7 @@ from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import VERSIONED, open_run, version_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
+from benchmarks.command_line import Days, Memory, Model, Users, benchmark
 from benchmarks.measure import best_cpu_of, cluster, describe_machine, make_lake, site_of
 from benchmarks.nights import warm_nights
 
@@ -121,7 +122,10 @@ class StageMeter(logging.Handler):
         return whole
 
 
-def run_paper(work: Path, *, users: int = USERS, days: int = 60, memory: str = "2GiB", model: str = "amm-rank") -> None:
+@benchmark("paper")
+def run_paper(
+    work: Path, *, users: Users = USERS, days: Days = 60, memory: Memory = "2GiB", model: Model = "amm-rank"
+) -> None:
     """Print a table of one night from the lake to the published report; write `paper.json` and `paper.svg`.
 
     Kernels are compiled before: that is done once for an installation, not every night.

@@ -26,6 +26,7 @@ from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Users, benchmark
 from benchmarks.comparison import DAYS, LAST, comparison_site
 from benchmarks.drawing import draw_points
 from benchmarks.measure import cluster, describe_machine, make_lake, peak_memory, reset_peak_memory
@@ -41,7 +42,8 @@ OURS: dict[str, dict[str, Any]] = {
 """Methods of this package with their parameters: what the tuning of `comparison` chooses on this world."""
 
 
-def compare_peers(work: Path, *, users: int = 266_000) -> None:
+@benchmark("peers")
+def compare_peers(work: Path, *, users: Users = 266_000) -> None:
     """Print error, users a second of CPU and memory of each on the same rows, one core, one after the other.
 
     LightGBM and Vowpal Wabbit come with the extra `peers`; what is not installed is left out and named. Writes

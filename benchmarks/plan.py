@@ -8,12 +8,14 @@ from ammrank_dask.sizing import Workload
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.plan import USUAL_EVENTS, calibrate, describe_plan, measure_nights
+from benchmarks.command_line import Users, benchmark
 from benchmarks.measure import cluster, describe_machine, make_lake, worker_facts
 
 DAYS = 45
 
 
-def compare_plan(work: Path, *, users: int = 120_000) -> None:
+@benchmark("plan")
+def compare_plan(work: Path, *, users: Users = 120_000) -> None:
     """Print what was planned beside what was measured, for a quarter, a half and all of the users."""
     config = Config()
     with cluster(2) as client:

@@ -8,11 +8,12 @@ import time
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from ammrank_dask.evaluation.page import RESULT
 from ammrank_dask.methods.registry import METHODS, method_label
 from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
+from benchmarks.command_line import Folds, Methods, Option, benchmark
 from benchmarks.complete_journey import NIGHTS, build_lake
 from benchmarks.measure import describe_machine
 
@@ -25,14 +26,15 @@ HELD = 66
 """Exit code of a night that a check holds back: it has features, and may be evaluated."""
 
 
+@benchmark("real")
 def compare_on_real_log(
     work: Path,
     *,
-    households: int | None = None,
-    nights: Sequence[str] = NIGHTS,
-    methods: Sequence[str] | None = None,
-    rivals: bool = False,
-    folds: int = 5,
+    households: Annotated[int, Option("Households, chosen by hash; by default all.")] | None = None,
+    nights: Annotated[Sequence[str], Option("Nights to evaluate, with commas between.")] = NIGHTS,
+    methods: Methods | None = None,
+    rivals: Annotated[bool, Option("Also EASE and LightGBM.")] = False,
+    folds: Folds = 5,
 ) -> None:
     """Print ε_dis of every method on the nights of Complete Journey, both variants, 5 folds.
 

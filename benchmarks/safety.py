@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from distributed import Client
@@ -27,6 +27,7 @@ from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Data, Folds, Option, benchmark
 from benchmarks.complete_journey import NIGHTS, build_lake
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 from benchmarks.real import VARIANTS, describe_run
@@ -55,8 +56,14 @@ class World:
     night: dt.date
 
 
+@benchmark("safety")
 def compare_safety(
-    work: Path, *, large: bool = False, real: bool = True, data: Path | None = None, folds: int = 5
+    work: Path,
+    *,
+    large: Annotated[bool, Option("Also 200,000 simulated users.")] = False,
+    real: Annotated[bool, Option("Also households of Complete Journey.")] = True,
+    data: Data | None = None,
+    folds: Folds = 5,
 ) -> None:
     """Print the untuned default against lr, popularity and amm-rank on every world, and κ on one of them.
 

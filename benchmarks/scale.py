@@ -10,10 +10,12 @@ from pathlib import Path
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Days, Memory, Users, benchmark
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of, worker_facts
 
 
-def run_scale(work: Path, *, users: int = 1_000_000, days: int = 60, memory: str = "1GiB") -> None:
+@benchmark("scale")
+def run_scale(work: Path, *, users: Users = 1_000_000, days: Days = 60, memory: Memory = "1GiB") -> None:
     """Print seconds and peak memory of every stage; a worker that was killed or spilled is told."""
     last = dt.date(2026, 1, 5) + dt.timedelta(days - 1)
     lake = work / f"scale-{users}"

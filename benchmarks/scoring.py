@@ -19,13 +19,15 @@ from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.plus_basis import RankingCounts, make_basis
 from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
+from benchmarks.command_line import Memory, Users, benchmark
 from benchmarks.measure import best_cpu_of, best_of, cluster, describe_machine, worker_facts
 
 VALUES, COLUMNS, PLANES, CATEGORIES, K = 89, 511, 256, 50, 10
 TURNS = 8
 
 
-def compare_score(work: Path, *, users: int = 200_000) -> None:
+@benchmark("score", quick=True)
+def compare_score(work: Path, *, users: Users = 200_000) -> None:
     """Print what a user costs the fused kernel, sgemm of the dense rows with the planes, and the whole stage."""
     rng = np.random.default_rng(0)
     model = make_model(rng)
@@ -71,7 +73,8 @@ def compare_score(work: Path, *, users: int = 200_000) -> None:
     print(f"  the same by CPU time of the worker alone           {_row(rates['cpu'])}")
 
 
-def compare_score_plus(work: Path, *, users: int = 100_000) -> None:
+@benchmark("score-plus")
+def compare_score_plus(work: Path, *, users: Users = 100_000) -> None:
     """Print what a user costs the scoring stage with AMM-rank and with AMM-rank-plus of one to three clusterings."""
     rng = np.random.default_rng(0)
     features = make_features(work / "score-plus-features", rng, users)
@@ -134,7 +137,8 @@ def _row(values: Iterable[float]) -> str:
     return " ".join(f"{value:8.2f}" for value in values)
 
 
-def score_million(work: Path, *, users: int = 1_000_000, memory: str = "1GiB") -> None:
+@benchmark("score-million")
+def score_million(work: Path, *, users: Users = 1_000_000, memory: Memory = "1GiB") -> None:
     """Print seconds and peak memory of scoring, with both policies and the changes since the night before."""
     rng = np.random.default_rng(0)
     model = make_model(rng)

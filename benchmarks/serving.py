@@ -7,12 +7,14 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.command_line import benchmark
 from benchmarks.measure import children_cpu, describe_machine
 
 PROGRAMS = {"nothing": "pass", "numpy": "import numpy", "ammrank_dask.serve": "import ammrank_dask.serve"}
 ROUNDS, BAR = 10, 0.2
 
 
+@benchmark("serve-import")
 def measure_import(work: Path) -> None:
     """Print CPU seconds and seconds of processes that import nothing, numpy and the scorer, the best of several."""
     measured: dict[str, list[tuple[float, float]]] = {name: [] for name in PROGRAMS}

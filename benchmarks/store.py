@@ -15,10 +15,12 @@ from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Days, Users, benchmark
 from benchmarks.measure import best_of, cluster, describe_machine, make_lake, site_of
 
 
-def compare_read(work: Path, *, users: int = 400_000, days: int = 60) -> None:
+@benchmark("read", quick=True)
+def compare_read(work: Path, *, users: Users = 400_000, days: Days = 60) -> None:
     """Print the rate at which a worker reads partitions, and at which it decodes their chunks from memory."""
     first = dt.date(2026, 1, 5)
     with cluster(2) as client:

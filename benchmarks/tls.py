@@ -13,6 +13,7 @@ import yaml
 
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
 from ammrank_dask.workflows.session.config import write_config
+from benchmarks.command_line import Users, benchmark
 from benchmarks.measure import children_cpu, cluster, describe_machine, make_lake, site_of
 
 FIRST, DAYS, ROUNDS = dt.date(2026, 1, 5), 45, 3
@@ -20,7 +21,8 @@ SECURITY = {"without TLS": "none", "with TLS": "temporary"}
 BAR = 0.05
 
 
-def compare_tls(work: Path, *, users: int = 50_000) -> None:
+@benchmark("tls")
+def compare_tls(work: Path, *, users: Users = 50_000) -> None:
     """Print CPU seconds and seconds of a first night, the best of several with and without TLS, and their ratios.
 
     Each is the command itself with workers of its own, so that the certificates it makes are in it, too.

@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import scipy.sparse as sp
@@ -34,6 +35,7 @@ from ammrank_dask.user_hash import SPLITS, split_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
+from benchmarks.command_line import Days, Epochs, Memory, Model, Option, Users, benchmark
 from benchmarks.measure import (
     best_cpu_of,
     best_of,
@@ -50,11 +52,15 @@ FIRST = dt.date(2026, 1, 5)
 TURNS = 10
 
 
+@benchmark("epoch", quick=True)
 def compare_epoch(
-    work: Path, *, users: int = 20_000, values: int = 89, columns: int = 511, categories: int = 50
+    *,
+    users: Users = 20_000,
+    values: Annotated[int, Option("Values of a row.")] = 89,
+    columns: Annotated[int, Option("Columns of the rows.")] = 511,
+    categories: Annotated[int, Option("Categories to rank.")] = 50,
 ) -> None:
     """Print what an epoch costs beside one sgemm of the same rows, made dense, with the same planes; one core."""
-    del work
     X, rankings = make_rows(users, values=values, columns=columns, categories=categories)
     settings = StepSettings(regularization=1e-3, bias=1.0, max_planes=5)
     planes = PlaneSums.empty(columns, categories)
@@ -91,7 +97,8 @@ TOOLBOX_RATE, TOOLBOX_VALUES = 30_200, 42
 """Users a second of the paper's toolbox in its sparse mode, on one core of this kind, with so many values a user."""
 
 
-def compare_toolbox(work: Path, *, users: int = 200_000, epochs: int = 5) -> None:
+@benchmark("toolbox")
+def compare_toolbox(work: Path, *, users: Users = 200_000, epochs: Epochs = 5) -> None:
     """Print users a CPU second of training, kernel alone and whole stage, beside those of the paper's toolbox."""
     X, rankings = make_rows(users, values=TOOLBOX_VALUES)
     few = np.arange(min(users, 20_000))
@@ -143,7 +150,8 @@ def prepare_plus(
     return train_epoch, len(rows.data) / len(rows)
 
 
-def compare_shards(work: Path, *, users: int = 532_000, days: int = 60, epochs: int = 4) -> None:
+@benchmark("shards")
+def compare_shards(work: Path, *, users: Users = 532_000, days: Days = 60, epochs: Epochs = 4) -> None:
     """Print the error of gate users after training with 1, 8 and 64 shards, on a simulated lake."""
     lake = work / f"shards-{users}"
     site, config = site_of(work / "shards-site", lake, users)
@@ -163,7 +171,8 @@ def compare_shards(work: Path, *, users: int = 532_000, days: int = 60, epochs: 
     shutil.rmtree(site.path)
 
 
-def compare_workers(work: Path, *, users: int = 400_000, epochs: int = 3) -> None:
+@benchmark("workers")
+def compare_workers(work: Path, *, users: Users = 400_000, epochs: Epochs = 3) -> None:
     """Print what 2 workers gain over 1, beside what two bare kernels at once gain, and where the time goes."""
     X, rankings = make_rows(users)
     features = write_features(work / f"workers-{users}", X, np.arange(users), _names(X.shape[1]), rankings)
@@ -219,8 +228,14 @@ def _train_alone() -> float:
     return best_of(4, lambda: train_block(planes, X, rankings, np.arange(20_000), settings))
 
 
+@benchmark("memory")
 def measure_memory(
-    work: Path, *, users: int = 1_000_000, memory: str = "512MiB", values: int = 400, model: str = "amm-rank"
+    work: Path,
+    *,
+    users: Users = 1_000_000,
+    memory: Memory = "512MiB",
+    values: Annotated[int, Option("Values of a row.")] = 400,
+    model: Model = "amm-rank",
 ) -> None:
     """Print the peak of memory while a store of many times the workers' limits trains and scores."""
     path = work / f"memory-{users}"
@@ -246,7 +261,8 @@ def measure_memory(
     shutil.rmtree(work / "memory-quals")
 
 
-def measure_start(work: Path, *, users: int = 20_000) -> None:
+@benchmark("start")
+def measure_start(work: Path, *, users: Users = 20_000) -> None:
     """Print the seconds from the command to the end of the first round, with nothing compiled before."""
     lake, site = work / f"start-{users}", work / "start-site"
     with cluster(2) as client:

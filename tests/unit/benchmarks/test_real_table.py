@@ -1,9 +1,7 @@
 """The tables of `python -m benchmarks real` and `safety`, from figures made by hand."""
 
 import pytest
-from click.testing import CliRunner
 
-from benchmarks.__main__ import main
 from benchmarks.real import collect_figures, describe_nights
 from benchmarks.safety import describe_pair, describe_table
 
@@ -54,9 +52,3 @@ def test_describe_table__counts_what_is_safe():
     assert lines[3].endswith("| +0.0200 ± 0.0010 | **no** |")
     assert lines[5].startswith("1 of 2 safe")
     assert lines[-1] == "| w | adv | 0.01 | 0.1000 | yes |"
-
-
-def test_main__refuses_an_option_that_means_nothing_to_a_benchmark(tmp_path):
-    result = CliRunner().invoke(main, ["safety", "--households", "5", "--work", str(tmp_path)])
-    assert result.exit_code == 2
-    assert "safety takes no --households" in result.output

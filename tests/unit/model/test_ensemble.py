@@ -204,7 +204,7 @@ def test_label_ranking__prints_a_table(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(label_ranking, "MIX_STEPS", 100)
     monkeypatch.setattr(label_ranking, "FINAL_STEPS", 100)
     monkeypatch.setattr(label_ranking, "N_MEMBERS", 2)
-    label_ranking.run_label_ranking(tmp_path, sets=["iris"], n_folds=2)
+    label_ranking.run_label_ranking(tmp_path, sets=["iris"], folds=2)
     out = capsys.readouterr().out
     assert "iris            60   0.968" in out
     assert "mean of   1" in out
