@@ -183,7 +183,7 @@ def build_taxonomy(
     >>> taxonomy.categories, taxonomy.code_of["Retail/Shoes/Boots"], taxonomy.code_of["Retail"]
     (('Retail/Shoes',), 0, -2)
     """
-    final = _final_names(renames or {})
+    final = final_names(renames or {})
     parent_of: dict[str, str] = {}
     for category, parent in _rename_pairs(pairs, final):
         if not category:
@@ -220,7 +220,7 @@ def build_taxonomy(
     return Taxonomy(categories, code_of, parents, frozenset(final))
 
 
-def _final_names(renames: Renames) -> dict[str, str | None]:
+def final_names(renames: Renames) -> dict[str, str | None]:
     """Return what every former name became in the end; refuse names that come back to themselves."""
     final: dict[str, str | None] = {}
     for former in renames:

@@ -30,6 +30,10 @@ class DayRows:
         The most events of a user and group that counted when the day was folded; None for all.
     taxonomy
         The digest of the taxonomy that the rows were read with; None in a list of an earlier version.
+    n_events
+        Rows of the files, used or not; None in a list of an earlier version.
+    others
+        Digests of files that have other rows, although the day stands as it was folded.
     """
 
     digests: tuple[str, ...]
@@ -37,6 +41,8 @@ class DayRows:
     blank: tuple[int, ...] = ()
     max_events: int | None = None
     taxonomy: str | None = None
+    n_events: int | None = None
+    others: tuple[str, ...] = ()
 
     def has_rows(self, buckets: str) -> bool:
         """Tell whether rows are those of this day; False when there is no bucket left to tell it by.
@@ -51,9 +57,18 @@ class DayRows:
         told = [number for number in range(len(mine)) if number not in set(self.blank)]
         return len(mine) == len(others) and bool(told) and all(mine[number] == others[number] for number in told)
 
-    def with_input(self, digest: str, buckets: str) -> DayRows:
+    @property
+    def is_blank(self) -> bool:
+        """Whether so many users were forgotten that nothing is known of the rows any more."""
+        return bool(self.buckets) and len(self.blank) == len(_cut(self.buckets))
+
+    def with_input(self, digest: str, buckets: str, n_events: int) -> DayRows:
         """Return the day with one more input that has its rows, known anew in all buckets."""
-        return replace(self, digests=(*self.digests, digest), buckets=buckets, blank=())
+        return replace(self, digests=(*self.digests, digest), buckets=buckets, blank=(), n_events=n_events)
+
+    def with_other(self, digest: str) -> DayRows:
+        """Return the day with one more input that has other rows."""
+        return replace(self, others=(*self.others, digest))
 
     def without(self, buckets: Iterable[int]) -> DayRows:
         """Return the day with nothing known of some buckets."""
@@ -74,6 +89,8 @@ def read_day_rows(site: Path) -> dict[dt.date, DayRows]:
                 tuple(entry["blank"]),
                 entry.get("max_events"),
                 entry.get("taxonomy"),
+                entry.get("n_events"),
+                tuple(entry.get("others", ())),
             )
             for day, entry in content["days"].items()
         }
@@ -89,6 +106,8 @@ def write_day_rows(site: Path, days: Mapping[dt.date, DayRows]) -> None:
             "buckets": rows.buckets,
             "blank": rows.blank,
             "taxonomy": rows.taxonomy,
+            "n_events": rows.n_events,
+            **({"others": rows.others} if rows.others else {}),
             **({} if rows.max_events is None else {"max_events": rows.max_events}),
         }
         for day, rows in sorted(days.items())

@@ -3,6 +3,7 @@
 import shutil
 
 import numpy as np
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from begun import IDS, LAST, assert_same_runs, current_run, reverse
@@ -147,6 +148,41 @@ def test_nightly__a_corrected_day_is_counted_with_the_taxonomy_of_now(world):
     write_events(world.lake, LAST - 1, [event(IDS[0], "pv", "Caps")], file="late.parquet")
     assert world.nightly()["corrected days"] == str(date_of(LAST - 1))
     assert_same_runs(world.site, world.clean(), "head")
+
+
+def test_nightly__a_correction_of_many_rows_of_a_new_category_is_no_garbage(world):
+    write_pairs(world.lake, GROWN)
+    write_events(world.lake, LAST - 1, [event(user, "pv", "Caps") for user in IDS], file="late.parquet")
+    assert world.nightly()["corrected days"] == str(date_of(LAST - 1))
+    assert_same_runs(world.site, world.clean(), "head")
+
+
+def test_nightly__a_user_who_was_forgotten_after_a_category_came_may_leave_the_lake(world):
+    write_pairs(world.lake, GROWN)
+    world.nightly()
+    (world.path / "users.txt").write_text(f"{IDS[0]}")
+    world.run("forget", "--users", world.path / "users.txt")
+    for day in range(LAST + 1):
+        world.rewrite(day, lambda table: table.filter(pc.not_equal(table["user_id"], IDS[0])))
+    write_events(world.lake, LAST + 1, good_events(IDS[1:], 2))
+    facts = world.nightly(day=LAST + 1)
+    assert not {"corrected days", "changed days kept as folded"} & set(facts)
+    assert_same_runs(world.site, world.clean(day=LAST + 1), "head")
+
+
+def test_nightly__the_past_of_the_lake_may_have_the_new_name(world):
+    """Renamed in the taxonomy, in the config and in all files, in the same night."""
+    write_pairs(world.lake, [(name.replace("Hats", "Accessories"), parent) for name, parent in TAXONOMY])
+    for day in range(LAST + 1):
+        world.rewrite(
+            day,
+            lambda table: table.set_column(
+                2, "category", pc.replace_substring(table["category"], "Hats", "Accessories")
+            ),
+        )
+    facts = world.nightly(categories={"Hats": "Accessories"})
+    assert not {"corrected days", "changed days kept as folded"} & set(facts)
+    assert_same_runs(world.site, world.clean(categories={"Hats": "Accessories"}))
 
 
 @pytest.mark.parametrize(

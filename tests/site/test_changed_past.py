@@ -2,6 +2,7 @@
 
 import shutil
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
@@ -9,7 +10,9 @@ from begun import IDS, LAST, assert_same_runs, current_run, reverse, tables_of
 from lakes import TAXONOMY, date_of, event, good_events, write_events, write_taxonomy, write_users
 
 from ammrank_dask.storage.site.day_rows import read_day_rows
+from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.user_hash import bucket_of
 
 OLD, RECENT = 1, LAST - 1
 """A day before the label window of two days, and one in it."""
@@ -52,6 +55,42 @@ def test_nightly__a_forgotten_user_may_leave_the_lake(world, tmp_path):
     assert_same_runs(world.site, world.clean())
 
 
+def in_bucket_of(user):
+    """Return somebody else whose rows are in the same bucket."""
+    bucket = bucket_of(ids_from_values([user]))[0]
+    others = ids_from_values(range(1000, 9000))
+    return int(others.values[bucket_of(others) == bucket][0])
+
+
+def forget(world, *users):
+    path = world.path / "users.txt"
+    path.write_text("\n".join(map(str, users)))
+    world.run("forget", "--users", path)
+
+
+def test_nightly__a_correction_is_seen_where_a_user_of_the_same_bucket_was_forgotten(world):
+    forget(world, in_bucket_of(IDS[0]))
+    write_events(world.lake, RECENT, [event(IDS[0], "pv", "Hats")], file="late.parquet")
+    assert world.nightly()["corrected days"] == str(date_of(RECENT))
+    assert_same_runs(world.site, world.clean(), "head")
+
+
+@pytest.mark.parametrize("is_partial_kept", [True, False])
+def test_nightly__so_many_forgotten_users_that_no_bucket_is_left_may_leave_the_lake(world, is_partial_kept):
+    gone = IDS[:3]
+    if not is_partial_kept:
+        shutil.rmtree(world.site.path / "days" / f"date={date_of(OLD)}")  # as `keep_days` does it
+    forget(world, *gone, *range(10_000, 14_000))
+    assert read_day_rows(world.site.path)[date_of(OLD)].is_blank
+    for day in range(LAST + 1):
+        world.rewrite(day, lambda table: table.filter(pc.invert(pc.is_in(table["user_id"], pa.array(gone)))))
+    facts = world.nightly()
+    assert "corrected days" not in facts
+    # Nothing is left to tell the rows of the old day by: it stays as it is, and that is said.
+    assert facts.get("changed days kept as folded") == (None if is_partial_kept else str(date_of(OLD)))
+    assert_same_runs(world.site, world.clean(), "head")
+
+
 def test_nightly__a_corrected_old_day_is_refused_or_kept_as_folded(world, untouched):
     write_events(world.lake, OLD, [event(IDS[0])], file="late.parquet")
     world.refused(f"events of {date_of(OLD)} changed after .*, or set lake.past: keep to leave")
@@ -60,6 +99,7 @@ def test_nightly__a_corrected_old_day_is_refused_or_kept_as_folded(world, untouc
     page = (world.site.report_folder(date_of(LAST)) / "report.html").read_text()
     assert f"Changed days kept as folded: {date_of(OLD)}." in page
     assert bytes_of(world) == untouched
+    assert len(read_day_rows(world.site.path)[date_of(OLD)].others) == 1  # so that it is not read every night
 
 
 @pytest.mark.parametrize("past", ["refuse", "keep"])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.taxonomy import Taxonomy, TaxonomyChange, compare_taxonomies
+from ammrank_dask.storage.lake.taxonomy import Renames, Taxonomy, TaxonomyChange, compare_taxonomies, final_names
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import load_taxonomy
 from ammrank_dask.storage.store.manifests import RunManifest, StateManifest
@@ -25,6 +25,7 @@ class EarlierTaxonomies:
     site: Site
     taxonomy: Taxonomy
     n_groups: int
+    renames: Renames = field(default_factory=dict)
 
     @cached_property
     def _loaded(self) -> dict[str, Taxonomy | None]:
@@ -35,6 +36,21 @@ class EarlierTaxonomies:
         if digest not in self._loaded:
             self._loaded[digest] = load_taxonomy(self.site.path, digest)
         return self._loaded[digest]
+
+    def as_then(self, digest: str) -> Taxonomy:
+        """Return how rows were counted with an earlier taxonomy, under the names of now, too; else that of tonight.
+
+        A name that several categories became tells nothing about which of them a row was of.
+        """
+        before = self.load(digest)
+        if before is None or digest == self.taxonomy.digest:
+            return self.taxonomy
+        codes: dict[str, set[int]] = {}
+        for former, name in final_names(self.renames).items():
+            if name is not None and former in before.code_of:
+                codes.setdefault(name, set()).add(before.code_of[former])
+        named = {name: of.pop() for name, of in codes.items() if len(of) == 1 and name not in before.code_of}
+        return replace(before, code_of={**before.code_of, **named}) if named else before
 
     def refusals(self, digests: Iterable[str | None]) -> dict[str, Refusal | None]:
         """Return for each of some taxonomies why its days do not go with the one of tonight, None when they do."""

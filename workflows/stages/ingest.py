@@ -7,13 +7,12 @@ import datetime as dt
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.ingest.events import ingest_days
 from ammrank_dask.ingest.fold import fold_states
-from ammrank_dask.ingest.intake import IngestSettings
 from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.events import EventMapping
@@ -41,20 +40,18 @@ from ammrank_dask.workflows.session.settings import (
     state_settings,
 )
 from ammrank_dask.workflows.stages.categories import EarlierTaxonomies, describe_change, shorten
-from ammrank_dask.workflows.stages.changed_days import ChangedDays, days_to_compare, judge_days
-from ammrank_dask.workflows.stages.event_caps import without_other_caps
+from ammrank_dask.workflows.stages.changed_days import ChangedDays
+from ammrank_dask.workflows.stages.compared_days import compare_days
 from ammrank_dask.workflows.stages.history import (
     HistorySettings,
     IngestPlan,
     StatePlan,
-    digest_days,
     find_lost_days,
     fitting_states,
-    folded_days,
     folded_with,
     plan_ingest,
 )
-from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, scan_lake, scan_new
+from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, intake_settings, scan_lake, scan_new
 from ammrank_dask.workflows.stages.placed_runs import choose_digest
 
 
@@ -119,7 +116,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     site, config = night.site, night.config
     taxonomy = site_taxonomy(site, config)
     keep_taxonomy(site.path, taxonomy)
-    earlier = EarlierTaxonomies(site, taxonomy, len(config.event_groups))
+    earlier = EarlierTaxonomies(site, taxonomy, len(config.event_groups), config.categories)
     kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
     settings = _history_settings(night, earlier, kept)
     if rebuild:
@@ -132,7 +129,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     states = [earlier.recode(run) for run in fitting_states(kept, settings)]
     lake = scan_lake(night, mapping)
     lake = cap_days(night, settings, lake, states, rebuild=rebuild)
-    changed = _compare_days(night, earlier, settings, lake, states)
+    changed = compare_days(night, earlier, settings, lake, states)
     plan = plan_ingest({**lake.digests, **changed.as_folded}, states, settings, night.date, with_lag=with_lag)
     days = _ingest_days(night, earlier, settings, lake, plan, changed)
     id_kind = _id_kind(days.values(), states, settings)
@@ -178,43 +175,6 @@ def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
         )
 
 
-def _compare_days(
-    night: Night, earlier: EarlierTaxonomies, settings: HistorySettings, lake: LakeFiles, states: Sequence[Run]
-) -> ChangedDays:
-    """Read the days whose files changed since they were folded, and decide whether to keep or correct them."""
-    oldest = folded_with(states, settings)[-1]["taxonomy"]  # an earlier version, which did not note it, had only one
-    rows = {
-        day: replace(of_day, taxonomy=of_day.taxonomy or oldest)
-        for day, of_day in read_day_rows(night.site.path).items()
-    }
-    inputs, folded = lake.digests, without_other_caps(folded_days(states), rows, lake.caps)
-    read: dict[dt.date, str] = {}
-    by_taxonomy: dict[str, list[dt.date]] = {}
-    for day in days_to_compare(inputs, folded, rows):
-        # Rows can be told from others only when they are read as they were then.
-        as_read = earlier.load(rows[day].taxonomy or "") if day in rows else None
-        by_taxonomy.setdefault((as_read or earlier.taxonomy).digest, []).append(day)
-    for taxonomy, days in by_taxonomy.items():
-        as_then = {**settings.state, "taxonomy": taxonomy}
-        files = {day: lake.days[day] for day in days}
-        digests = digest_days(files, replace(settings, state=as_then), caps=lake.caps)
-        plans = [lake.plan(night, day, digest) for day, digest in digests.items()]
-        mapping = event_mapping(night.config, earlier.load(taxonomy) or earlier.taxonomy)
-        intake = _ingest_settings(night, as_then)
-        runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
-        for plan, run in zip(plans, runs, strict=True):
-            before = night.site.day_run(plan.date, folded[plan.date] or "")
-            is_longer = taxonomy != earlier.taxonomy.digest and _has_other_rows(before, run)
-            read[plan.date] = "" if is_longer else DayManifest.of(run).buckets
-    keep_until = settings.lag_date(night.date) if night.config.lake.past == "keep" else None
-    return judge_days(inputs, folded, rows, read, keep_until=keep_until)
-
-
-def _has_other_rows(before: Path, run: Run) -> bool:
-    """Tell whether a day has another number of rows: new ones may be of categories that were not known then."""
-    return is_finished(before) and DayManifest.of(open_run(before)).n_events != DayManifest.of(run).n_events
-
-
 def _ingest_days(
     night: Night,
     earlier: EarlierTaxonomies,
@@ -239,7 +199,7 @@ def _ingest_days(
         day_plans.append(lake.plan(night, day, digest))
     if night.config.lake.duplicates == "refuse":
         _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
-    intake = _ingest_settings(night, settings.state)
+    intake = intake_settings(night, settings.state)
     mapping = event_mapping(night.config, earlier.taxonomy)
     ingest_days(night.client, day_plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     days: dict[dt.date, Run | None] = {day: None for day in plan.days}
@@ -253,6 +213,7 @@ def _ingest_days(
                 manifest.buckets,
                 max_events=day_plan.max_events,
                 taxonomy=manifest.settings["taxonomy"],
+                n_events=manifest.n_events,
             )
     if rows != read_day_rows(night.site.path):
         write_day_rows(night.site.path, rows)
@@ -346,14 +307,8 @@ def _ingest_people(night: Night, n_before: Sequence[int]) -> Run | None:
     digest = choose_digest(digest_with, night.site.users_run, config.partitions, n_before)
     run = night.site.users_run(digest)
     return ingest_users(
-        night.client, files, mapping, run, digest, _ingest_settings(night, settings), progress=night.progress
+        night.client, files, mapping, run, digest, intake_settings(night, settings), progress=night.progress
     )
-
-
-def _ingest_settings(night: Night, settings: Mapping[str, Any]) -> IngestSettings:
-    site, config = night.site, night.config
-    quarantine, max_share = site.path / "quarantine", config.quarantine.max_share
-    return IngestSettings(config.partitions, site.scratch, quarantine, max_share, dict(settings), forgotten=site.path)
 
 
 def _refuse_mixed_ids(ingested: Ingested) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ammrank_dask.ingest.events import DayPlan
+from ammrank_dask.ingest.intake import IngestSettings
 from ammrank_dask.ingest.scan import scan_files
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
@@ -85,3 +86,10 @@ def scan_new(
         now = {file.path: file for file in scanned}
         save_scanned(cache, columns, ({**before, **now} if keep else now).values())
     return scanned
+
+
+def intake_settings(night: Night, settings: Mapping[str, Any]) -> IngestSettings:
+    """Return where rows of the lake go, and which of them stop a night."""
+    site, config = night.site, night.config
+    quarantine, max_share = site.path / "quarantine", config.quarantine.max_share
+    return IngestSettings(config.partitions, site.scratch, quarantine, max_share, dict(settings), forgotten=site.path)
