@@ -98,6 +98,9 @@ def check_variant(features: Features, variant: str) -> None:
     left_out = variant.removeprefix("no-")
     if left_out != variant and left_out not in (*GROUPS, *DEMOGRAPHIC_GROUPS):
         raise BadInput(f"variant {variant!r} leaves out a group that is none; groups are {', '.join(GROUPS)}")
+    present = [name for name, _ in features.feature_columns.groups]
+    if left_out == variant and variant not in present:
+        raise BadInput(f"the store has no columns of group {variant!r}; it has {', '.join(present)}")
     if not features.n_columns(variant):
         raise BadInput(f"variant {variant!r} leaves no column of the store; choose another one")
 

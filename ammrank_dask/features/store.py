@@ -21,7 +21,16 @@ from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.parts import CheckedReader, OpenPart, checksum_file, write_part
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
-from ammrank_dask.storage.vocabulary import AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY, USERS_A_PARTITION
+from ammrank_dask.storage.vocabulary import (
+    AD_VIEW_GROUP,
+    AGE,
+    AGE_BUCKETS,
+    GENDER,
+    GENDERS,
+    INTENSITY,
+    RECENCY,
+    USERS_A_PARTITION,
+)
 from ammrank_dask.user_hash import partition_of
 
 COLUMNS_FILE = "columns.json"
@@ -56,9 +65,9 @@ class FeatureColumns:
         return digest_of(self.to_json())
 
     def chosen(self, variant: str | None) -> np.ndarray:
-        """Return the columns of a variant: `no-G` is all but group G; None, or a group that is there, is all."""
+        """Return the columns of a variant: `no-G` is all but group G; `adv`, a group that is there, or None is all."""
         present = [name for name, _ in self.groups]
-        if variant is None or variant in present:
+        if variant in (None, AD_VIEW_GROUP, *present):
             return np.arange(len(self.names))
         left_out = variant.removeprefix("no-")
         if left_out == variant:

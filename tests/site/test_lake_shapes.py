@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
+import yaml
 from begun import CONFIG, LAST, World, assert_same_runs, tables_of
 from deltalake import DeltaTable, write_deltalake
 from lakes import TAXONOMY, date_of, event_folder, lake_config, write_site, write_taxonomy
@@ -157,3 +158,14 @@ def test_nightly__a_delta_table_of_which_most_files_are_dead(other, begun_world)
     assert_same_night(other, begun_world)
     days = [open_run(path) for path in other.site.finished_runs("days")]
     assert {run.manifest["facts"]["table_version"] for run in days} == {2 * (LAST + 1)}
+
+
+def test_init__a_lake_without_ad_views_runs_its_first_night(other):
+    write_days(other, lambda rows: rows.filter(pc.field("group") != "adv"))
+    other.run("init", "--lake", other.lake)
+    config = yaml.safe_load(other.site.config_path.read_text())
+    assert config["features"]["groups"] == ["pv", "sq", "slc", "olc"]
+    other.configure(**CONFIG, label={"days": 3, "min_categories": 1})
+    said = other.run("nightly", "--date", date_of(NIGHT))
+    assert "training        30 users" in said
+    assert "published       yes" in said

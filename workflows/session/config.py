@@ -22,7 +22,7 @@ from ammrank_dask.report import thresholds as report_thresholds
 from ammrank_dask.storage.errors import BadInput, suggest
 from ammrank_dask.storage.lake.layout import Layout
 from ammrank_dask.storage.store.retried import retried
-from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
+from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
 
 
 class Section(BaseModel):
@@ -145,7 +145,9 @@ class Train(Section):
     model: Literal["amm-rank-plus", "amm-rank"] = Field(
         "amm-rank-plus", description="amm-rank-plus: prior, own term, memberships, planes; amm-rank: the paper's planes"
     )
-    variant: str = Field("adv", description="adv: all columns; no-adv: without ad views")
+    variant: str = Field(
+        "adv", description="adv: all columns, those of ad views if there are any; no-adv: without them"
+    )
     shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
     rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
     block_rows: int = Field(1024, ge=1, description="training users that are dealt to a shard together")
@@ -462,6 +464,9 @@ class Config(Section):
         unknown = [group for group in self.features.groups if group not in self.event_groups]
         if unknown:
             raise ValueError(f"features.groups has {', '.join(unknown)}, which `groups` does not define")
+        left_out = self.train.variant.removeprefix("no-")
+        if left_out not in (AD_VIEW_GROUP, *self.event_groups, AGE, GENDER):
+            raise ValueError(f"train.variant must be adv, or no- and a group to leave out, got {self.train.variant!r}")
         if self.keep_days < self.label.days:
             raise ValueError(f"keep_days ({self.keep_days}) must be at least label.days ({self.label.days})")
         return self

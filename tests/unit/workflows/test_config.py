@@ -89,6 +89,7 @@ BAD = {
     "zone outside": ("timezone: ../../etc/passwd", "timezone: '../../etc/passwd' is not a time zone"),
     "short keep_days": ("keep_days: 29", "keep_days (29) must be at least label.days (30)"),
     "feature group": ("features: {groups: [pv, search]}", "features.groups has search, which `groups` does not define"),
+    "variant": ("train: {variant: no-ads}", "train.variant must be adv, or no- and a group to leave out, got 'no-ads'"),
     "no clicks": ("groups: {pv: pv}", "groups: a group adc (ad clicks) is needed: rankings are made of it"),
     "value twice": ("groups: {adc: c, pv: c}", "groups: the value 'c' is listed under adc and pv"),
     "group name": ("groups: {adc: c, 'a b': x}", "groups: 'a b' is not a plain name"),
