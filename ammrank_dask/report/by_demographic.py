@@ -9,7 +9,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.demographics import Demographics, describe_users
-from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput
+from ammrank_dask.scoring.moved_parts import NightPart, parts_in
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
@@ -42,14 +42,10 @@ def rank_by_group(
     parts
         The by_user files of the night.
     users
-        The demographics, in the same partitions.
+        The demographics; in other partitions than the night, when the site was placed anew since.
     """
-    if users.n_parts != len(parts):
-        raise BadInput(
-            f"the users must be in the {len(parts)} partitions of the qualifications, found {users.n_parts};"
-            f" score again with {REBUILD_COMMAND}"
-        )
-    tasks = [(part, users.part(number), list(categories), k) for number, part in enumerate(parts)]
+    placed = parts_in(parts, users.n_parts)
+    tasks = [(part, users.part(number), list(categories), k) for number, part in enumerate(placed)]
     found = run_tasks(client, "groups", count_part_by_group, tasks, progress=progress)
     n_groups = len(GENDERS) * len(AGE_BUCKETS)
     points = sum((part[0] for part in found), start=np.zeros((n_groups, len(categories)), np.int64))
@@ -69,7 +65,7 @@ def rank_by_group(
 
 
 def count_part_by_group(
-    part: QualificationPart, people: PartRef, categories: list[str], k: int
+    part: NightPart, people: PartRef, categories: list[str], k: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Count one partition: points (groups, L), holders (groups, L) and users (groups,)."""
     held = part.read(categories)

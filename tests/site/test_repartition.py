@@ -98,6 +98,15 @@ def test_repartition__a_night_that_is_published_stays_as_it_is(run, site):
     assert files_of_runs(site) == before
 
 
+def test_repartition__a_report_that_is_written_again_is_what_it_was(run, site):
+    path = site.report_folder(day(5)) / "summary.json"
+    before = path.read_bytes()
+    assert any(group["top"] for group in json.loads(before)["groups"])
+    run("repartition", site, "--partitions", 3)
+    run("report", site, "--date", day(5), "--rebuild")
+    assert path.read_bytes() == before
+
+
 def files_of_runs(site):
     """Return what tells of every file of a run whether it was written again, and the bytes of reports."""
     folders = ("days", "state", "users", "features", "models", "gates", "qualifications/date=*")

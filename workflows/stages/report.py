@@ -87,7 +87,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     outcome, earned = _came_true(night, ingested)
     groups, parts = [], qualification_parts(qualifications)
     model = find_run(night.site, manifest.model)
-    if ingested.users is not None and ingested.users.n_parts == len(parts):
+    if ingested.users is not None:
         groups = rank_by_group(
             night.client, parts, ingested.users, manifest.categories, manifest.k, progress=night.progress
         )
