@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
-from begun import IDS, LAST, assert_same_runs, current_run, reverse
+from begun import IDS, LAST, assert_same_runs, current_run, reverse, tables_of
 from lakes import TAXONOMY, At, date_of, event, good_events, write_events
 from lakes import write_taxonomy as write_pairs
 
@@ -87,6 +87,10 @@ def test_nightly__a_renamed_category_keeps_its_past(world):
         "Flights",
         "Shoes",
     ]
+    before = tables_of(site, date_of(LAST - 1))
+    facts = world.nightly(day=LAST - 1)  # the night before again: it is of the categories of then
+    assert (facts["unchanged"], facts["categories"].partition(";")[0]) == (True, "those of then")
+    assert tables_of(site, date_of(LAST - 1)) == before
 
 
 def test_nightly__the_lake_may_have_the_new_name_already(world):

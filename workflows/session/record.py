@@ -77,11 +77,11 @@ class NightRecord:
         """Tell the dashboard a sentence that people should read."""
         publish(self.client, "note", name=name, text=text)
 
-    def keep(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: str) -> None:
-        """Record the results of the night so far, the runs it wrote, and the digest of its inputs."""
+    def keep(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: Mapping[str, str]) -> None:
+        """Record the results of the night so far, the runs it wrote, and the digests of its inputs by their names."""
         self.attempt |= {
             "facts": dict(outcome),
-            "inputs": inputs,
+            **inputs,
             "runs": {role: self.site.relative(path) for role, path in sorted(roles.items())},
             "bytes": {role: bytes_below(path) for role, path in sorted(roles.items())},
         }

@@ -54,7 +54,10 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
     site, config, date = night.site, night.config, night.date
     with record_night(night.client, site, date) as record:
         with record.stage("ingest"):
-            inputs = digest_inputs(site, config, date)
+            inputs = {
+                "inputs": digest_inputs(site, config, date),
+                "inputs_but_categories": digest_inputs(site, config, date, with_categories=False),
+            }
             ingested = ingest(night, rebuild=rebuild)
             check_k(config, ingested)
             read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed

@@ -25,21 +25,23 @@ RESULTS = ("qualifications", "report")
 """What stays of a night after the next one is published."""
 
 
-def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
+def digest_inputs(site: Site, config: Config, date: dt.date, *, with_categories: bool = True) -> str:
     """Return a digest of all that a night reads, by size and time of every file: cheap, nothing is opened.
 
     It covers the config, every file or folder that a setting names, the days of the lake up to the date, who is to be
-    forgotten, and the version of this package.
+    forgotten, and the version of this package; without the taxonomy and the names of categories if told so.
     """
     lake = {day: of_day for day, of_day in lake_days(site, config).items() if day <= date}
     days = [[str(day), [_describe_file(*file) for file in files]] for day, files in list_day_files(lake).items()]
     # A night that is published does not depend on the partitions that its site was placed in since.
-    settings = config.model_dump(mode="json", exclude={"partitions"})
+    settings = config.model_dump(mode="json", exclude={"partitions"} | (set() if with_categories else {"categories"}))
     # Where results go is a setting, but nothing there is an input.
     texts = set(_all_texts(settings)) - {"", config.lake.events, config.publish.to}
-    named = [lake_path(site, text) for text in sorted(texts)]
-    files = [[str(path), _describe_files(path)] for path in named if exists(path)]
-    listed = [_describe_files(site.path / name) for name in (CATEGORIES_NAME, LIST_NAME)]
+    texts -= set() if with_categories or config.lake.taxonomy is None else {config.lake.taxonomy}
+    named = {text: lake_path(site, text) for text in sorted(texts)}
+    files = [[text, _describe_files(path)] for text, path in named.items() if exists(path)]
+    lists = (CATEGORIES_NAME, LIST_NAME) if with_categories else (LIST_NAME,)
+    listed = [_describe_files(site.path / name) for name in lists]
     version = version_of("ammrank-dask")
     return digest_of([FORMAT, version, settings, days, files, listed])
 
@@ -47,7 +49,8 @@ def digest_inputs(site: Site, config: Config, date: dt.date) -> str:
 def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] | None:
     """Return the results of the last run of a night, if it is published whole and nothing changed since.
 
-    None means that the night has to be run: it is not whole, or nothing is recorded of it.
+    None means that the night has to be run: it is not whole, or nothing is recorded of it. A night before the newest is
+    of the categories of then: it stays when only these changed, and that is said.
     """
     attempt = read_attempt(site.run_folder(date))
     if attempt is None or attempt.get("status") != "done" or "inputs" not in attempt:
@@ -61,9 +64,15 @@ def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] 
         return None
     if not all(_is_whole_run(site.path / name, role, attempt["bytes"]) for role, name in runs.items()):
         return None
-    if attempt["inputs"] != digest_inputs(site, config, date) or not _is_placed(site, current, config.partitions):
+    if not _is_placed(site, current, config.partitions):
         return None
-    return {**attempt["facts"], "published": is_current, "unchanged": True}
+    unchanged = {**attempt["facts"], "published": is_current, "unchanged": True}
+    if attempt["inputs"] == digest_inputs(site, config, date):
+        return unchanged
+    but_categories = digest_inputs(site, config, date, with_categories=False)
+    if is_current or attempt.get("inputs_but_categories") != but_categories:
+        return None
+    return {**unchanged, "categories": "those of then; --rebuild writes the night again with those of now"}
 
 
 def _is_placed(site: Site, current: Current | None, n_partitions: int) -> bool:

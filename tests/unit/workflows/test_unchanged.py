@@ -70,6 +70,7 @@ def site(tmp_path):
             "status": "done",
             "facts": {"users": 3, "published": True},
             "inputs": digest_inputs(site, config_of(), date),
+            "inputs_but_categories": digest_inputs(site, config_of(), date, with_categories=False),
             "runs": {role: site.relative(path) for role, path in runs.items()},
             "bytes": {role: bytes_below(path) for role, path in runs.items()},
         }
@@ -117,6 +118,19 @@ def test_find_unchanged__days_after_the_date_are_no_input(site):
 
 def test_find_unchanged__another_setting(site):
     assert find_unchanged(site, config_of(alpha=0.5), DATE) is None
+
+
+def test_find_unchanged__other_categories_leave_an_earlier_night_as_it_is(site):
+    write(site.path / "lake/taxonomy.csv", b"category,parent\nnew,\n")
+    write(site.path / "categories.csv", b"category\nnew\n")
+    renamed = config_of(categories={"old": "new"})
+    said = find_unchanged(site, renamed, BEFORE)
+    assert said["unchanged"] is True
+    assert said["categories"] == "those of then; --rebuild writes the night again with those of now"
+    assert find_unchanged(site, renamed, DATE) is None
+    assert find_unchanged(site, config_of(categories={"old": "new"}, alpha=0.5), BEFORE) is None
+    write(site.path / "lake/events/date=2026-03-01/a.parquet", b"corrected")
+    assert find_unchanged(site, renamed, BEFORE) is None
 
 
 def test_find_unchanged__another_number_of_partitions_in_the_config_alone(site):
