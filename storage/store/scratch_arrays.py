@@ -1,6 +1,8 @@
-"""Keep arrays that only a running job needs: plain `.npy` files in a folder, whole as soon as it has its name.
+"""Keep arrays that only a running job needs: values as they are, in a folder that is whole as soon as it has its name.
 
-Unlike the runs of a site they are read or mapped as they are, not decoded, and go when the job is done.
+Unlike the runs of a site they are read or mapped as they are, not decoded, and go when the job is done. Arrays that are
+saved together share one file, for making and removing files is what small ones cost; one that grows by rows is a
+`.npy` file of its own.
 """
 
 from __future__ import annotations
@@ -20,14 +22,17 @@ from ammrank_dask.storage.store.folders import remove
 from ammrank_dask.storage.store.retried import is_passing, retried
 
 FACTS = "facts.json"
+PACKED = "arrays.bin"
+_ALIGNMENT = 64
+Place = tuple[str, list[int], int, str]
+"""Where an array is: type, shape, where its values begin, and in which file."""
 
 
 @retried
 def save_arrays(folder: Path, arrays: Mapping[str, np.ndarray], about: Mapping[str, Any]) -> None:
     """Write arrays, and what JSON keeps `about` them, under a temporary name and rename the folder."""
     with ArrayWriter(folder) as writer:
-        for name, array in arrays.items():
-            writer.append(name, array)
+        writer.pack(arrays)
         writer.finish(about)
 
 
@@ -37,7 +42,7 @@ class ArrayWriter:
     def __init__(self, folder: Path) -> None:
         self._folder, self._temporary = folder, temporary_beside(folder)
         retried(self._temporary.mkdir)(parents=True, exist_ok=True)
-        self._arrays: dict[str, tuple[str, list[int], int]] = {}
+        self._arrays: dict[str, Place] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -46,13 +51,22 @@ class ArrayWriter:
         shutil.rmtree(self._temporary, ignore_errors=True)
 
     @retried
+    def pack(self, arrays: Mapping[str, np.ndarray]) -> None:
+        """Write whole arrays one behind the other into one file."""
+        with open(self._temporary / PACKED, "wb") as file:
+            for name, array in arrays.items():
+                file.write(bytes(-file.tell() % _ALIGNMENT))
+                self._arrays[name] = (array.dtype.str, list(array.shape), file.tell(), PACKED)
+                file.write(np.ascontiguousarray(array).data)
+
+    @retried
     def append(self, name: str, rows: np.ndarray) -> None:
         """Append rows to an array: the first ones say what type it has, and how long a row is."""
-        path = self._temporary / f"{name}.npy"
+        path = self._temporary / _own_file(name)
         if name not in self._arrays:
             self._arrays[name] = _write_array(path, rows)
             return
-        dtype, shape, offset = self._arrays[name]
+        dtype, shape, offset, file_name = self._arrays[name]
         if [rows.dtype.str, *rows.shape[1:]] != [dtype, *shape[1:]]:
             raise ValueError(f"rows of {name} must be {dtype} {shape[1:]}, got {rows.dtype.str} {rows.shape[1:]}")
         grown = [shape[0] + len(rows), *shape[1:]]
@@ -64,7 +78,7 @@ class ArrayWriter:
             # Behind the rows that are known to be there, not at the end: an attempt before this one may have left some.
             file.seek(offset + math.prod(shape) * rows.dtype.itemsize)
             file.write(np.ascontiguousarray(rows).data)
-        self._arrays[name] = (dtype, grown, offset)
+        self._arrays[name] = (dtype, grown, offset, file_name)
 
     def finish(self, about: Mapping[str, Any]) -> None:
         """Write what JSON keeps about the arrays, and give the folder its name."""
@@ -81,16 +95,27 @@ class ArrayWriter:
 def is_saved(folder: Path) -> bool:
     """Tell whether a folder was written whole: a power cut can leave files that have a name and no content."""
     try:
-        arrays = read_json(folder / FACTS)["arrays"]
-        return all(_has_size(folder / f"{name}.npy", *place) for name, place in arrays.items())
+        places = _places(read_json(folder / FACTS))
+        ends: dict[str, int] = {}
+        for dtype, shape, offset, file in places.values():
+            ends[file] = max(ends.get(file, 0), offset + math.prod(shape) * np.dtype(dtype).itemsize)
+        return all((folder / file).stat().st_size == end for file, end in ends.items())
     except (OSError, BadInput) as error:
         if is_passing(error):
             raise
         return False
 
 
-def _has_size(path: Path, dtype: str, shape: list[int], offset: int) -> bool:
-    return path.stat().st_size == offset + math.prod(shape) * np.dtype(dtype).itemsize
+def _places(content: Mapping[str, Any]) -> dict[str, Place]:
+    """Return where the arrays are; an earlier version gave each a file of its own and did not name it."""
+    return {
+        name: (dtype, shape, offset, *(file or [_own_file(name)]))
+        for name, (dtype, shape, offset, *file) in content["arrays"].items()
+    }
+
+
+def _own_file(name: str) -> str:
+    return f"{name}.npy"
 
 
 def load_facts(folder: Path) -> dict[str, Any]:
@@ -104,17 +129,18 @@ def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     """Return one array: a copy of its own, or mapped and read only."""
     # Not with np.load, which reads the header as Python: that fails now and then when threads of one process do it at
     # the same time (CPython issue 106905, mended in 3.12).
-    dtype, shape, offset = read_json(folder / FACTS)["arrays"][name]
-    path = folder / f"{name}.npy"
-    if mapped and math.prod(shape):
-        return np.memmap(path, np.dtype(dtype), "r", offset, tuple(shape))
-    return _read_values(path, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
+    place = _places(read_json(folder / FACTS))[name]
+    dtype, shape, offset, file = place
+    if mapped and 0 not in shape:
+        return np.memmap(folder / file, np.dtype(dtype), "r", offset, tuple(shape))
+    return _read_array(folder, *place)
 
 
 def load_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return all arrays of a folder, and its facts."""
     content = read_json(folder / FACTS)
-    return {name: load_array(folder, name) for name in content["arrays"]}, content["facts"]
+    read = retried(_read_array)
+    return {name: read(folder, *place) for name, place in _places(content).items()}, content["facts"]
 
 
 class RowReader:
@@ -127,17 +153,21 @@ class RowReader:
     def __init__(self, folder: Path) -> None:
         content = read_json(folder / FACTS)
         self.facts: dict[str, Any] = content["facts"]
-        self._arrays = content["arrays"]
+        self._places = _places(content)
         self._folder = folder
 
     @retried
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return the rows from `start` to `stop` of one array."""
-        dtype, shape, offset = self._arrays[name]
+        dtype, shape, offset, file = self._places[name]
         kind, row = np.dtype(dtype), math.prod(shape[1:])
-        place = offset + start * row * kind.itemsize
-        found = _read_values(self._folder / f"{name}.npy", kind, (stop - start) * row, place)
+        begin = offset + start * row * kind.itemsize
+        found = _read_values(self._folder / file, kind, (stop - start) * row, begin)
         return found.reshape(stop - start, *shape[1:])
+
+
+def _read_array(folder: Path, dtype: str, shape: list[int], offset: int, file: str) -> np.ndarray:
+    return _read_values(folder / file, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
 
 
 def _read_values(path: Path, dtype: np.dtype, count: int, offset: int) -> np.ndarray:
@@ -154,15 +184,15 @@ def _read_values(path: Path, dtype: np.dtype, count: int, offset: int) -> np.nda
     return values
 
 
-def _write_array(path: Path, array: np.ndarray) -> tuple[str, list[int], int]:
-    """Write a `.npy` file and return type, shape, and where the values begin."""
+def _write_array(path: Path, array: np.ndarray) -> Place:
+    """Write a `.npy` file and return where the array is."""
     array = np.ascontiguousarray(array)
     # Not with np.save, which does not say that a disk is full.
     with open(path, "wb") as file:
         _write_header(file, array, array.shape)
         offset = file.tell()
         file.write(array.data)
-    return array.dtype.str, list(array.shape), offset
+    return array.dtype.str, list(array.shape), offset, path.name
 
 
 def _write_header(file: BinaryIO, array: np.ndarray, shape: tuple[int, ...]) -> None:

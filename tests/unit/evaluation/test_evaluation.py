@@ -45,6 +45,7 @@ from ammrank_dask.report.svg import nice_range
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.scratch_arrays import load_array
 from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.cli import ammrank
 
@@ -505,7 +506,7 @@ def test_prepare_table__does_not_depend_on_anything_but_the_number_of_rows(tmp_p
     for name in ("a", "b"):
         prepare_table(X, rankings, np.zeros(rankings.shape, bool), 3, str(tmp_path / name))
     for array in ("data", "rankings", "hashes"):
-        one, other = (np.load(tmp_path / name / f"{array}.npy") for name in ("a", "b"))
+        one, other = (load_array(tmp_path / name, array) for name in ("a", "b"))
         np.testing.assert_array_equal(one, other)
     assert RESAMPLING_SALT
 

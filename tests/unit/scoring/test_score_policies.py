@@ -32,6 +32,7 @@ from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import CHANGES, QualificationRows
 from ammrank_dask.storage.store.runs import verify_run
+from ammrank_dask.storage.store.scratch_arrays import load_array
 from ammrank_dask.user_hash import partition_of
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
@@ -483,7 +484,7 @@ def test_write_qualifications__a_policy_only_shown_is_counted_on_a_sample(client
     assert abs(shown.exposure.ravel() - [80, 80, 80, 80, 80, 0]).max() <= 1
     assert found.policy_facts["category_top_n"]["sampled_users"] == len(sample)
     assert abs(found.policy_facts["category_top_n"]["n"] - 80) <= 1
-    kept = [np.load(path).shape[1] for path in sorted((run / ".work").glob("scores-*/scores.npy"))]
+    kept = [load_array(path, "scores").shape[1] for path in sorted((run / ".work").glob("scores-*"))]
     assert sum(kept) == len(sample)
     again = write_qualifications(client, model, features, run, settings)
     assert again.to_json() == found.to_json()

@@ -1,5 +1,6 @@
 """Arrays of a running job: what is written is read back, mapped or not, by any number of threads."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +11,7 @@ from ammrank_dask.storage.store.scratch_arrays import (
     RowReader,
     is_saved,
     load_array,
+    load_arrays,
     load_facts,
     save_arrays,
 )
@@ -34,7 +36,26 @@ def test_load_array__is_what_was_saved(tmp_path, mapped):
         assert found.dtype == array.dtype
         np.testing.assert_array_equal(found, array)
         assert found.flags.writeable or mapped
-        np.testing.assert_array_equal(np.load(folder / f"{name}.npy"), array)
+        assert found.flags.aligned
+    assert sorted(path.name for path in folder.iterdir()) == ["arrays.bin", "facts.json"]
+    arrays, facts = load_arrays(folder)
+    assert {name: array.tolist() for name, array in arrays.items()} == {name: a.tolist() for name, a in ARRAYS.items()}
+    assert facts == {"n": 3}
+
+
+def test_load_array__of_an_earlier_version_which_gave_each_a_file(tmp_path):
+    facts = {"facts": {"n": 1}, "arrays": {}}
+    for name, array in ARRAYS.items():
+        np.save(tmp_path / f"{name}.npy", np.ascontiguousarray(array))
+        size = (tmp_path / f"{name}.npy").stat().st_size
+        facts["arrays"][name] = [array.dtype.str, list(array.shape), size - array.nbytes]
+    (tmp_path / "facts.json").write_text(json.dumps(facts))
+    assert is_saved(tmp_path)
+    for name, array in ARRAYS.items():
+        np.testing.assert_array_equal(load_array(tmp_path, name), array)
+    np.testing.assert_array_equal(RowReader(tmp_path).read("floats", 1, 2), [[3, 4, 5]])
+    (tmp_path / "flags.npy").write_bytes(b"")
+    assert not is_saved(tmp_path)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 2), (1, 2), (2, 2)])
@@ -70,7 +91,10 @@ def test_save_arrays__takes_nothing_over_that_an_earlier_version_left(tmp_path):
 @pytest.mark.parametrize("cuts", [(0,), (0, 0, 1), (3, 12)])
 def test_array_writer__pieces_make_the_file_of_the_whole(tmp_path, cuts):
     whole = {"flat": np.arange(12, dtype=np.int32), "wide": np.arange(36, dtype=np.float32).reshape(12, 3)}
-    save_arrays(tmp_path / "whole", whole, {"n": 1})
+    with ArrayWriter(tmp_path / "whole") as writer:
+        for name, array in whole.items():
+            writer.append(name, array)
+        writer.finish({"n": 1})
     with ArrayWriter(tmp_path / "pieces") as writer:
         for name, array in whole.items():
             for piece in np.split(array, cuts):
@@ -94,7 +118,7 @@ def test_is_saved__not_when_a_power_cut_left_a_file_without_content(tmp_path):
     folder = tmp_path / "rows"
     save_arrays(folder, {"x": np.arange(3), "none": np.zeros((0, 2))}, {"step": 1})
     assert is_saved(folder)
-    (folder / "x.npy").write_bytes(b"")
+    (folder / "arrays.bin").write_bytes(b"")
     assert not is_saved(folder)
     # It is written again, and not taken for the work of a faster twin.
     save_arrays(folder, {"x": np.arange(4)}, {"step": 2})
