@@ -67,7 +67,7 @@ class FeatureColumns:
     def chosen(self, variant: str | None) -> np.ndarray:
         """Return the columns of a variant: `no-G` is all but group G; `adv`, a group that is there, or None is all."""
         present = [name for name, _ in self.groups]
-        if variant in (None, AD_VIEW_GROUP, *present):
+        if variant is None or variant in (AD_VIEW_GROUP, *present):
             return np.arange(len(self.names))
         left_out = variant.removeprefix("no-")
         if left_out == variant:
