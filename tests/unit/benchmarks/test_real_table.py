@@ -2,7 +2,7 @@
 
 import pytest
 
-from benchmarks.real import collect_figures, describe_nights
+from benchmarks.real import LOGS, collect_figures, describe_nights
 from benchmarks.safety import describe_pair, describe_table
 
 
@@ -22,7 +22,7 @@ def evaluation_of(errors):
 
 def test_describe_nights__marks_the_best_of_every_column():
     found = {"2017-06-30": evaluation_of({"ease": 0.1, "lr": 0.2}), "2017-09-30": evaluation_of({"lr": 0.15})}
-    assert describe_nights(found).splitlines()[:4] == [
+    assert describe_nights(LOGS["shop"], found).splitlines()[:4] == [
         "| ε_dis ± standard error | 2017-06-30 adv | 2017-09-30 adv |",
         "|---|---|---|",
         "| lr | 0.2000 ± 0.0012 | **0.1500 ± 0.0012** |",
