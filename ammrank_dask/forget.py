@@ -33,7 +33,8 @@ from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays, ids_from_values, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_names, write_part
-from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, category_folder, write_table_beside
+from ammrank_dask.storage.store.qualification_files import category_folder, write_table_beside
+from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.replace import replace_files

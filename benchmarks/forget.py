@@ -21,7 +21,7 @@ from distributed import Client
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.parts import PartRef, part_path, write_part
-from ammrank_dask.storage.store.qualifications import write_table
+from ammrank_dask.storage.store.qualification_files import write_table
 from ammrank_dask.storage.store.registry import PART_SCHEMAS
 from ammrank_dask.storage.store.runs import MANIFEST, open_run, write_manifest
 from ammrank_dask.storage.vocabulary import USER_ID

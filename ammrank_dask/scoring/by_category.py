@@ -18,7 +18,7 @@ from ammrank_dask.storage.store.category_files import (
     write_batch_list,
     write_category_file,
 )
-from ammrank_dask.storage.store.qualifications import category_starts
+from ammrank_dask.storage.store.qualification_files import category_starts
 from ammrank_dask.storage.vocabulary import SCORE, USER_ID
 from ammrank_dask.tasks import Progress, run_tasks, silent
 

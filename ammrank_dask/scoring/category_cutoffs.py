@@ -15,7 +15,7 @@ from distributed import Client
 
 from ammrank_dask.kernels.selection import DIGIT_BITS, count_digits
 from ammrank_dask.storage.store.ids import UserIds, concat, ids_from_arrays
-from ammrank_dask.storage.store.qualifications import WORK
+from ammrank_dask.storage.store.qualification_files import WORK
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts, save_arrays
 from ammrank_dask.tasks import Progress, run_tasks, silent
 

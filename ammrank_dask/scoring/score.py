@@ -29,14 +29,14 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
 from ammrank_dask.storage.store.folders import rename
-from ammrank_dask.storage.store.qualifications import (
-    KIND,
+from ammrank_dask.storage.store.qualification_files import (
     WORK,
     make_folders,
     remove_empty_folders,
     short_folders,
     written_files,
 )
+from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
 from ammrank_dask.storage.store.scratch_arrays import save_arrays
 from ammrank_dask.tasks import Progress, silent

@@ -37,7 +37,8 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.scoring.shown_sample import move_to_front, sampled_rows
 from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.ids import UserIds
-from ammrank_dask.storage.store.qualifications import WORK, QualificationRows, write_partition_files, written_facts
+from ammrank_dask.storage.store.qualification_files import WORK, write_partition_files, written_facts
+from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
 
 MODEL = "model"

@@ -16,7 +16,7 @@ from ammrank_dask.scoring.inclusion import sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, count_draws, draw_partition, score_partition
 from ammrank_dask.scoring.shown_sample import ShownSample
-from ammrank_dask.storage.store.qualifications import written_facts
+from ammrank_dask.storage.store.qualification_files import written_facts
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 

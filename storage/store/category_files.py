@@ -16,14 +16,14 @@ import pyarrow as pa
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, write_text
 from ammrank_dask.storage.store.parts import check_files
-from ammrank_dask.storage.store.qualifications import (
-    BY_CATEGORY,
+from ammrank_dask.storage.store.qualification_files import (
     batch_path,
     category_folder,
     category_starts,
     scratch_path,
     write_table,
 )
+from ammrank_dask.storage.store.qualifications import BY_CATEGORY
 from ammrank_dask.storage.store.retried import retried
 
 

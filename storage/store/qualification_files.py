@@ -1,0 +1,273 @@
+"""Write the qualifications of a night: parquet by user, by category, and what changed since the night before.
+
+A partition leaves its rows by category in the work folder; when all are there, they are brought together in few files.
+A partition is written file by file under temporary names; the list of its files, with sizes, checksums and counts,
+is written last and makes it whole. The lists are removed when the manifest of the run has all of them.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import google_crc32c
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_atomic, write_text
+from ammrank_dask.storage.store.folders import list_paths
+from ammrank_dask.storage.store.parts import check_files, checksum_file
+from ammrank_dask.storage.store.qualifications import (
+    BY_CATEGORY,
+    BY_USER,
+    CHANGES,
+    DELTA,
+    Changes,
+    QualificationRows,
+    table_path,
+)
+from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.vocabulary import (
+    CATEGORY,
+    CHANCE,
+    CHANGE,
+    HELD_BY,
+    INCLUSION,
+    POLICY_NAMES,
+    PROPENSITY,
+    RANK,
+    SCORE,
+    USER_ID,
+)
+
+WORK = ".work"
+"""Folder of what only a run that is going on needs: lists of parts, scratch, the model."""
+_LONGEST_FOLDER, _CUT_FOLDER = 255, 120
+"""Characters of the longest folder name that all file systems take, and of what is kept of a longer one."""
+_WITH_GAPS = (CATEGORY, RANK, SCORE, CHANCE)
+"""Columns of a delta that what is gone does not have."""
+_DICTIONARY = (CATEGORY, RANK, CHANGE, HELD_BY)
+_POLICY_SETS = [
+    " ".join(name for bit, name in enumerate(POLICY_NAMES) if number >> bit & 1)
+    for number in range(2 ** len(POLICY_NAMES))
+]
+_STARTS = "category_starts"
+_BATCH = "by-category-"
+
+
+@functools.cache
+def category_folder(category: str) -> str:
+    """Return the folder of a category, whatever is in its name and however long it is.
+
+    A name that is too long for a folder is cut and gets a hash, after an `@`, which no quoted name has.
+
+    Examples
+    --------
+    >>> category_folder("Retail/Shoes & more")
+    'category=Retail%2FShoes%20%26%20more'
+    >>> category_folder("a" * 300)[-40:]
+    'aaaaaaaaaaaaaaaaaaaaaaa@9835fa6bf4e20a9b'
+    """
+    folder = f"{CATEGORY}={quote(category, safe='')}"
+    if len(folder) <= _LONGEST_FOLDER:
+        return folder
+    digest = hashlib.sha256(category.encode()).hexdigest()[:16]
+    # A byte that was quoted (%XX) stays whole.
+    kept = re.sub(r"%.?$", "", folder[:_CUT_FOLDER])
+    return f"{kept}@{digest}"
+
+
+def short_folders(categories: Iterable[str]) -> dict[str, str]:
+    """Return the categories whose folder does not spell their name, by folder: what a manifest has to list."""
+    folders = {category_folder(category): category for category in categories}
+    return {folder: category for folder, category in folders.items() if "@" in folder}
+
+
+def write_partition_files(
+    run: Path,
+    partition: int,
+    rows: QualificationRows,
+    categories: Sequence[str],
+    *,
+    order: np.ndarray,
+    start: np.ndarray,
+    changes: Changes,
+    counts: Mapping[str, Any],
+) -> None:
+    """Write one partition of a run: all its files, and then the list of them with `counts`.
+
+    Parameters
+    ----------
+    order, start
+        The rows by category: those of category c are `order[start[c]:start[c + 1]]`, by user.
+    changes
+        What is new and what is gone since the run before.
+    """
+    names = pa.array(categories, pa.string())
+    files = {}
+
+    def keep(name: Path, columns: dict[str, pa.Array]) -> None:
+        files[name.as_posix()] = write_table(run / name, pa.table(columns))
+
+    keep(
+        table_path(Path(BY_USER), partition),
+        {
+            USER_ID: rows.row_ids.to_arrow(),
+            RANK: pa.array(rows.rank),
+            CATEGORY: pa.DictionaryArray.from_arrays(pa.array(rows.category), names),
+            SCORE: pa.array(rows.score),
+            **({} if rows.chance is None else {CHANCE: pa.array(rows.chance)}),
+            **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity)}),
+            **({} if rows.inclusion is None else {INCLUSION: pa.array(rows.inclusion)}),
+            **({} if rows.held_by is None else {HELD_BY: _policy_sets(rows.held_by)}),
+        },
+    )
+    ordered = {
+        USER_ID: rows.row_ids.take(order).to_arrow(),
+        SCORE: pa.array(rows.score[order]),
+        RANK: pa.array(rows.rank[order]),
+        **({} if rows.chance is None else {CHANCE: pa.array(rows.chance[order])}),
+        **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity[order])}),
+    }
+    files |= _save_by_category(run, partition, pa.table(ordered))
+    keep(table_path(Path(DELTA), partition), _delta_columns(rows, changes))
+    listed = {"files": files, "facts": dict(counts), _STARTS: start.tolist()}
+    write_text(_list_path(run, partition), json.dumps(listed), durable=False)
+
+
+def _policy_sets(held_by: np.ndarray) -> pa.Array:
+    """Return sets of policies as text, names with spaces between."""
+    return pa.DictionaryArray.from_arrays(pa.array(held_by.astype(np.int8)), pa.array(_POLICY_SETS, pa.string()))
+
+
+def _delta_columns(rows: QualificationRows, changes: Changes) -> dict[str, pa.Array]:
+    """Return the columns of a delta; what is gone has neither rank nor score."""
+    is_gone = changes.row < 0
+    mask = is_gone if is_gone.any() else None
+    at = changes.row if mask is None else np.where(is_gone, 0, changes.row)
+    is_every_row = mask is None and np.array_equal(at, np.arange(len(rows.category)))  # on the first night
+
+    def of_rows(values: np.ndarray) -> pa.Array:
+        if is_every_row:
+            return pa.array(values)
+        return pa.array(values[at] if len(values) else np.zeros(len(at), values.dtype), mask=mask)
+
+    is_nameless = changes.codes < 0
+    codes = pa.array(np.maximum(changes.codes, 0), mask=is_nameless) if is_nameless.any() else pa.array(changes.codes)
+    return {
+        USER_ID: changes.row_ids.to_arrow(),
+        CATEGORY: pa.DictionaryArray.from_arrays(codes, pa.array(changes.names, pa.string())),
+        CHANGE: pa.DictionaryArray.from_arrays(pa.array(changes.change), pa.array(CHANGES)),
+        RANK: of_rows(rows.rank),
+        SCORE: of_rows(rows.score),
+        **({} if rows.chance is None else {CHANCE: of_rows(rows.chance)}),
+    }
+
+
+def _save_by_category(run: Path, partition: int, table: pa.Table) -> dict[str, list[int]]:
+    """Keep the rows of a partition, which are by category, until all partitions are written; return the entry."""
+    path = scratch_path(run, partition)
+
+    def write(temporary: Path) -> None:
+        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+
+    write_atomic(path, write, durable=False)
+    return {path.relative_to(run).as_posix(): checksum_file(path)}
+
+
+def category_starts(run: Path, partition: int) -> list[int]:
+    """Return where each category begins in the rows that a partition left, and last where they end."""
+    starts: list[int] = read_json(_list_path(run, partition))[_STARTS]
+    return starts
+
+
+def written_facts(run: Path, partition: int) -> dict[str, Any] | None:
+    """Return the facts of a partition that was written whole and is still what was written, else None."""
+    try:
+        listed = read_json(_list_path(run, partition))
+        check_files(run, listed["files"])
+    except (BadInput, FileNotFoundError, KeyError, TypeError):
+        return None
+    facts: dict[str, Any] = listed["facts"]
+    return facts
+
+
+def written_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
+    """Return size and checksum of every file of all partitions and categories, by relative name."""
+    lists = [_list_path(run, partition) for partition in range(n_partitions)]
+    lists += list_paths(run / WORK, f"{_BATCH}*.json")
+    files = {name: entry for path in lists for name, entry in read_json(path)["files"].items()}
+    return {name: entry for name, entry in files.items() if not name.startswith(f"{WORK}/")}
+
+
+@retried
+def make_folders(run: Path, categories: Iterable[str]) -> None:
+    """Make the folders of a run, so that no task has to."""
+    for name in (WORK, BY_USER, DELTA, *(f"{BY_CATEGORY}/{category_folder(category)}" for category in categories)):
+        (run / name).mkdir(parents=True, exist_ok=True)
+
+
+@retried
+def remove_empty_folders(run: Path) -> None:
+    """Remove the folders of categories that nobody holds."""
+    for folder in (run / BY_CATEGORY).iterdir():
+        if not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _list_path(run: Path, partition: int) -> Path:
+    return run / WORK / f"part-{partition:05d}.json"
+
+
+def batch_path(run: Path, number: int) -> Path:
+    """Return the list of one batch of files by category."""
+    return run / WORK / f"{_BATCH}{number:05d}.json"
+
+
+def scratch_path(run: Path, partition: int) -> Path:
+    """Return the file in which the rows of a partition wait by category."""
+    return run / WORK / f"{_BATCH}{partition:05d}.arrow"
+
+
+def write_table(path: Path, table: pa.Table) -> list[int]:
+    """Write a table, and return its size and checksum. The end of the run syncs it."""
+    data = _encode_table(table)
+    write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=False)
+    return [data.size, google_crc32c.value(data)]
+
+
+def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:
+    """Write a table under a temporary name beside `path`, and return that name, its size and its checksum."""
+    data = _encode_table(table)
+    beside = temporary_beside(path)
+    retried(beside.write_bytes)(data)
+    return beside.name, [data.size, google_crc32c.value(data)]
+
+
+def _encode_table(table: pa.Table) -> pa.Buffer:
+    """Return the bytes of a file."""
+    sink = pa.BufferOutputStream()
+    # Each is used only where it is worth what it costs: dictionaries where values repeat, compression where those of a
+    # user follow each other, statistics where a reader looks for users. Where no value is ever missing, columns that
+    # say so take a third of the time.
+    by_user = CATEGORY in table.column_names
+    compressed = (USER_ID, RANK) if by_user else ()
+    gaps = _WITH_GAPS if CHANGE in table.column_names else ()
+    required = pa.schema([field.with_nullable(field.name in gaps) for field in table.schema])
+    pq.write_table(
+        table.cast(required),
+        sink,
+        use_dictionary=[name for name in table.column_names if name in _DICTIONARY and name not in compressed],
+        compression={name: "snappy" if name in compressed else "none" for name in table.column_names},
+        write_statistics=[USER_ID] if by_user else False,
+    )
+    return sink.getvalue()
