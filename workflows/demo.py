@@ -11,7 +11,8 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
-from ammrank_dask.workflows.session.config import Config, Lake, load_config, write_config
+from ammrank_dask.workflows.session.config import Config, load_config, write_config
+from ammrank_dask.workflows.session.lake_sections import Lake
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, show
 
 FIRST_DAY = dt.date(2026, 1, 5)

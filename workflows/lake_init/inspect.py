@@ -58,8 +58,11 @@ from ammrank_dask.workflows.lake_init.guess import (
     guess_zone,
 )
 from ammrank_dask.workflows.lake_init.places import Places
-from ammrank_dask.workflows.session.config import Columns, Config, FeaturesConfig, Lake, Score, TaxonomyConfig
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.lake_sections import Columns, Lake, TaxonomyConfig
+from ammrank_dask.workflows.session.scoring_sections import Score
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
+from ammrank_dask.workflows.session.training_sections import FeaturesConfig
 
 DEFAULTS = Config()
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from pydantic import BaseModel
 
-from ammrank_dask.workflows.session.config import Config, Section, as_flow
+from ammrank_dask.workflows.session.config import Config, as_flow
+from ammrank_dask.workflows.session.config_section import Section
 
 HEAD = """# The config
 

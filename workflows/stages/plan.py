@@ -23,8 +23,10 @@ from ammrank_dask.storage.vocabulary import USERS_A_PARTITION
 from ammrank_dask.tasks import Progress
 from ammrank_dask.workflows.cluster.memory_check import USABLE_SHARE, count_lake, largest_model
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
-from ammrank_dask.workflows.session.config import Config, Lake, Score
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.lake_sections import Lake
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.session.scoring_sections import Score
 from ammrank_dask.workflows.session.settings import site_taxonomy
 from ammrank_dask.workflows.stages.nightly import nightly
 

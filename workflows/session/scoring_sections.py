@@ -1,0 +1,178 @@
+"""The sections of the config about what is handed out: lists, reports, and what becomes of them."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from ammrank_dask.report import thresholds as report_thresholds
+from ammrank_dask.storage.errors import suggest
+from ammrank_dask.workflows.session.config_section import Section, Spellings, Texts
+
+
+class BalancedConfig(Section):
+    floor: float | None = Field(
+        None,
+        ge=0.0,
+        description="fewest users of a category, as a multiple of its click share; "
+        "null: report.thresholds.starved_ratio, so that none is starved",
+    )
+    cap: float | None = Field(
+        None, gt=0.0, description="most users, as a multiple of its click share; null: 4, or more if slots need it"
+    )
+    floors: dict[str, float] = Field(
+        {}, description="fewest users by name of the category: a number, or a share of all slots below 1"
+    )
+    caps: dict[str, float] = Field({}, description="most users by name of the category, in the same way")
+
+
+class Score(Section):
+    users: Literal["all", "active"] = Field("all", description="all: users table and events; active: events only")
+    k: int = Field(10, ge=1, description="categories a user qualifies for")
+    policy: Literal["user_top_k", "category_top_n", "balanced"] = Field(
+        "user_top_k",
+        description="user_top_k: each user the k best; category_top_n: each category its n best users; "
+        "balanced: each user k, each category between floor and cap, at the most expected clicks",
+    )
+    balanced: BalancedConfig = Field(BalancedConfig(), description="for policy balanced")
+    n: int | None = Field(
+        None, ge=1, description="users of a category under category_top_n; null: as many slots as user_top_k"
+    )
+    min_score: float | None = Field(None, allow_inf_nan=False, description="lowest score that qualifies; null: any")
+    min_chance: float | None = Field(
+        None,
+        ge=0.0,
+        le=1.0,
+        description="lowest chance of a click that qualifies; null: any; means the same every night",
+    )
+    explore: float = Field(
+        0.0,
+        ge=0.0,
+        le=0.5,
+        description="share of slots that is drawn, each night anew, from categories that users' own best leave below "
+        "their floor; at the last ranks, with the column propensity",
+    )
+    exclude: Texts = Field([], description="categories that nobody gets")
+    exclude_by_group: Spellings = Field(
+        {}, description="categories some do not get, by age (13-17, …, unknown-age) or gender (female, male, …)"
+    )
+    suppress: str | None = Field(
+        None,
+        description="file of user ids to leave out of training, scores and reports (counts of clicks have them): "
+        "parquet, or text with one a line; null: none",
+    )
+    opt_out: str | None = Field(
+        None,
+        description="file of pairs that are never qualified: parquet with user_id and category, or lines "
+        "user_id,category; null: none",
+    )
+
+
+_USUAL = report_thresholds.Thresholds()
+
+
+class ThresholdsConfig(Section):
+    starved_ratio: float = Field(
+        _USUAL.starved_ratio,
+        ge=0.0,
+        description="a category is starved below this share of its click share, or without a user",
+    )
+    overexposed_factor: float = Field(
+        _USUAL.overexposed_factor, gt=0.0, description="a user is over-exposed with more than this times k"
+    )
+    starved_users: float = Field(
+        _USUAL.starved_users, ge=0.0, le=1.0, description="share of users without a category that warns"
+    )
+    overexposed_users: float = Field(
+        _USUAL.overexposed_users, ge=0.0, le=1.0, description="share of over-exposed users that warns"
+    )
+    starved_categories: float = Field(
+        _USUAL.starved_categories, ge=0.0, le=1.0, description="share of starved categories that warns"
+    )
+    changed_users: float = Field(
+        _USUAL.changed_users, ge=0.0, le=1.0, description="share of users with another top K that warns"
+    )
+    jaccard: float = Field(
+        _USUAL.jaccard, ge=0.0, le=1.0, description="mean overlap with the night before, warns when lower"
+    )
+    score_shift: float = Field(
+        _USUAL.score_shift, ge=0.0, description="mean change of a score by the same model, up or down, that warns"
+    )
+    psi: float = Field(_USUAL.psi, ge=0.0, description="population stability index of a category that warns")
+    short_history: float = Field(
+        _USUAL.short_history,
+        ge=0.0,
+        le=1.0,
+        description="share of tonight's history, as it decays, that chances are learnt with, warns when lower",
+    )
+    chance_error: float = Field(
+        _USUAL.chance_error, ge=0.0, description="share by which clicks may miss what chances said a label window ago"
+    )
+    events_by_group: float = Field(
+        _USUAL.events_by_group,
+        ge=1.0,
+        description="events of a group so many times the median of the last 7 published nights, or that part, warn",
+    )
+    active_users: float = Field(
+        _USUAL.active_users, ge=1.0, description="users with events so many times that median, or that part of it, warn"
+    )
+    quarantined: float = Field(
+        _USUAL.quarantined, ge=0.0, le=1.0, description="share of quarantined rows that warns, or 3 times that median"
+    )
+    late: float = Field(
+        _USUAL.late,
+        ge=0.0,
+        le=1.0,
+        description="share of events from before their day that warns, or 3 times that median",
+    )
+    heaviest_ids: float = Field(
+        _USUAL.heaviest_ids,
+        ge=0.0,
+        le=1.0,
+        description="share of all events by the 10 heaviest ids that warns, or 3 times that median",
+    )
+    click_shares: float = Field(
+        _USUAL.click_shares, ge=0.0, le=1.0, description="share of clicks on other categories than usual that warns"
+    )
+
+
+class ReportConfig(Section):
+    policies: list[Literal["user_top_k", "category_top_n", "balanced"]] = Field(
+        ["user_top_k", "category_top_n"],
+        description="shown side by side with the policy in force; balanced only where there are chances",
+    )
+    thresholds: ThresholdsConfig = Field(ThresholdsConfig(), description="what counts as starved, and what warns")
+
+
+class Publish(Section):
+    hold: Texts = Field(
+        [], description="checks of the report that keep a night from being published when they warn; exit code 66"
+    )
+    to: str | None = Field(
+        None,
+        description="URL (s3://bucket/path) or folder that every published night is copied to; its object CURRENT names"
+        " the newest whole copy; null: none",
+    )
+
+    @field_validator("hold")
+    @classmethod
+    def _checks_exist(cls, names: list[str]) -> list[str]:
+        for name in names:
+            if name not in report_thresholds.CHECKS:
+                raise ValueError(f"there is no check {name!r}; {suggest(name, report_thresholds.CHECKS, 'checks are')}")
+        return names
+
+
+class Retention(Section):
+    qualifications: int = Field(
+        40, ge=2, description="nights whose qualifications are kept; the one before the last is input of its rerun"
+    )
+    reports: int = Field(400, ge=1, description="nights whose reports are kept")
+    runs: int = Field(400, ge=1, description="nights whose run.json and log.jsonl are kept")
+    models: int = Field(40, ge=1, description="nights for which a model that scores no kept night is kept")
+
+
+class Notify(Section):
+    on_success: str | None = Field(None, description="command to run after a night; it reads a JSON object from stdin")
+    on_failure: str | None = Field(None, description="command to run after a night that failed")

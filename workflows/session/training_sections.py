@@ -1,0 +1,109 @@
+"""The sections of the config about what is learnt: the state, labels, features, the model, and the gate before it."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, model_validator
+
+from ammrank_dask.workflows.session.config_section import Section
+
+
+class State(Section):
+    max_age_days: int = Field(180, ge=1, description="cells without an event for longer are dropped")
+
+
+class Label(Section):
+    days: int = Field(30, ge=1, description="length of the label window")
+    min_categories: int = Field(3, ge=1, description="users with fewer clicked categories do not train")
+
+
+class FeaturesConfig(Section):
+    groups: list[str] = Field(["pv", "sq", "slc", "olc", "adv"], description="groups that make features")
+    intensity: Literal["log1p", "raw"] = Field("log1p", description="log1p or raw")
+    recency: Literal["decay", "none"] = Field(
+        "decay", description="decay: alpha^days since the last event; none: leave out"
+    )
+    normalize: bool = Field(True, description="divide rows by their norm when read")
+    min_days: int = Field(7, ge=0, description="days of history before the label window that training needs")
+
+
+OPTIONS_OF = {
+    "amm-rank": ("regularization", "rank_weight"),
+    "amm-rank-plus": ("kappa", "clickers_per_plane", "clusterings"),
+}
+"""Keys of `train` that only one model has."""
+
+
+class Train(Section):
+    model: Literal["amm-rank-plus", "amm-rank"] = Field(
+        "amm-rank-plus", description="amm-rank-plus: prior, own term, memberships, planes; amm-rank: the paper's planes"
+    )
+    variant: str = Field(
+        "adv", description="adv: all columns, those of ad views if there are any; no-adv: without them"
+    )
+    shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
+    rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
+    block_rows: int = Field(1024, ge=1, description="training users that are dealt to a shard together")
+    epochs: int = Field(5, ge=1, description="passes over the training users")
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many epochs without a better error of held-out users; null: never"
+    )
+    kappa: float | None = Field(
+        None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: as chosen, or 0.005"
+    )
+    clickers_per_plane: int | None = Field(
+        None,
+        ge=1,
+        description="amm-rank-plus: a category has a plane for so many users who clicked it; null: as chosen, or 300",
+    )
+    auto_tune: bool = Field(
+        True,
+        description="amm-rank-plus: choose kappa and clickers_per_plane on held-out users, if there are 200 of them,"
+        " and keep the choice until `ammrank train --tune` or until the gate turns a model down",
+    )
+    clusterings: int | None = Field(
+        None, ge=0, description="amm-rank-plus: clusterings of the training users; null: 3, 0: no memberships"
+    )
+    regularization: float | None = Field(None, gt=0, description="amm-rank: lambda; null: 1e-3")
+    max_planes: int = Field(5, ge=1, description="limit of planes a category")
+    rank_weight: Literal["uniform", "reciprocal"] | None = Field(
+        None, description="amm-rank: weight of a rank in the loss; null: uniform"
+    )
+    average: bool | None = Field(
+        None, description="publish the average of the last epochs; null: if held-out users prefer it to the last model"
+    )
+    warm_start: bool = Field(True, description="begin with the planes of the model before")
+    every_nights: int = Field(7, ge=1, description="nights between two trainings")
+    seed: int = Field(0, ge=0, description="same seed, same model")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_before(cls, values: Any) -> Any:
+        """Take a section without `model` but with a key of amm-rank, as version 0.1.0 wrote it, for amm-rank."""
+        is_old = isinstance(values, dict) and any(values.get(name) is not None for name in OPTIONS_OF["amm-rank"])
+        return {"model": "amm-rank", **values} if is_old else values
+
+    @model_validator(mode="after")
+    def _options_are_of_the_model(self) -> Train:
+        for model, names in OPTIONS_OF.items():
+            given = [name for name in names if getattr(self, name) is not None]
+            if model != self.model and given:
+                raise ValueError(f"{given[0]} is a key of {model}; remove it, or set model: {model}")
+        return self
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the keywords of `ammrank_dask.train`."""
+        names = {"clusterings": "n_clusterings"}
+        values = self.model_dump(exclude={"every_nights", "warm_start", "auto_tune"})
+        optional = {name for options in OPTIONS_OF.values() for name in options}
+        return {names.get(key, key): value for key, value in values.items() if value is not None or key not in optional}
+
+
+class Gate(Section):
+    tolerance: float = Field(
+        0.01, ge=0.0, le=1.0, description="a new model scores unless it is worse by more than this share"
+    )
+    min_users: int = Field(
+        100, ge=0, description="fewer held-out users than this decide nothing: the new model scores, without chances"
+    )
