@@ -19,7 +19,14 @@ from dask.utils import parse_bytes
 from distributed import Client
 from threadpoolctl import threadpool_limits
 
-from ammrank_dask.features.store import Features, open_features, write_features
+from ammrank_dask.features.store import (
+    USERS_A_PARTITION,
+    Features,
+    OwnRows,
+    open_features,
+    write_features,
+    write_partitions,
+)
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error
@@ -31,7 +38,7 @@ from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.training.train import train
-from ammrank_dask.user_hash import SPLITS, split_of
+from ammrank_dask.user_hash import SPLITS, partition_of, split_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
@@ -232,16 +239,17 @@ def _train_alone() -> float:
 def measure_memory(
     work: Path,
     *,
-    users: Users = 1_000_000,
+    users: Users = 6_700_000,
     memory: Memory = "512MiB",
     values: Annotated[int, Option("Values of a row.")] = 400,
     model: Model = "amm-rank",
 ) -> None:
-    """Print the peak of memory while a store of many times the workers' limits trains and scores."""
+    """Print the peak of memory while a store of many times the workers' limits trains and scores.
+
+    At the default size it takes 25 GB of disk, and about a quarter of an hour.
+    """
     path = work / f"memory-{users}"
-    X, rankings = make_rows(users, values=values)
-    features = write_features(path, X, np.arange(users), _names(X.shape[1]), rankings)
-    del X, rankings
+    features = write_large_store(path, users=users, values=values)
     size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     with cluster(2, memory) as client:
         before = worker_facts(client)["pids"]
@@ -259,6 +267,24 @@ def measure_memory(
     print(f"  workers killed: {len(set(before) - set(after['pids']))}, bytes spilled: {after['spilled']:,}")
     shutil.rmtree(path)
     shutil.rmtree(work / "memory-quals")
+
+
+def write_large_store(path: Path, *, users: int, values: int) -> Features:
+    """Write a store of which one partition at a time is in memory: all have the same rows, for users of their own.
+
+    Three of eight users have rankings, as in a simulated lake.
+    """
+    user_ids = ids_from_values(np.arange(users))
+    home = partition_of(user_ids, -(-users // USERS_A_PARTITION))
+    sizes = np.bincount(home)
+    X, rankings = make_rows(int(sizes.max()), values=values)
+    rankings[np.arange(len(rankings)) % 8 >= 3] = -1
+    partitions = (
+        OwnRows(user_ids.take(np.flatnonzero(home == partition)), X[:size], rankings[:size])
+        for partition, size in enumerate(sizes)
+    )
+    n_categories = int(rankings.max()) + 1
+    return write_partitions(path, partitions, _names(X.shape[1]), [str(code) for code in range(n_categories)])
 
 
 @benchmark("start")

@@ -290,7 +290,6 @@ def write_features(
     n_partitions
         One for each 50,000 users when None.
     """
-    folder = Path(path)
     matrix = sp.csr_matrix(X, dtype=np.float32)
     matrix.sum_duplicates()
     ids = ids_from_values(user_ids)
@@ -300,31 +299,61 @@ def write_features(
         raise BadInput("X must be finite, found NaN or infinity")
     if len(ids.sort_unique()) != len(ids):
         raise BadInput(f"user ids must be distinct, found {len(ids) - len(ids.sort_unique())} duplicates")
-    names, codes, clicks = _own_rankings(rankings, categories, len(ids))
-    groups = _groups_of_names(columns)
+    names, codes = _own_rankings(rankings, categories, len(ids))
     count = n_partitions or max(1, -(-len(ids) // USERS_A_PARTITION))
+    home = partition_of(ids, count)
+
+    def rows_of(partition: int) -> OwnRows:
+        rows = np.flatnonzero(home == partition)
+        rows = rows[_sorted_order(ids.take(rows))]
+        return OwnRows(ids.take(rows), matrix[rows], None if codes is None else codes[rows])
+
+    return write_partitions(path, map(rows_of, range(count)), columns, names, normalize=normalize)
+
+
+@dataclass(frozen=True)
+class OwnRows:
+    """The rows of one partition of a store of one's own: users ascending, and what they rank if it is known."""
+
+    user_ids: UserIds
+    X: sp.csr_matrix
+    rankings: np.ndarray | None
+
+
+def write_partitions(
+    path: str | Path,
+    partitions: Iterable[OwnRows],
+    columns: Sequence[str],
+    categories: Sequence[str],
+    *,
+    normalize: bool = True,
+) -> Features:
+    """Write a features store partition by partition, so that only one has to be in memory.
+
+    Users must be in the partition that `partition_of` says, and be of one type.
+    """
+    folder = Path(path)
     _refuse_other_folder(folder)
     building = temporary_beside(folder)
     start_run(building, 0)
-    home = partition_of(ids, count)
-    checksums = []
-    for partition in range(count):
-        rows = np.flatnonzero(home == partition)
-        rows = rows[_sorted_order(ids.take(rows))]
-        arrays = _own_arrays(ids.take(rows), matrix[rows])
-        if clicks is not None:
-            arrays |= _ranking_arrays(codes[rows], clicks[rows], len(names))
-        attributes = csr_attributes(len(rows), len(columns))
+    checksums, id_kinds, has_rankings = [], set(), False
+    for partition, own in enumerate(partitions):
+        arrays = _own_arrays(own.user_ids, own.X)
+        if own.rankings is not None:
+            arrays |= _ranking_arrays(own.rankings, len(categories))
+            has_rankings = True
+        attributes = csr_attributes(*own.X.shape)
         checksums.append(write_part(building, partition, FEATURES, arrays, group_attributes=attributes).checksum)
+        id_kinds.add(own.user_ids.kind)
     finish_features(
         building,
-        FeatureColumns(tuple(columns), groups),
+        FeatureColumns(tuple(columns), _groups_of_names(columns)),
         digest=digest_of([OWN_GROUP, list(columns), checksums]),
-        n_partitions=count,
+        n_partitions=len(checksums),
         config={
-            "categories": list(names),
-            "has_rankings": clicks is not None,
-            "id_kind": ids.kind,
+            "categories": list(categories),
+            "has_rankings": has_rankings,
+            "id_kind": id_kinds.pop(),
             "normalize": normalize,
         },
         inputs=[],
@@ -346,8 +375,9 @@ def _own_arrays(ids: UserIds, rows: sp.csr_matrix) -> dict[str, np.ndarray]:
     }
 
 
-def _ranking_arrays(codes: np.ndarray, is_ranked: np.ndarray, n_categories: int) -> dict[str, np.ndarray]:
+def _ranking_arrays(codes: np.ndarray, n_categories: int) -> dict[str, np.ndarray]:
     """Return the rankings of a partition as it stores them; all intensities are 0."""
+    is_ranked = codes >= 0
     counts = is_ranked.sum(axis=1)
     return {
         "ranking/indptr": np.concatenate([[0], np.cumsum(counts)]),
@@ -483,9 +513,10 @@ def _groups_of_names(columns: Sequence[str]) -> tuple[tuple[str, int], ...]:
 
 def _own_rankings(
     rankings: np.ndarray | None, categories: Sequence[str] | None, n_users: int
-) -> tuple[Sequence[str], np.ndarray, np.ndarray | None]:
+) -> tuple[Sequence[str], np.ndarray | None]:
+    """Return the names of the categories, and the rankings as an array of their codes."""
     if rankings is None:
-        return list(categories or []), np.empty((n_users, 0), np.int64), None
+        return list(categories or []), None
     codes = np.asarray(rankings)
     if codes.ndim != 2 or len(codes) != n_users or not np.issubdtype(codes.dtype, np.integer):
         raise BadInput(f"rankings must be integers of shape ({n_users}, m), got {codes.dtype} {codes.shape}")
@@ -495,4 +526,4 @@ def _own_rankings(
         raise BadInput(
             f"rankings must hold codes from 0 to {len(names) - 1}, or -1, got {codes.min()} to {codes.max()}"
         )
-    return names, codes, codes >= 0
+    return names, codes

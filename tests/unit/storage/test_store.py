@@ -21,7 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ammrank_dask.features.store import open_features, write_features
+from ammrank_dask.features.store import OwnRows, open_features, write_features, write_partitions
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store import codec, container
@@ -29,9 +29,11 @@ from ammrank_dask.storage.store.atomic import swap_folder
 from ammrank_dask.storage.store.codec import StoredArray, decode_array, encode_array, encode_group
 from ammrank_dask.storage.store.container import Container, write_container
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import PartRef, check_part, part_facts, part_path, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES
 from ammrank_dask.storage.store.runs import finish_run, open_run, start_run, verify_run
+from ammrank_dask.user_hash import partition_of
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "uint32", "int64", "float32", "float64")
 
@@ -462,6 +464,20 @@ def test_write_features__rankings_and_string_ids_come_back(tmp_path):
     assert frame.index.tolist() == ["b", "ü"]
     assert frame.to_numpy().tolist() == [[1, 0], [0, 0]]
     assert len(features.to_pandas()) == 3
+
+
+def test_write_partitions__makes_the_bytes_of_the_whole_matrix(tmp_path):
+    X = sp.random(50, 20, 0.3, format="csr", dtype=np.float32, random_state=1)
+    rankings = np.tile([[1, 0, -1], [-1, -1, -1]], (25, 1))
+    names, ids = [f"c{i}" for i in range(20)], ids_from_values(np.arange(50) * 3)
+    write_features(tmp_path / "whole", X, np.arange(50) * 3, names, rankings, n_partitions=4)
+    home = partition_of(ids, 4)
+    rows = (np.flatnonzero(home == partition) for partition in range(4))
+    partitions = (OwnRows(ids.take(own), X[own], rankings[own]) for own in rows)
+    pieces = write_partitions(tmp_path / "pieces", partitions, names, ["0", "1"]).run
+    whole = open_features(tmp_path / "whole").run
+    assert pieces.manifest["digest"] == whole.manifest["digest"]
+    assert [part.checksum for part in pieces.parts] == [part.checksum for part in whole.parts]
 
 
 def test_write_features__replaces_an_earlier_store(tmp_path):
