@@ -1,6 +1,8 @@
 """Submit block functions to a Dask cluster: all that this package knows about scheduling is here."""
 
 import contextlib
+import ctypes
+import gc
 import itertools
 import logging
 import math
@@ -10,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import dask
+import pyarrow as pa
 from dask.utils import parse_timedelta
 from distributed import Client, Future, KilledWorker, Worker, as_completed, get_worker
 from distributed.scheduler import NoWorkerError
@@ -39,6 +42,8 @@ SECONDS_TO_ANSWER = 30.0
 """How long workers may say nothing about their tasks before they are given up."""
 SECONDS_WITHOUT_WORKERS = 600.0
 """How long tasks wait when there is no worker to run them, unless `PATIENCE` of Dask's configuration says it."""
+SECONDS_PAUSED = 60.0
+"""The same when there are workers and all are paused for lack of memory: idle ones hardly ever free more of it."""
 PATIENCE = "distributed.scheduler.no-workers-timeout"
 SECONDS_BEFORE_WARNING = 5.0
 _PAUSE = 0.1
@@ -216,17 +221,32 @@ def _stop(client: Client, stage: str, token: str, futures: set[Future], *, is_in
         time.sleep(10 * _PAUSE if n_tasks and warning == math.inf else _PAUSE)
 
 
-def _count_tasks(client: Client, token: str, *, timeout: float) -> tuple[int, bool]:
-    """Return how many tasks of a run the workers have, and whether all of them answered in time."""
+def _count_tasks(
+    client: Client, token: str, *, timeout: float, workers: Sequence[str] | None = None
+) -> tuple[int, bool]:
+    """Return how many tasks of a run the workers, or some of them, have, and whether all of them answered in time."""
     try:
-        # Called on the loop of the client, `run` returns an awaitable, for which there can be a time limit.
-        answers = client.sync(
-            client.run, count_worker_tasks, token, on_error="return", callback_timeout=max(timeout, _PAUSE)
-        )
+        answers = _ask_all(client, count_worker_tasks, token, timeout=timeout, workers=workers)
     except Exception:  # of the client, the network or the scheduler: there is no answer
         return 0, False
     counts = [answer for answer in answers.values() if isinstance(answer, int)]
     return sum(counts), len(counts) == len(answers)
+
+
+def _ask_all(
+    client: Client, function: Callable[..., Any], *args: Any, timeout: float, workers: Sequence[str] | None
+) -> dict[str, Any]:
+    """Return what a function returns on each worker, or the error there."""
+    # Called on the loop of the client, `run` returns an awaitable, for which there can be a time limit.
+    answers: dict[str, Any] = client.sync(
+        client.run,
+        function,
+        *args,
+        workers=None if workers is None else list(workers),
+        on_error="return",
+        callback_timeout=max(timeout, _PAUSE),
+    )
+    return answers
 
 
 def count_worker_tasks(token: str, dask_worker: Worker) -> int:
@@ -274,31 +294,88 @@ def _run(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the index and the result of every task as it finishes; `futures` are those that have not yet."""
     waiting = iter(range(len(items)))
-
-    def submit(index: int) -> Future:
-        # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
-        key = (stage, token, index)
-        future = client.submit(run_checked, _process, function, *items[index], key=key, pure=False)
-        futures.add(future)
-        return future
-
+    flight = _Flight(client, stage, token, function, items, futures)
     workers = _Workers(client, stage, in_flight_per_thread)
-    finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
     n_submitted = 0
     while n_submitted < min(workers.width(), len(items)):
-        finished.add(submit(next(waiting)))
+        flight.submit(next(waiting))
         n_submitted += 1
     progress(stage, 0, len(items))
-    for done, (future, result) in enumerate(_each_finished(client, finished, workers), start=1):
+    for done, (future, result) in enumerate(_each_finished(flight, workers), start=1):
         if future.status != "finished":
             raise _error_of(stage, future, result)
         yield future.key[2], result
         progress(stage, done, len(items))
-        futures.discard(future)
-        future.release()
+        flight.drop(future)
         while n_submitted < min(done + workers.width(), len(items)):
-            finished.add(submit(next(waiting)))
+            flight.submit(next(waiting))
             n_submitted += 1
+
+
+class _Flight:
+    """The tasks of a run that are submitted and have not finished: `futures`, and `finished` tells which have."""
+
+    def __init__(
+        self,
+        client: Client,
+        stage: str,
+        token: str,
+        function: Callable[..., Any],
+        items: list[Sequence[Any]],
+        futures: set[Future],
+    ) -> None:
+        self.client, self.stage, self.token = client, stage, token
+        self.function, self.items, self.futures = function, items, futures
+        self.finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
+
+    def submit(self, index: int, n_moves: int = 0) -> None:
+        """Submit a task, for the first time or after it was taken from a worker."""
+        # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
+        key = (self.stage, self.token, index, *([n_moves] if n_moves else []))
+        future = self.client.submit(run_checked, _process, self.function, *self.items[index], key=key, pure=False)
+        self.futures.add(future)
+        self.finished.add(future)
+
+    def drop(self, future: Future) -> None:
+        """Forget a task that has finished."""
+        self.futures.discard(future)
+        future.release()
+
+    def leave(self, workers: Sequence[str]) -> None:
+        """Take the tasks of the run from workers that do not begin them, and submit them anew.
+
+        Dask steals only from workers that have more tasks than threads. A worker that has begun one meanwhile is
+        waited for: no two run a task at the same time.
+        """
+        listed = self.client.processing(workers=list(workers))
+        keys = {tuple(key) for of_worker in listed.values() for key in of_worker if isinstance(key, tuple | list)}
+        moved = [future for future in self.futures if future.key in keys]
+        if not moved:
+            return
+        self.say(f"{len(moved)} of its tasks go from workers that are paused for lack of memory to others")
+        self.futures.difference_update(moved)
+        self.client.cancel(moved, reason="the worker is paused")
+        _wait_until_quiet(self.client, self.token, workers)
+        for future in moved:
+            key: Any = future.key
+            self.submit(key[2], (*key, 0)[3] + 1)
+
+    def say(self, what: str) -> None:
+        """Tell people who watch a stage, on the terminal and on the dashboard."""
+        logger.warning("stage %s: %s", self.stage, what)
+        publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
+
+
+def _wait_until_quiet(client: Client, token: str, workers: Sequence[str]) -> None:
+    """Wait until some workers have no task of a run, or do not answer any more."""
+    give_up = time.monotonic() + SECONDS_TO_ANSWER
+    n_quiet = 0
+    while n_quiet < 2 and time.monotonic() < give_up and not is_scheduler_gone(client):
+        n_tasks, is_answered = _count_tasks(client, token, timeout=SECONDS_TO_ANSWER, workers=workers)
+        if is_answered:
+            give_up = time.monotonic() + SECONDS_TO_ANSWER
+        n_quiet = n_quiet + 1 if is_answered and not n_tasks else 0
+        time.sleep(_PAUSE)
 
 
 def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -341,27 +418,36 @@ def _error_of(stage: str, future: Future, result: Any) -> BaseException:
     return error
 
 
-def _say_no_workers(stage: str, seconds: float) -> str:
+def _say_no_workers(stage: str, seconds: float, n_paused: int = 0) -> str:
+    if n_paused:
+        who = "its worker has" if n_paused == 1 else f"all of its {n_paused:,} workers have"
+        return (
+            f"stage {stage} does not go on: {who} been paused for lack of memory for {seconds:g} s; give them more, or"
+            f" use more partitions, and run the command again ({PATIENCE} in the cluster file says how long to wait)"
+        )
     return (
         f"stage {stage} has had no worker for {seconds:g} s: they are gone, or paused for lack of memory; start some"
         f" and run the command again ({PATIENCE} in the cluster file says how long to wait)"
     )
 
 
-def _each_finished(client: Client, finished: as_completed, workers: "_Workers") -> Iterator[tuple[Any, Any]]:
+def _each_finished(flight: _Flight, workers: "_Workers") -> Iterator[tuple[Any, Any]]:
     """Yield futures with their results as they finish.
 
     A task that is submitted while the scheduler dies is never reported, so the client is looked at while waiting. Nor
-    is one that no worker is left for.
+    is one that no worker is left for, or that waits at one that is paused.
     """
-    while not finished.is_empty():
+    finished = flight.finished
+    while flight.futures:
         if finished.has_ready():
             workers.are_there()
-            yield next(finished)
-        elif is_scheduler_gone(client):
+            future, result = next(finished)
+            if future in flight.futures:  # else it was taken from a worker and cancelled
+                yield future, result
+        elif is_scheduler_gone(flight.client):
             raise AmmrankError("the scheduler is gone")
         else:
-            workers.wait_for_some()
+            workers.wait_for_some(flight)
             with finished.thread_condition:
                 finished.thread_condition.wait(timeout=0.1)
 
@@ -377,10 +463,11 @@ class _Workers:
     def __init__(self, client: Client, stage: str, per_thread: int) -> None:
         self.client, self.stage, self.per_thread = client, stage, per_thread
         self.asked = -math.inf
-        self.workers: list[Mapping[str, Any]] = []
+        self.workers: dict[str, Mapping[str, Any]] = {}
         self.n_unseen = 0
         configured = parse_timedelta(dask.config.get(PATIENCE, None))
         self.patience = SECONDS_WITHOUT_WORKERS if configured is None else float(configured)
+        self.patience_paused = SECONDS_PAUSED if configured is None else float(configured)
         self.looked = self.seen = time.monotonic()
         self.is_warned = False
 
@@ -388,14 +475,14 @@ class _Workers:
         """Return the number of tasks that may be in flight."""
         if time.monotonic() - self.asked > 1:
             self._ask()
-        threads = [worker["nthreads"] for worker in self.workers]
+        threads = [worker["nthreads"] for worker in self.workers.values()]
         at_most = _most_workers(self.client) * max(threads, default=1)
         return self.per_thread * max(2, sum(threads), at_most)
 
     def _ask(self) -> None:
         self.asked = time.monotonic()
         known = self.client.scheduler_info(n_workers=-1)
-        self.workers = list(known["workers"].values())
+        self.workers = dict(known["workers"])
         # A scheduler too busy to answer leaves what the client heard last: the number of workers, and none of them.
         self.n_unseen = known.get("n_workers", 0) - len(self.workers)
 
@@ -403,20 +490,44 @@ class _Workers:
         """Note that a task has just finished: there was a worker."""
         self.seen = time.monotonic()
 
-    def wait_for_some(self) -> None:
-        """Look now and then whether there is a worker, and raise when there was none for too long."""
+    def wait_for_some(self, flight: _Flight) -> None:
+        """Look now and then whether there is a worker, and raise when there was none for too long.
+
+        Paused ones give back what they have freed, and leave tasks that they do not begin to those who do.
+        """
         now = time.monotonic()
         if now - self.looked < min(SECONDS_BEFORE_WARNING, self.patience / 4):
             return
         self.looked = now
         self._ask()
-        if self.n_unseen > 0 or any(map(_takes_tasks, self.workers)):
+        paused = [address for address, worker in self.workers.items() if _is_stuck(worker)]
+        if paused:
+            with contextlib.suppress(Exception):  # who does not answer stays paused
+                _ask_all(self.client, give_back_memory, timeout=SECONDS_BEFORE_WARNING, workers=paused)
+        patience = self.patience_paused if paused else self.patience
+        if self.n_unseen > 0 or any(map(_takes_tasks, self.workers.values())):
             self.seen, self.is_warned = now, False
-        elif now - self.seen >= self.patience:
-            raise AmmrankError(_say_no_workers(self.stage, self.patience))
+            if paused:
+                flight.leave(paused)
+        elif now - self.seen >= patience:
+            raise AmmrankError(_say_no_workers(self.stage, patience, len(paused)))
         elif not self.is_warned:
             self.is_warned = True
-            logger.warning("stage %s has no worker now; it waits %g s for one", self.stage, self.patience)
+            state = "all of its workers are paused for lack of memory" if paused else "there is no worker now"
+            flight.say(f"{state}; it waits {patience:g} s for one")
+
+
+def give_back_memory() -> None:
+    """Return what the process has freed to the system, so that a worker that was paused may go on."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _is_stuck(worker: Mapping[str, Any]) -> bool:
+    """Tell whether a worker, as the scheduler describes it, is paused and is at no task."""
+    return worker["status"] == "paused" and not _takes_tasks(worker)
 
 
 def _takes_tasks(worker: Mapping[str, Any]) -> bool:

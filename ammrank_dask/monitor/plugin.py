@@ -95,10 +95,11 @@ class NightPlugin(SchedulerPlugin):
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Count one task that changed its state."""
-        if not (type(key) is tuple and len(key) == 3 and type(key[2]) is int):
+        if not (type(key) is tuple and len(key) in (3, 4) and type(key[2]) is int):
             return
+        task, key = key, key[:3]  # the fourth tells how often it was taken from a worker
         if finish == "processing":
-            held_by = self._scheduler.tasks[key].processing_on
+            held_by = self._scheduler.tasks[task].processing_on
             if held_by is not None:
                 self.state.start_task(key, held_by.address, time.time())
         elif start == "processing":

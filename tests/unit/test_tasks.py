@@ -2,6 +2,8 @@
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -10,6 +12,7 @@ import pytest
 from distributed import Client, LocalCluster, Status
 
 from ammrank_dask import tasks
+from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.tasks import driver_id, run_tasks, run_together
 from ammrank_dask.workflows.cluster.checks import CheckedWorker, ClientView, package_versions
@@ -282,7 +285,7 @@ def test_run_tasks__workers_that_are_gone_for_good_end_the_wait(tmp_path, monkey
         ):
             run_tasks(client, "write", lose_workers, [(tmp_path, str(i)) for i in range(5)])
         killer.join()
-    assert "stage write has no worker now; it waits 1 s for one" in caplog.text
+    assert "stage write: there is no worker now; it waits 1 s for one" in caplog.text
 
 
 def test_run_tasks__a_cluster_without_workers_may_start_them():
@@ -308,12 +311,79 @@ def test_run_tasks__a_scheduler_that_gives_up_first_says_the_same():
 
 def test_workers__that_a_busy_scheduler_does_not_describe_are_there(client, monkeypatch):
     workers = tasks._Workers(client, "write", 2)
+    flight = tasks._Flight(client, "write", "token", abs, [], set())
     workers.patience = 0.0
     monkeypatch.setattr(client, "scheduler_info", lambda n_workers: {"workers": {}, "n_workers": 2})
-    workers.wait_for_some()
+    workers.wait_for_some(flight)
     monkeypatch.setattr(client, "scheduler_info", lambda n_workers: {"workers": {}, "n_workers": 0})
     with pytest.raises(AmmrankError, match="stage write has had no worker for 0 s"):
-        workers.wait_for_some()
+        workers.wait_for_some(flight)
+
+
+def pause(dask_worker):
+    """Let a worker find that it has too little memory, from its next look on."""
+    dask_worker.memory_manager.memory_pause_fraction = 1e-6
+
+
+def pause_workers(client, folder, n_workers):
+    """Pause some workers once all have begun a task; each has another one waiting then."""
+    for number in range(2):
+        wait_for(folder / f"{number}.begun")
+    client.run(pause, workers=list(client.scheduler_info(n_workers=-1)["workers"])[:n_workers])
+
+
+@pytest.fixture
+def watched(client, monkeypatch):
+    """Events of a client whose stages look at their workers without delay."""
+    events = []
+    client.subscribe_topic(TOPIC, lambda event: events.append(event[1]))
+    monkeypatch.setattr(tasks, "SECONDS_BEFORE_WARNING", 0.3)
+    return events
+
+
+def test_run_tasks__a_task_that_waits_at_a_paused_worker_goes_to_another(client, watched, tmp_path, caplog):
+    thread = threading.Thread(target=pause_workers, args=(client, tmp_path, 1))
+    thread.start()
+    with caplog.at_level("WARNING", "ammrank_dask.tasks"):
+        run_tasks(client, "write", work, [(tmp_path, str(i), 0.5) for i in range(8)])
+    thread.join()
+    assert names_in(tmp_path) == sorted(f"{i}.{state}" for i in range(8) for state in ("begun", "ended"))
+    sentence = "stage write: 1 of its tasks go from workers that are paused for lack of memory to others"
+    assert sentence in caplog.text
+    assert [event["text"] for event in watched if event["kind"] == "note"] == [sentence]
+
+
+def test_run_tasks__workers_that_are_all_paused_end_the_wait_sooner(client, watched, tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(tasks, "SECONDS_PAUSED", 1.0)
+    thread = threading.Thread(target=pause_workers, args=(client, tmp_path, 2))
+    thread.start()
+    with (
+        caplog.at_level("WARNING", "ammrank_dask.tasks"),
+        pytest.raises(
+            AmmrankError, match=r"stage write does not go on: all of its 2 workers have been paused .* for 1 s; give"
+        ),
+    ):
+        run_tasks(client, "write", work, [(tmp_path, str(i), 0.5) for i in range(8)])
+    thread.join()
+    sentence = "stage write: all of its workers are paused for lack of memory; it waits 1 s for one"
+    assert sentence in caplog.text
+    assert [event["text"] for event in watched if event["kind"] == "note"] == [sentence]
+
+
+def test_give_back_memory__returns_what_was_freed():
+    """A hundred megabytes in small pieces, under one that stays: the heap cannot shrink from its end."""
+    code = (
+        "import ctypes, psutil\n"
+        "from ammrank_dask.tasks import give_back_memory\n"
+        "ctypes.CDLL(None).mallopt(-1, 2**30)\n"  # M_TRIM_THRESHOLD, as the built-in cluster has it, or more
+        "pieces = [bytes(1000) for _ in range(100_000)]\n"
+        "last = bytes(1000)\n"
+        "before = psutil.Process().memory_info().rss\n"
+        "del pieces\n"
+        "give_back_memory()\n"
+        "assert before - psutil.Process().memory_info().rss > 60e6\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_takes_tasks__a_paused_worker_only_while_it_is_at_one():

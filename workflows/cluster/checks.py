@@ -28,6 +28,7 @@ MOST_SKEW = 300.0
 """Seconds by which the clock of a worker may differ: certificates and logs are judged by it."""
 MARK = ".view-"
 _SECONDS_MARKS_STAY = 7 * 86_400
+_SECONDS_TO_PAUSE = 5.0
 _SECONDS_TO_SEE = 5.0
 """How long a file may take to show up on another host: network file systems remember that it was not there."""
 
@@ -169,12 +170,19 @@ def ask_workers(client: Client, view: ClientView, *, timeout: float) -> dict[str
         address: client.submit(inspect_worker, view.site, view.mark, name, workers=[address], pure=False)
         for address, name in names.items()
     }
-    with contextlib.suppress(TimeoutError), client.as_current():
-        wait(list(futures.values()), timeout=timeout)
+    paused: set[str] = set()
+    for seconds in (min(timeout, _SECONDS_TO_PAUSE), timeout):
+        with contextlib.suppress(TimeoutError), client.as_current():
+            wait([future for address, future in futures.items() if address not in paused], timeout=seconds)
+        paused = _paused_workers(client)  # they begin no task, and memory that no task has taken does not come back
     answers: dict[str, WorkerFacts | AmmrankError] = {}
     for address, future in futures.items():
         if future.status == "error":
             answers[address] = _say_failure(address, future.exception(), view)
+        elif future.status != "finished" and address in paused:
+            answers[address] = AmmrankError(
+                f"the worker at {address} is paused for lack of memory before its first task; give it more"
+            )
         elif future.status != "finished":
             answers[address] = AmmrankError(
                 f"the worker at {address} did not answer within {timeout:g} s; look at its log"
@@ -184,6 +192,12 @@ def ask_workers(client: Client, view: ClientView, *, timeout: float) -> dict[str
             is_seen = answer.sees_site and _appears(view.site / names[address])
             answers[address] = dataclasses.replace(answer, sees_site=is_seen)
     return answers
+
+
+def _paused_workers(client: Client) -> set[str]:
+    """Return the addresses of workers that take no task for lack of memory."""
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    return {address for address, worker in workers.items() if worker["status"] == "paused"}
 
 
 def inspect_worker(site: Path, mark: str, answer: str) -> WorkerFacts:

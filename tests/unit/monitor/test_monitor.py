@@ -649,6 +649,15 @@ def test_plugin__counts_a_night_on_a_cluster():
         assert done["history"][0]["date"] == "2026-03-05"
 
 
+def test_plugin__a_task_that_went_to_another_worker_counts_as_itself():
+    with small_cluster() as client:
+        watch_cluster(client)
+        publish(client, "tasks", name="score", token="t", state="begin", total=2, unit="tasks")
+        assert client.submit(double, 1, key=("score", "t", 1, 1)).result() == 2
+        facts = fetch(client)
+        assert (facts["tasks_done"], facts["stages"][0]["step"]["done"]) == (1, 1)
+
+
 def test_live_exposure__nothing_is_told_of_nobody():
     with small_cluster() as client:
         watch_cluster(client)

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import dask
 import numpy as np
 import psutil
 import pyarrow as pa
@@ -28,6 +29,7 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.cluster import checks
 from ammrank_dask.workflows.cluster.checks import (
     PrivateFiles,
     _compare_versions,
@@ -152,6 +154,19 @@ def test_check_workers__a_worker_that_cannot_write(client, tmp_path):
     ):
         check_workers(client, site, timeout=120)
     assert list(site.iterdir()) == []
+
+
+def test_check_workers__a_worker_that_is_paused_is_not_waited_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(checks, "_SECONDS_TO_PAUSE", 0.5)
+    with (
+        dask.config.set({"distributed.worker.memory.pause": 1e-6}),
+        threads(1, "2GiB") as cluster,
+        Client(cluster, set_as_default=False) as paused,
+    ):
+        while not checks._paused_workers(paused):
+            time.sleep(0.02)
+        with pytest.raises(AmmrankError, match=r"the worker at inproc://\S+ is paused for lack of memory before its"):
+            check_workers(paused, tmp_path, timeout=3600)
 
 
 @pytest.mark.system
