@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -47,7 +47,9 @@ def opt_outs_by_name(pairs: Iterable[tuple[object, str]], categories: Sequence[s
     return make_opt_outs(ids, _codes(names, categories), len(categories))
 
 
-def read_opt_outs(path: LakePath, id_kind: str, categories: Sequence[str]) -> OptOuts:
+def read_opt_outs(
+    path: LakePath, id_kind: str, categories: Sequence[str], names_now: Mapping[str, str | None] | None = None
+) -> OptOuts:
     """Return the pairs of a file. Messages name lines, never ids.
 
     Parameters
@@ -59,8 +61,13 @@ def read_opt_outs(path: LakePath, id_kind: str, categories: Sequence[str]) -> Op
         `int64` or `string`.
     categories
         The ranked categories, by code; another one is refused.
+    names_now
+        By former name of a category the name it has now; None for one that nobody gets any more.
     """
-    rows = list(_read_parquet(path) if path.suffix == ".parquet" else _read_text(path))
+    former = names_now or {}
+    listed = _read_parquet(path) if path.suffix == ".parquet" else _read_text(path)
+    renamed = [(where, user, name if name in categories else former.get(name, name)) for where, user, name in listed]
+    rows = [(where, user, name) for where, user, name in renamed if name is not None]
     codes = _codes(((where, name) for where, _, name in rows), categories)
     if id_kind == "string":
         ids: UserIds = StringIds(pa.array([user for _, user, _ in rows], pa.large_string()))

@@ -221,7 +221,13 @@ def build_taxonomy(
 
 
 def final_names(renames: Renames) -> dict[str, str | None]:
-    """Return what every former name became in the end; refuse names that come back to themselves."""
+    """Return what every former name became in the end; refuse names that come back to themselves.
+
+    Examples
+    --------
+    >>> final_names({"Shoes": "Footwear", "Footwear": "Boots", "Fax machines": None})
+    {'Shoes': 'Boots', 'Footwear': 'Boots', 'Fax machines': None}
+    """
     final: dict[str, str | None] = {}
     for former in renames:
         path, name = [former], renames[former]

@@ -93,6 +93,15 @@ def test_nightly__a_renamed_category_keeps_its_past(world):
     assert tables_of(site, date_of(LAST - 1)) == before
 
 
+def test_nightly__opt_outs_may_have_the_former_name(world):
+    (world.path / "pairs.csv").write_text(f"{IDS[0]},Hats\n{IDS[1]},Accessories\n")
+    world.nightly(categories={"Hats": "Accessories"}, score={"opt_out": "../pairs.csv"})
+    rows = pq.read_table(world.site.qualifications_folder(date_of(LAST)) / "by_user").to_pylist()
+    holders = {row["user_id"] for row in rows if row["category"] == "Accessories"}
+    assert holders
+    assert not holders & set(IDS[:2])
+
+
 def test_nightly__the_lake_may_have_the_new_name_already(world):
     write_pairs(world.lake, [(name.replace("Hats", "Accessories"), parent) for name, parent in TAXONOMY])
     days = f"that concerns its {LAST} days, from {date_of(0)} to {date_of(LAST - 1)}"

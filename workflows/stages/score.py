@@ -19,6 +19,7 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.paths import digest_lake_file
+from ammrank_dask.storage.lake.taxonomy import final_names
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.tombstones import tombstones_path
 from ammrank_dask.storage.store.atomic import digest_file, digest_of, swap_folder
@@ -147,7 +148,9 @@ def read_night_opt_outs(night: Night, ingested: Ingested) -> tuple[OptOuts | Non
     path = lake_path(night.site, night.config.score.opt_out)
     if not path.is_file():
         raise BadInput(f"score.opt_out must name a file of pairs, found none at {path}; write it or set null")
-    return read_opt_outs(path, ingested.id_kind, ingested.taxonomy.categories), {"opt_out": digest_lake_file(path)}
+    names_now = final_names(night.config.categories)  # whoever keeps the file may have the former ones
+    opt_outs = read_opt_outs(path, ingested.id_kind, ingested.taxonomy.categories, names_now)
+    return opt_outs, {"opt_out": digest_lake_file(path)}
 
 
 def describe_opt_outs(scored: Run) -> dict[str, str]:

@@ -32,6 +32,15 @@ def test_read_opt_outs__parquet(tmp_path, kind, users):
     )
 
 
+def test_read_opt_outs__former_names_are_those_of_now(tmp_path):
+    path = tmp_path / "pairs.csv"
+    path.write_text("8,Sneakers\n8,Fax machines\n9,Flights\n")
+    names_now = {"Sneakers": "Shoes", "Fax machines": None, "Flights": "Shoes"}
+    assert pairs_of(read_opt_outs(path, "int64", CATEGORIES, names_now)) == [(8, "Shoes"), (9, "Flights")]
+    with pytest.raises(BadInput, match="line 1: there is no ranked category 'Sandals'"):
+        read_opt_outs(path, "int64", CATEGORIES, {"Sneakers": "Sandals"})
+
+
 def test_read_opt_outs__an_empty_file_has_none(tmp_path):
     path = tmp_path / "out.csv"
     path.write_text("user_id,category\n")
