@@ -120,6 +120,16 @@ def test_nightly__a_day_kept_as_folded_that_is_needed_again_is_refused(world):
     world.refused(f"events of {date_of(OLD)} changed and are needed again as they were folded", lake={"past": "keep"})
 
 
+def test_ingest__an_earlier_date_knows_later_days_as_before(world, untouched):
+    world.nightly()
+    rows = read_day_rows(world.site.path)
+    world.run("ingest", "--date", date_of(OLD + 2))
+    assert read_day_rows(world.site.path) == rows
+    world.rewrite(LAST, reverse)
+    assert "corrected days" not in world.nightly()
+    assert bytes_of(world) == untouched
+
+
 def compact_last(world):
     world.rewrite(LAST, reverse)
 

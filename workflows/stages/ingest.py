@@ -203,7 +203,7 @@ def _ingest_days(
     mapping = event_mapping(night.config, earlier.taxonomy)
     ingest_days(night.client, day_plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     days: dict[dt.date, Run | None] = {day: None for day in plan.days}
-    rows = {day: of_day for day, of_day in changed.rows.items() if day in files}
+    rows = {day: of_day for day, of_day in changed.rows.items() if day in files or day > night.date}
     for day_plan in day_plans:
         partial = days[day_plan.date] = earlier.recode(open_run(day_plan.run, DAY.kind))
         if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:
