@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
 import pyarrow as pa
 
@@ -55,7 +55,7 @@ def read_snapshot(folder: LakePath) -> Snapshot:
             " parquet files; rewrite it without them (deletion vectors go with `REORG TABLE … APPLY (PURGE)`)"
         )
     files = [
-        (folder / action["path"], {name: str(action[f"partition.{name}"]) for name in partitioned_by})
+        (folder / unquote(action["path"]), {name: str(action[f"partition.{name}"]) for name in partitioned_by})
         for action in actions
     ]
     require_files(f"the log of the Delta Lake table at {folder}", folder, [path for path, _ in files])

@@ -85,6 +85,17 @@ def test_list_days__a_delta_table_has_the_files_of_its_newest_snapshot(table):
     assert set(list_files(table)) == alive
 
 
+def test_list_days__a_delta_table_by_groups_with_any_name(lake):
+    names = ["page view", "100%", "s/q", "ü"]
+    rows = pq.read_table(lake / "events" / f"date={date_of(0)}", partitioning=None).slice(0, 4)
+    rows = rows.set_column(1, "group", [names]).append_column("date", [[date_of(0)] * 4])
+    write_deltalake(lake / "delta", rows, partition_by=["date", "group"])
+    (day,) = list_days(lake / "delta", "date").values()
+    files = day.name_files()
+    assert sorted(file.group for file in files) == sorted(names)
+    assert {file.path for file in files} == set((lake / "delta").glob("*/*/*.parquet"))
+
+
 def test_list_days__a_folder_inside_a_delta_table(table):
     with pytest.raises(BadInput, match=r"is a folder of the Delta Lake table .*; name the table itself"):
         list_files(table / f"date={date_of(0)}")
