@@ -1,4 +1,7 @@
-"""Look at the certificates that a cluster file names before anything connects: Dask itself only times out."""
+"""Make certificates for a run, and look at those that a cluster file names before anything connects.
+
+Dask itself only times out.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,50 @@ from pathlib import Path
 from typing import Any
 
 from cryptography import x509
-from distributed import Client
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from distributed import Client, Security
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.workflows.cluster.cluster_file import Tls
+
+TEMPORARY_NAME = "ammrank-internal"
+_DAYS_VALID = 365
+
+
+def temporary_security() -> Security:
+    """Return the key and the certificate of one run, which all of its processes show and accept, in memory only.
+
+    They are those of `Security.temporary` but for the curve P-256: its RSA keys take fifty milliseconds to make, and
+    ten times the CPU in every handshake. They are valid from an hour ago on, as clocks of other hosts may be behind.
+    """
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, TEMPORARY_NAME)])
+    now = dt.datetime.now(dt.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(TEMPORARY_NAME)]), critical=False)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - dt.timedelta(hours=1))
+        .not_valid_after(now + dt.timedelta(days=_DAYS_VALID))
+        .sign(key, hashes.SHA256())
+    )
+    shown = certificate.public_bytes(serialization.Encoding.PEM).decode()
+    kept = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ).decode()
+    return secured(shown, shown, kept)
+
+
+def secured(ca_file: str, cert: str, key: str) -> Security:
+    """Return what a command, a scheduler that it starts and its workers show: all the same certificate."""
+    roles = ("client", "scheduler", "worker")
+    shown = {f"tls_{role}_cert": cert for role in roles} | {f"tls_{role}_key": key for role in roles}
+    return Security(tls_ca_file=ca_file, require_encryption=True, **shown)
 
 
 def check_certificates(tls: Tls, path: Path, *, now: dt.datetime | None = None) -> None:

@@ -24,7 +24,12 @@ from distributed.deploy.cluster import Cluster
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.tasks import is_scheduler_gone
-from ammrank_dask.workflows.cluster.certificates import check_certificates, check_scheduler_name
+from ammrank_dask.workflows.cluster.certificates import (
+    check_certificates,
+    check_scheduler_name,
+    secured,
+    temporary_security,
+)
 from ammrank_dask.workflows.cluster.checks import checked_workers, private_workers
 from ammrank_dask.workflows.cluster.cluster_file import (
     BUILT_IN,
@@ -282,7 +287,7 @@ def _close_to_others(class_: Any, config: ClusterConfig, path: Path) -> dict[str
                 f"{path}: protocol {protocol} is not encrypted, and every account of this machine could run tasks as"
                 " you; remove it, or write `security: none`"
             )
-        kwargs["security"] = Security.temporary()
+        kwargs["security"] = temporary_security()
     host = {"host": "127.0.0.1"} if is_network else {"worker_dashboard_address": "127.0.0.1:0"}
     closed = {**host, "dashboard_address": "127.0.0.1:8787", **kwargs}
     # Dask takes no address for port 8787 of all interfaces.
@@ -292,12 +297,7 @@ def _close_to_others(class_: Any, config: ClusterConfig, path: Path) -> dict[str
 def _security(given: Tls | Literal["temporary", "none"] | None) -> Security | None:
     if given is None or given == "none":
         return None
-    if isinstance(given, Tls):
-        # A scheduler that the command starts, and its workers, show the same certificate as the command.
-        files = {f"tls_{role}_cert": given.cert for role in ("client", "scheduler", "worker")}
-        files |= {f"tls_{role}_key": given.key for role in ("client", "scheduler", "worker")}
-        return Security(tls_ca_file=given.ca_file, require_encryption=True, **files)
-    return Security.temporary()
+    return secured(given.ca_file, given.cert, given.key) if isinstance(given, Tls) else temporary_security()
 
 
 def _free_address(address: str) -> str:

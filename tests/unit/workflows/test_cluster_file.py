@@ -10,12 +10,14 @@ from pathlib import Path
 
 import pytest
 from certificates import write_certificates
+from cryptography import x509
 from dask.system import CPU_COUNT
 from distributed import Client, Security
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.tasks import _most_workers
-from ammrank_dask.workflows.cluster.certificates import check_certificates
+from ammrank_dask.workflows.cluster.certificates import check_certificates, temporary_security
+from ammrank_dask.workflows.cluster.checks import MOST_SKEW
 from ammrank_dask.workflows.cluster.cluster_file import (
     BUILT_IN,
     ClusterConfig,
@@ -78,8 +80,20 @@ def test_open_cluster__the_embedded_scheduler_takes_its_own_client_only(tmp_path
         assert client.dashboard_link.startswith("http://127.0.0.1:")
         with pytest.raises(OSError, match=r"Timed out trying to connect|TCP \(closed\)"):
             Client(address.replace("tls", "tcp"), timeout=1, set_as_default=False)
-        with pytest.raises(OSError, match="TLS certificate does not match"):
-            Client(address, security=Security.temporary(), timeout=60, set_as_default=False)
+        for stranger in (Security.temporary(), temporary_security()):  # another name, and the same with another key
+            with pytest.raises(OSError, match="TLS certificate does not match"):
+                Client(address, security=stranger, timeout=60, set_as_default=False)
+
+
+def test_temporary_security__a_key_of_its_own_on_a_curve_and_clocks_may_differ():
+    one, other = temporary_security(), temporary_security()
+    assert one.tls_worker_key != other.tls_worker_key
+    assert one.require_encryption
+    certificate = x509.load_pem_x509_certificate(one.tls_scheduler_cert.encode())
+    assert certificate.public_key().curve.name == "secp256r1"
+    now = dt.datetime.now(dt.UTC)
+    assert now - certificate.not_valid_before_utc > dt.timedelta(seconds=MOST_SKEW)
+    assert certificate.not_valid_after_utc - now > dt.timedelta(days=300)
 
 
 def test_open_cluster__threads_talk_through_memory(tmp_path):
