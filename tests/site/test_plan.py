@@ -4,11 +4,12 @@ import json
 
 import pytest
 from click.testing import CliRunner
-from nights import config_of, copy_world
+from nights import LAKE, config_of, copy_world
 
 from ammrank_dask import sizing
 from ammrank_dask.sizing import Calibration, LinearFit, NightFit, Workload
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import Config, write_config
 from ammrank_dask.workflows.stages import plan as stages_plan
@@ -55,6 +56,17 @@ def test_choose_load__reads_the_lake_of_a_site(published_world):
     grown = choose_load(published_world, config_of(), users=3_000_000, events=None, categories=None, days=None)
     assert grown.events == pytest.approx(load.events)
     assert grown.partitions == 60
+
+
+def test_choose_load__a_lake_without_users_table_is_as_large_as_what_is_published(published_world, small_world):
+    config = config_of(lake={**LAKE, "users": None})
+    load = choose_load(published_world, config, users=None, events=None, categories=None, days=None)
+    head = open_run(published_world.path / published_world.current().runs["head"])
+    assert load.users == sum(part.rows for part in head.parts) > 200
+    with pytest.raises(BadInput, match="no users table, and nothing published yet that says how many; add --users"):
+        choose_load(small_world, config, users=None, events=None, categories=None, days=None)
+    told = choose_load(small_world, config, users=500, events=None, categories=None, days=None)
+    assert told.users * told.events == pytest.approx(load.users * load.events)
 
 
 def test_choose_workers__says_when_no_cluster_meets_the_deadline():

@@ -77,12 +77,8 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
 
     Where all users are scored, those of the users table count who have no events.
     """
-    current = site.current()
-    parts: list[PartFacts] = []
-    first = dt.date.min
-    if current is not None and is_finished(site.path / current.runs["head"]):
-        parts = open_run(site.path / current.runs["head"]).parts
-        first = min(current.date, date)
+    current, parts = site.current(), _published_parts(site)
+    first = dt.date.min if current is None or not parts else min(current.date, date)
     days = lake_days(site, config)
     listed = list_day_files({day: of_day for day, of_day in days.items() if first <= day <= date})
     by_day = _count_events([[file.path for file in files] for files in listed.values()])
@@ -100,9 +96,21 @@ def largest_partition(site: Site, config: Config, date: dt.date, n_categories: i
 
 
 def count_lake(site: Site, config: Config) -> tuple[int, list[int]]:
-    """Return the users of the users table, 0 without one, and the events of each day, estimated by size."""
+    """Return the users of the users table and of the published state, 0 without both, and the events of each day.
+
+    Events are estimated by size.
+    """
     listed = list_day_files(lake_days(site, config))
-    return _count_people(site, config), _count_events([[file.path for file in files] for files in listed.values()])
+    users = max(_count_people(site, config), sum(part.rows for part in _published_parts(site)))
+    return users, _count_events([[file.path for file in files] for files in listed.values()])
+
+
+def _published_parts(site: Site) -> list[PartFacts]:
+    """Return the parts of the published state, none if there is no whole one."""
+    current = site.current()
+    if current is None or not is_finished(site.path / current.runs["head"]):
+        return []
+    return open_run(site.path / current.runs["head"]).parts
 
 
 def _count_events(days: list[list[LakePath]]) -> list[int]:

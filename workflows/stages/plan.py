@@ -49,8 +49,10 @@ def choose_load(
     """Return what is planned for: what was given, else as the lake of the site has it; refuse what no site can have."""
     if site is not None:
         n_users, by_day = count_lake(site, config)
+        if users is None and not n_users:
+            raise BadInput(f"{site.path} has no users table, and nothing published yet that says how many; add --users")
         users = n_users if users is None else users
-        events = (sum(by_day) / max(1, len(by_day))) * users / max(1, n_users) if events is None else events
+        events = sum(by_day) / max(1, len(by_day)) * users / (n_users or users or 1) if events is None else events
         days = len(by_day) if days is None else days
         categories = len(site_taxonomy(site, config).categories) if categories is None else categories
     if users is None or events is None:
