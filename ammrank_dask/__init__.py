@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ammrank_dask.features.from_pandas import click_rankings, interest_features
-    from ammrank_dask.features.store import Features, open_features, write_features
+    from ammrank_dask.features.store import Features, open_features
+    from ammrank_dask.features.write import write_features
     from ammrank_dask.model.amm import AMM
     from ammrank_dask.model.amm_rank import AMMRank
     from ammrank_dask.model.amm_rank_plus import AMMRankPlus
@@ -41,7 +42,7 @@ _HOMES = {
     "top_k_metrics": "model.metrics",
     "train": "training.train",
     "tune": "training.tune",
-    "write_features": "features.store",
+    "write_features": "features.write",
 }
 
 __all__ = [

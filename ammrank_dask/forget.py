@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from distributed import Client
 
-from ammrank_dask.features.store import csr_attributes
+from ammrank_dask.features.csr import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
 from ammrank_dask.storage.site.forgotten import (

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.features.store import csr_attributes
+from ammrank_dask.features.csr import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.store.atomic import swap_folder
 from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays

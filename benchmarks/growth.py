@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.scoring.score import score
 from ammrank_dask.training.train import train
 from benchmarks.command_line import Users, benchmark

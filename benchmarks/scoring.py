@@ -12,7 +12,8 @@ import scipy.sparse as sp
 from distributed import Client
 from threadpoolctl import threadpool_limits
 
-from ammrank_dask.features.store import Features, write_features
+from ammrank_dask.features.store import Features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_panels import top_categories

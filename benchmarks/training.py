@@ -19,14 +19,8 @@ from dask.utils import parse_bytes
 from distributed import Client
 from threadpoolctl import threadpool_limits
 
-from ammrank_dask.features.store import (
-    USERS_A_PARTITION,
-    Features,
-    OwnRows,
-    open_features,
-    write_features,
-    write_partitions,
-)
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.features.write import OwnRows, write_features, write_partitions
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error
@@ -37,6 +31,7 @@ from ammrank_dask.model.plus_sums import PlusState, train_plus_block
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.vocabulary import USERS_A_PARTITION
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, partition_of, split_of
 from ammrank_dask.workflows.session.night import Night

@@ -26,7 +26,8 @@ from ammrank_dask.evaluation.folds import (
 )
 from ammrank_dask.evaluation.measures import Measures, measure_block
 from ammrank_dask.evaluation.policy_counts import COUNTERS
-from ammrank_dask.features.store import DEMOGRAPHIC_GROUPS, Features
+from ammrank_dask.features.columns import DEMOGRAPHIC_GROUPS
+from ammrank_dask.features.store import Features
 from ammrank_dask.methods.registry import (
     AMM_RANK,
     POPULARITY,

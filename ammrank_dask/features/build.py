@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.features.columns import FeatureColumns, interest_columns
+from ammrank_dask.features.csr import csr_arrays, csr_attributes
 from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.features.eligibility import Eligibility, group_of
-from ammrank_dask.features.store import (
-    FeatureColumns,
-    csr_arrays,
-    csr_attributes,
-    finish_features,
-    interest_columns,
-)
+from ammrank_dask.features.write import finish_features
 from ammrank_dask.ingest.fold import DayPart, fold_parts, part_of, parts_of
 from ammrank_dask.ingest.interest_state import InterestState, end_of
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from ammrank_dask.features.store import FeaturePartition, Features, OpenFeaturePartition, open_features
+from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
+from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.kernels.selection import group_by_category

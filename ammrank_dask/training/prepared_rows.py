@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.features.store import OpenFeaturePartition, cut_rows, open_features
+from ammrank_dask.features.csr import cut_rows
+from ammrank_dask.features.partition import OpenFeaturePartition
+from ammrank_dask.features.store import open_features
 from ammrank_dask.model.plus_basis import RankingCounts, count_rankings
 from ammrank_dask.model.plus_rows import PlusRows
 from ammrank_dask.model.rankings import check_rankings

@@ -14,8 +14,8 @@ from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.nightly import nightly
 
 AT_ONCE = {
-    "ammrank_dask.features.store.VALUES_AT_ONCE": 500,
-    "ammrank_dask.features.store.ROWS_AT_ONCE": 7,
+    "ammrank_dask.features.csr.VALUES_AT_ONCE": 500,
+    "ammrank_dask.features.csr.ROWS_AT_ONCE": 7,
     "ammrank_dask.ingest.events.ROWS_AT_ONCE": 2_000,
     "ammrank_dask.ingest.intake.ROWS_A_TASK": 100,
     "ammrank_dask.ingest.scan.BYTES_A_TASK": 1,

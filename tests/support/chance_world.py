@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]

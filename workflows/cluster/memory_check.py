@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from typing import Any
 
-from ammrank_dask.features.store import interest_columns
+from ammrank_dask.features.columns import interest_columns
 from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus

@@ -21,7 +21,7 @@ from ammrank_dask.evaluation.backtest import (
     summarise_backtest,
 )
 from ammrank_dask.evaluation.backtest_page import tabulate_backtest, time_chart, write_backtest
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import QualificationRows

@@ -20,17 +20,11 @@ from ammrank_dask.evaluation.compare import (
     run_fold,
     settings_beyond,
 )
-from ammrank_dask.evaluation.folds import (
-    RESAMPLING_SALT,
-    DenseBlocks,
-    activity_bounds,
-    deal_users,
-    prepare_table,
-)
+from ammrank_dask.evaluation.folds import RESAMPLING_SALT, DenseBlocks, activity_bounds, deal_users, prepare_table
 from ammrank_dask.evaluation.page import render_evaluation
 from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.evaluation.summary import describe_checks, describe_details
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.methods.registry import (
     METHODS,
     Setting,

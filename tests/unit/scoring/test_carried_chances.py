@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from chance_world import CATEGORIES, make_features, make_model
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.kernels.chances import Curves
 from ammrank_dask.scoring.carried_chances import (
     UsersAgain,

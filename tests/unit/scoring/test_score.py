@@ -8,7 +8,8 @@ import reference_ranking
 from sklearn.exceptions import NotFittedError
 
 from ammrank_dask.features.eligibility import Eligibility
-from ammrank_dask.features.store import Features, write_features
+from ammrank_dask.features.store import Features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.report.summary import exposure_report
@@ -82,7 +83,7 @@ def test_score__writes_the_top_k_of_every_user(client, tmp_path, ids):
 
 @pytest.mark.parametrize("values_at_once", [1, 40, 10**9], ids=["a row", "some rows", "all rows"])
 def test_score_pieces__does_not_depend_on_the_pieces(features, monkeypatch, values_at_once):
-    monkeypatch.setattr("ammrank_dask.features.store.VALUES_AT_ONCE", values_at_once)
+    monkeypatch.setattr("ammrank_dask.features.csr.VALUES_AT_ONCE", values_at_once)
     model = AMMRank(bias=1.0)
     n_weights = len(COLUMNS) - 1 + 1  # without the column of ad views, with the bias
     weights = np.random.default_rng(2).standard_normal((n_weights, 6)).astype(np.float32)

@@ -6,7 +6,7 @@ from chance_world import CATEGORIES, CLICKS, all_chances, make_features
 from distributed import Client
 from reference_balanced import best_assignment
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.report.exposure import starved
 from ammrank_dask.scoring import score_passes
 from ammrank_dask.scoring.chances import fit_chances

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from distributed import Client
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.own_term import own_columns_of_names

@@ -14,7 +14,8 @@ from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammrank_dask.features.store import Features, write_features
+from ammrank_dask.features.store import Features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.kernels.selection import order_assigned
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC

@@ -21,7 +21,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from ammrank_dask.features.store import OwnRows, open_features, write_features, write_partitions
+from ammrank_dask.features.store import open_features
+from ammrank_dask.features.write import OwnRows, write_features, write_partitions
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store import codec, container
@@ -532,7 +533,7 @@ def test_write_features__leaves_other_folders_alone(tmp_path):
 
 
 def test_write_features__keeps_the_earlier_store_when_it_fails(tmp_path, monkeypatch):
-    import ammrank_dask.features.store as module
+    import ammrank_dask.features.write as module
 
     write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
 

@@ -10,7 +10,8 @@ import scipy.sparse as sp
 from nights import day, simulate_world
 
 from ammrank_dask import AMMRank
-from ammrank_dask.features.store import open_features, write_features
+from ammrank_dask.features.store import open_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.site.site import Site

@@ -10,7 +10,8 @@ from lost_worker import lose_a_worker
 
 import ammrank_dask.training.driver as driver
 import ammrank_dask.training.train as training
-from ammrank_dask.features.store import open_features, write_features
+from ammrank_dask.features.store import open_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.storage.errors import BadInput
@@ -75,7 +76,7 @@ def test_train__one_shard_equals_the_estimator_bit_for_bit(client, features, ave
 
 def test_prepare_rows__does_not_depend_on_the_pieces(features, monkeypatch, tmp_path):
     for name, values_at_once in (("all", 1 << 21), ("some", 50)):
-        monkeypatch.setattr("ammrank_dask.features.store.VALUES_AT_ONCE", values_at_once)
+        monkeypatch.setattr("ammrank_dask.features.csr.VALUES_AT_ONCE", values_at_once)
         prepare_rows(str(features.path), 1, None, 16, tmp_path / name)
     whole, facts = load_arrays(tmp_path / "all")
     pieces, facts_of_pieces = load_arrays(tmp_path / "some")

@@ -8,7 +8,7 @@ import pytest
 from distributed import Client
 from lost_worker import lose_a_worker
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error

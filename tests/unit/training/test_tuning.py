@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ammrank_dask.features.store import write_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.halving import (
     Trial,

@@ -19,7 +19,8 @@ import scipy.sparse as sp
 from certificates import write_certificates
 from distributed import Client, LocalCluster
 
-from ammrank_dask.features.store import interest_columns, write_features
+from ammrank_dask.features.columns import interest_columns
+from ammrank_dask.features.write import write_features
 from ammrank_dask.memory import PROCESS_BYTES, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
