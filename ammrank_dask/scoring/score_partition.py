@@ -156,7 +156,7 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
     assigned: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
-            held = add_chances(policy.assign(users, None), job.chances, scored.activity)
+            held = describe_rows(policy.assign(users, None), job.chances, scored.activity)
             assigned[policy.name] = held
             counts["policies"][policy.name] = policy.count(held, n_categories, k).to_json()
     with measure("write"):
@@ -289,8 +289,9 @@ def bare_categories(panels: Panels | PlusPanels) -> np.ndarray:
     return bare
 
 
-def add_chances(rows: QualificationRows, chances: Chances | None, activity: np.ndarray) -> QualificationRows:
-    """Return rows with their chances, if there are chances; `activity` (n,) is that of the users."""
+def describe_rows(rows: QualificationRows, chances: Chances | None, activity: np.ndarray) -> QualificationRows:
+    """Return rows with who is cold, and their chances if there are chances; `activity` (n,) is that of the users."""
+    rows = replace(rows, is_cold=activity == 0)
     if chances is None:
         return rows
     chance = chances.apply(rows.score, rows.category, activity[rows.user])
@@ -352,7 +353,7 @@ def apply_policy(
     rows = policy.assign(late_users(job, partition), plan)
     if job.settings.explore:
         rows = append_drawn(rows, job.first.drawn(partition), job.first.scores(partition))
-    rows = add_chances(rows, job.chances, job.scratch.activity(partition))
+    rows = describe_rows(rows, job.chances, job.scratch.activity(partition))
     counts = policy.count(rows, len(categories), job.settings.k).to_json()
     if name == job.settings.policy:
         if explored is not None:

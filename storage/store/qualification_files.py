@@ -39,6 +39,7 @@ from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,
     CHANGE,
+    COLD,
     HELD_BY,
     INCLUSION,
     POLICY_NAMES,
@@ -128,6 +129,7 @@ def write_partition_files(
             **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity)}),
             **({} if rows.inclusion is None else {INCLUSION: pa.array(rows.inclusion)}),
             **({} if rows.held_by is None else {HELD_BY: _policy_sets(rows.held_by)}),
+            **({} if rows.is_cold is None else {COLD: pa.array(np.repeat(rows.is_cold, np.diff(rows.indptr)))}),
         },
     )
     ordered = {

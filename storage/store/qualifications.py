@@ -42,7 +42,8 @@ class QualificationRows:
     `user_ids` ascend, `category` has codes, `score` is -inf for a category without planes. `chance` is None in runs
     without chances. In runs without exploration the others are None: `propensity` is how probable it was to draw the
     category for the user, 1 for what was not drawn; `inclusion` how probable it was that the user holds it, drawn or
-    not; `held_by` has bit i if policy i of `POLICY_NAMES` hands it out where nothing is drawn.
+    not; `held_by` has bit i if policy i of `POLICY_NAMES` hands it out where nothing is drawn. `is_cold` (n,) tells of
+    each user whether nothing is known of their interests; it is written and not read again.
     """
 
     user_ids: UserIds
@@ -53,6 +54,7 @@ class QualificationRows:
     propensity: np.ndarray | None = None
     inclusion: np.ndarray | None = None
     held_by: np.ndarray | None = None
+    is_cold: np.ndarray | None = None
 
     @property
     def is_drawn(self) -> np.ndarray:

@@ -17,6 +17,7 @@ from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,
     CHANGE,
+    COLD,
     GENDER,
     GROUP,
     HELD_BY,
@@ -291,6 +292,9 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
                 "string",
                 "with exploration: the policies of the run that give the user the category where nothing is drawn, with"
                 " spaces between",
+            ),
+            ColumnSpec(
+                COLD, "bool", "whether nothing is known of the user's interests: ranked by age and gender, or like all"
             ),
         ),
     ),

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner
 from nights import day
 
+from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.store.parts import checksum_file
 from ammrank_dask.storage.store.qualifications import QualificationPart
 from ammrank_dask.storage.store.user_lines import write_user_lines
@@ -43,6 +44,17 @@ def test_export__jsonl_has_every_list_in_the_order_of_ranks(published_world):
         assert line["user_id"] == user
         assert line["categories"] == rows.sort_values("rank").category.tolist()
         np.testing.assert_array_equal(np.float32(line["scores"]), rows.sort_values("rank").score)
+
+
+def test_export__tells_who_is_cold(published_world):
+    features = open_features(published_world.path / published_world.current().runs["features"])
+    parts = [features.partition(number) for number in range(features.n_partitions)]
+    activity = {
+        user: n for part in parts for user, n in zip(part.user_ids.to_pandas(), part.n_event_features, strict=True)
+    }
+    lines = [json.loads(line) for line in export(published_world.path).stdout.splitlines()]
+    assert {line["user_id"]: line["cold"] for line in lines} == {user: n == 0 for user, n in activity.items()}
+    assert {line["cold"] for line in lines} == {False, True}
 
 
 def test_export__csv_has_the_same_lists_as_jsonl(published_world):

@@ -191,13 +191,13 @@ def test_score_users__delta_is_against_the_night_before_and_a_back_fill_changes_
     quals = open_qualifications(place.qualifications_folder(later))
     first = open_qualifications(place.qualifications_folder(NIGHT))
     assert quals.run.manifest["inputs"]["previous"] == first.run.digest
-    held = {(u, c) for u, _, c, _ in first.to_pandas().itertuples(index=False)}
+    held = {(row.user_id, row.category) for row in first.to_pandas().itertuples(index=False)}
     for part in sorted((quals.path / "delta").iterdir()):
         for row in pq.read_table(part).to_pylist():
             pair = (row["user_id"], row["category"])
             if row["change"] != "changed":
                 held.add(pair) if row["change"] == "added" else held.remove(pair)
-    assert held == {(u, c) for u, _, c, _ in quals.to_pandas().itertuples(index=False)}
+    assert held == {(row.user_id, row.category) for row in quals.to_pandas().itertuples(index=False)}
     nightly(Night(client, place, config_of(), NIGHT + dt.timedelta(1)))
     assert find_previous(place, later).path.name == f"date={NIGHT + dt.timedelta(1)}"
     before = (quals.path / "manifest.json").read_bytes()

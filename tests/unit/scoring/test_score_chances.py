@@ -52,7 +52,7 @@ def test_score__chance_stands_beside_the_score_under_every_policy(
 ):
     quals = score(client, model, features, tmp_path / "quals", k=2, policy=policy, chances=chances)
     frame = quals.to_pandas()
-    assert list(frame.columns) == ["user_id", "rank", "category", "score", "chance"]
+    assert list(frame.columns) == ["user_id", "rank", "category", "score", "chance", "cold"]
     np.testing.assert_array_equal(frame["chance"], chance_of(truth, frame))
     assert quals.counts.expected == pytest.approx(frame["chance"].sum(), rel=1e-6)
     by_score = frame.sort_values(["user_id", "score"], ascending=[True, False], kind="stable")
@@ -66,7 +66,7 @@ def test_score__chance_stands_beside_the_score_under_every_policy(
 
 def test_score__without_chances_there_is_no_column(client, tmp_path, model, features):
     quals = score(client, model, features, tmp_path / "quals", k=2)
-    assert list(quals.to_pandas().columns) == ["user_id", "rank", "category", "score"]
+    assert list(quals.to_pandas().columns) == ["user_id", "rank", "category", "score", "cold"]
     assert quals.counts.expected is None
     assert qualification_parts(quals.run)[0].read(CATEGORIES).chance is None
 

@@ -213,7 +213,7 @@ def test_score__by_category_is_by_user_in_another_order(client, tmp_path, policy
     rng = np.random.default_rng(4)
     model, features = make_model(rng, whole=True), make_features(tmp_path / "f", rng, whole=True)
     quals = score(client, model, features, tmp_path / "quals", k=3, policy=policy)
-    by_user = {(u, c, r, s) for u, r, c, s in quals.to_pandas().itertuples(index=False)}
+    by_user = {(row.user_id, row.category, row.rank, row.score) for row in quals.to_pandas().itertuples(index=False)}
     by_category = set()
     folders = sorted((quals.path / "by_category").iterdir())
     names = {f"category={quote(name, safe='')}": name for name in CATEGORIES}
@@ -253,7 +253,7 @@ def test_score__a_category_longer_than_a_file_name_has_a_short_folder_in_the_man
 
 def held_by(quals):
     """Return rank and score of every pair of a user and a category."""
-    return {(u, c): (r, s) for u, r, c, s in quals.to_pandas().itertuples(index=False)}
+    return {(row.user_id, row.category): (row.rank, row.score) for row in quals.to_pandas().itertuples(index=False)}
 
 
 def test_score__by_category_has_few_files_of_ranges_of_partitions(client, tmp_path, monkeypatch):
