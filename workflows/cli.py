@@ -17,7 +17,7 @@ COMMANDS = {
     "demo": "Simulate a lake, make a site, run some nights, and say where the report is.",
     "evaluate": "Compare AMM-rank with other methods on your own data: table, curves, JSON, HTML.",
     "explain": "Say why a user got their categories: scores, winning planes, and the features that carried them.",
-    "export": "Write the lists of a published night as text for other systems, one line a user.",
+    "export": "Write the lists of a published night for other systems, one line, record or key a user.",
     "features": "Build the features of every user at the end of a date.",
     "forget": "Remove users from everything that is kept, and keep them out of later nights.",
     "ingest": "Bring the interest state up to a date.",

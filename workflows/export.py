@@ -1,4 +1,4 @@
-"""`ammrank export`: the lists of a night as text for other systems."""
+"""`ammrank export`: the lists of a night for other systems."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import click
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.exports import FORMS, REDIS, export_lists, save_export
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
 from ammrank_dask.storage.store.runs import open_run
-from ammrank_dask.storage.store.user_lines import CSV, JSON_LINES, save_lines, write_user_lines
+from ammrank_dask.storage.store.user_commands import RedisKeys
 from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, show, site_argument
 
 
@@ -20,30 +21,36 @@ from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, show, s
 @site_argument
 @click.option("--date", type=DATE, help="The night.  [default: the published one]")
 @click.option(
-    "--format", "form", type=click.Choice([JSON_LINES, CSV]), default=JSON_LINES, show_default=True,
-    help="JSON lines, or CSV with a JSON array in a cell.",
+    "--format", "form", type=click.Choice(FORMS), default=FORMS[0], show_default=True,
+    help="JSON lines, CSV with a JSON array in a cell, an Avro file, or commands for `redis-cli --pipe`.",
 )  # fmt: skip
+@click.option("--prefix", default="ammrank", show_default=True, help="Redis: keys are PREFIX:user:ID and PREFIX:date.")
+@click.option("--expire", type=click.IntRange(min=1), metavar="SECONDS", help="Redis: after so long keys are gone.")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file.  [default: standard output]")
 @click.option("--json", "as_json", is_flag=True, help="With --out: print one JSON object instead of text.")
-def command(site: Path, date: dt.date | None, form: str, out: Path | None, as_json: bool) -> None:
-    """Write the lists of a published night as text for other systems, one line a user.
+def command(
+    site: Path, date: dt.date | None, form: str, prefix: str, expire: int | None, out: Path | None, as_json: bool
+) -> None:
+    """Write the lists of a published night for other systems, one line, record or key a user.
 
-    Lines are by partition and user id: a night always gives the same text. One partition is in memory at a time.
+    Users are by partition and id: a night always gives the same bytes. One partition is in memory at a time.
     """
     if as_json and out is None:
-        raise click.UsageError("--json needs --out: without it the lines themselves are printed")
+        raise click.UsageError("--json needs --out: without it the lists themselves are printed")
+    if form != REDIS and expire is not None:
+        raise click.UsageError("--expire is for --format redis: files have nothing that expires")
     place = Site(site)
     night = _choose_night(place, date)
-    lines = write_user_lines(qualification_parts(open_run(place.qualifications_folder(night), KIND)), form)
+    keys = RedisKeys(night, prefix, expire) if form == REDIS else None
+    chunks = export_lists(qualification_parts(open_run(place.qualifications_folder(night), KIND)), form, keys=keys)
     if out is None:
-        for chunk in lines:
+        for chunk, _ in chunks:
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()
         return
     if not out.absolute().parent.is_dir():
         raise BadInput(f"--out must be in a folder that exists, {out.absolute().parent} does not")
-    n_lines = save_lines(out, lines)
-    show({"date": str(night), "users": n_lines - (form == CSV), "file": str(out)}, as_json)
+    show({"date": str(night), "users": save_export(out, chunks), "file": str(out)}, as_json)
 
 
 def _choose_night(site: Site, date: dt.date | None) -> dt.date:

@@ -5,10 +5,13 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import fastavro
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -18,9 +21,11 @@ from click.testing import CliRunner
 from nights import day
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.storage.store.exports import export_lists
 from ammrank_dask.storage.store.parts import checksum_file
 from ammrank_dask.storage.store.qualifications import QualificationPart
-from ammrank_dask.storage.store.user_lines import write_user_lines
+from ammrank_dask.storage.store.user_commands import RedisKeys
+from ammrank_dask.storage.store.user_records import encode_longs
 from ammrank_dask.workflows.cli import ammrank
 
 PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
@@ -79,7 +84,9 @@ def test_export__refuses_what_is_not_there(published_world, empty_site, tmp_path
         ([empty_site.path], 65, "nothing is published at"),
         ([published_world.path, "--out", tmp_path / "no" / "file"], 65, "--out must be in a folder that exists"),
         ([published_world.path, "--json"], 2, "--json needs --out"),
-        ([published_world.path, "--format", "avro"], 2, "'avro' is not one of 'jsonl', 'csv'"),
+        ([published_world.path, "--format", "xml"], 2, "'xml' is not one of 'jsonl', 'csv', 'avro', 'redis'"),
+        ([published_world.path, "--expire", 60], 2, "--expire is for --format redis"),
+        ([published_world.path, "--format", "redis", "--expire", 0], 2, "0 is not in the range x>=1"),
     ]
     for args, code, sentence in cases:
         result = export(*args)
@@ -113,13 +120,17 @@ def odd_part(tmp_path):
     return QualificationPart(tmp_path, "part.parquet", (size, checksum))
 
 
-def test_write_user_lines__quotes_and_writes_a_flag_once(odd_part):
-    lines = [json.loads(line) for line in b"".join(write_user_lines([odd_part], "jsonl")).splitlines()]
+def exported(part, form, keys=None):
+    return b"".join(chunk for chunk, _ in export_lists([part], form, keys=keys))
+
+
+def test_export_lists__quotes_and_writes_a_flag_once(odd_part):
+    lines = [json.loads(line) for line in exported(odd_part, "jsonl").splitlines()]
     assert lines == [
         {"user_id": 'a"b', "categories": ['x "y"', "z,w/ß"], "scores": [0.1, None], "cold": True},
         {"user_id": "ü,\n", "categories": ["z,w/ß"], "scores": [1e-9], "cold": False},
     ]
-    text = b"".join(write_user_lines([odd_part], "csv")).decode()
+    text = exported(odd_part, "csv").decode()
     assert text.startswith("user_id,categories,scores,cold\n")
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [row["user_id"] for row in rows] == ['a"b', "ü,\n"]
@@ -127,11 +138,105 @@ def test_write_user_lines__quotes_and_writes_a_flag_once(odd_part):
     assert [row["cold"] for row in rows] == ["true", "false"]
 
 
+def test_export__avro_has_the_same_lists_as_jsonl(published_world, tmp_path):
+    out = tmp_path / "lists.avro"
+    result = export(published_world.path, "--format", "avro", "--out", out, "--json")
+    assert json.loads(result.stdout)["users"] == 300
+    lines = [json.loads(line) for line in export(published_world.path).stdout.splitlines()]
+    with open(out, "rb") as file:
+        records = list(fastavro.reader(file))
+    assert [record["user_id"] for record in records] == [line["user_id"] for line in lines]
+    for record, line in zip(records, lines, strict=True):
+        assert record.keys() == line.keys()
+        assert (record["categories"], record["cold"]) == (line["categories"], line["cold"])
+        np.testing.assert_array_equal(np.float32(record["scores"]), np.float32(line["scores"]))
+    assert export(published_world.path, "--format", "avro").stdout_bytes == out.read_bytes()
+
+
+def test_export_lists__avro_keeps_odd_texts_and_endless_scores(odd_part):
+    reader = fastavro.reader(io.BytesIO(exported(odd_part, "avro")))
+    assert reader.metadata["avro.codec"] == "deflate"
+    assert [field["name"] for field in reader.writer_schema["fields"]] == ["user_id", "categories", "scores", "cold"]
+    assert list(reader) == [
+        {"user_id": 'a"b', "categories": ['x "y"', "z,w/ß"], "scores": [np.float32(0.1), -np.inf], "cold": True},
+        {"user_id": "ü,\n", "categories": ["z,w/ß"], "scores": [np.float32(1e-9)], "cold": False},
+    ]
+
+
+def test_encode_longs__is_what_avro_reads():
+    values = np.array([0, -1, 63, -64, 64, 2**31, 2**62, 2**63 - 1, -(2**63)])
+    for value, encoded in zip(values.tolist(), encode_longs(values).to_pylist(), strict=True):
+        assert fastavro.schemaless_reader(io.BytesIO(encoded), "long", None) == value
+        out = io.BytesIO()
+        fastavro.schemaless_writer(out, "long", value)
+        assert out.getvalue() == encoded
+
+
+def parse_commands(data):
+    """Return the commands of a stream in the protocol of Redis: arrays of bulk strings and nothing else."""
+    stream, commands = io.BytesIO(data), []
+    while head := stream.readline():
+        assert head[:1] == b"*"
+        words = []
+        for _ in range(int(head[1:])):
+            size = stream.readline()
+            assert size[:1] == b"$"
+            words.append(stream.read(int(size[1:])).decode())
+            assert stream.read(2) == b"\r\n"
+        commands.append(words)
+    return commands
+
+
+def test_export__redis_sets_a_key_a_user_and_the_date_last(published_world):
+    commands = parse_commands(export(published_world.path, "--format", "redis").stdout_bytes)
+    lines = export(published_world.path).stdout.splitlines()
+    assert commands[-1] == ["SET", "ammrank:date", str(day(5))]
+    expected = [["SET", f"ammrank:user:{json.loads(line)['user_id']}", line] for line in lines]
+    assert commands[:-1] == expected
+
+
+def test_export_lists__redis_counts_bytes_and_lets_keys_expire(odd_part):
+    keys = RedisKeys(day(5), "ü", 60)
+    commands = parse_commands(exported(odd_part, "redis", keys))
+    assert [(words[0], words[1], words[3:]) for words in commands] == [
+        ("SET", 'ü:user:a"b', ["EX", "60"]),
+        ("SET", "ü:user:ü,\n", ["EX", "60"]),
+        ("SET", "ü:date", []),
+    ]
+    assert json.loads(commands[0][2])["scores"] == [0.1, None]
+
+
+@pytest.mark.system
+def test_export__redis_takes_all_of_it(published_world, tmp_path):
+    socket = tmp_path / "redis.sock"
+    server = [shutil.which("redis-server"), "--port", "0", "--unixsocket", str(socket), "--save", ""]
+    assert server[0], "Redis must be installed for this test"
+    commands = export(published_world.path, "--format", "redis", "--expire", "3600").stdout_bytes
+    lines = export(published_world.path).stdout.splitlines()
+
+    def ask(*words, **options):
+        done = subprocess.run(["redis-cli", "-s", str(socket), *words], capture_output=True, check=True, **options)
+        return done.stdout.decode().rstrip("\n")
+
+    with subprocess.Popen(server, stdout=subprocess.DEVNULL, cwd=tmp_path) as process:
+        try:
+            while not socket.exists():
+                assert process.poll() is None
+                time.sleep(0.05)
+            assert "errors: 0, replies: 301" in ask("--pipe", input=commands)
+            assert ask("GET", "ammrank:date") == str(day(5))
+            assert ask("GET", f"ammrank:user:{json.loads(lines[7])['user_id']}") == lines[7]
+            assert 0 < int(ask("TTL", f"ammrank:user:{json.loads(lines[7])['user_id']}")) <= 3600
+            assert ask("DBSIZE") == "301"
+        finally:
+            process.terminate()
+
+
 def test_page_of_consumers__lines_run(site, monkeypatch, capsys):
     """Everything the page shows but Spark's lines, on a site of the tests."""
     page = PAGE.read_text(encoding="utf-8").replace("2026-02-18", str(day(5)))
     blocks = re.findall(r"^```(python|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert [language for language, _ in blocks] == ["python", "python", "sh", "python", "python"]
+    assert [language for language, _ in blocks] == ["python", "python", "sh", "python", "python", "python"]
     monkeypatch.chdir(site.path.parent)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     for language, block in blocks:
