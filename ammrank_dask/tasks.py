@@ -1,25 +1,20 @@
-"""Submit block functions to a Dask cluster: all that this package knows about scheduling is here."""
+"""Submit block functions to a Dask cluster; `stop_tasks` and `task_workers` know the rest of scheduling."""
 
-import contextlib
-import ctypes
-import gc
 import itertools
 import logging
-import math
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-import dask
-import pyarrow as pa
-from dask.utils import parse_timedelta
-from distributed import Client, Future, KilledWorker, Worker, as_completed, get_worker
+from distributed import Client, Future, KilledWorker, as_completed, get_worker
 from distributed.scheduler import NoWorkerError
 
 from ammrank_dask.monitor.events import Throttle, publish
+from ammrank_dask.stop_tasks import is_scheduler_gone, stop_tasks, wait_until_quiet
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.retried import is_passing
+from ammrank_dask.task_workers import TaskWorkers, say_no_workers
 
 logger = logging.getLogger(__name__)
 
@@ -34,20 +29,6 @@ _run_numbers = itertools.count()
 
 SECONDS_BEFORE_TRIES = (0.1, 1.0)
 """A task whose error `is_passing` is run again after so long: single operations on files were tried again before."""
-SECONDS_TO_STOP = 600.0
-"""How long a failed run waits for its tasks that are still executing."""
-SECONDS_TO_STOP_WHEN_INTERRUPTED = 5.0
-"""The same after Ctrl-C or SIGTERM: whoever sent it waits, and the command may be killed soon."""
-SECONDS_TO_ANSWER = 30.0
-"""How long workers may say nothing about their tasks before they are given up."""
-SECONDS_WITHOUT_WORKERS = 600.0
-"""How long tasks wait when there is no worker to run them, unless `PATIENCE` of Dask's configuration says it."""
-SECONDS_PAUSED = 60.0
-"""The same when there are workers and all are paused for lack of memory: idle ones hardly ever free more of it."""
-PATIENCE = "distributed.scheduler.no-workers-timeout"
-SECONDS_BEFORE_WARNING = 5.0
-_PAUSE = 0.1
-_NOT_RUNNING = ("memory", "error", "released", "forgotten")
 
 
 @runtime_checkable
@@ -61,11 +42,6 @@ class UnitProgress(Protocol):
 def driver_id() -> str:
     """Return what tells this process from all other drivers of a shared cluster."""
     return _process
-
-
-def is_scheduler_gone(client: Client) -> bool:
-    """Tell whether the client has given up on its scheduler: whatever fails then fails for that reason."""
-    return client.status in ("closing", "closed")
 
 
 def silent(stage: str, done: int, total: int) -> None:
@@ -134,7 +110,7 @@ def run_tasks(
         counts.flush()
     except BaseException as error:
         publish(client, "tasks", **name, state="failed")
-        _stop(client, stage, token, futures, is_interrupted=not isinstance(error, Exception))
+        stop_tasks(client, stage, token, futures, is_interrupted=not isinstance(error, Exception))
         if isinstance(error, Exception) and is_scheduler_gone(client):
             raise AmmrankError(f"the scheduler is gone since stage {stage}; run the command again to go on") from None
         raise
@@ -187,79 +163,6 @@ def run_each(function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> li
     return [function(*item) for item in items]
 
 
-def _stop(client: Client, stage: str, token: str, futures: set[Future], *, is_interrupted: bool) -> None:
-    """Cancel the tasks of a run, and wait until no worker executes one of them or has one waiting.
-
-    What a thread of a worker is at goes on after it was cancelled. The workers themselves are asked, for the scheduler
-    forgets cancelled tasks at once. They are asked twice, because the message that cancels is sent on its own way: the
-    first answer shows that the scheduler has got it, and soon after the workers have got it too.
-    """
-    if is_scheduler_gone(client):
-        return
-    with contextlib.suppress(Exception):  # the error that ended the run is the one to raise
-        client.cancel(list(futures), reason="the run of the stage has ended early")
-    end = time.monotonic() + (SECONDS_TO_STOP_WHEN_INTERRUPTED if is_interrupted else SECONDS_TO_STOP)
-    warning = time.monotonic() + SECONDS_BEFORE_WARNING
-    give_up = time.monotonic() + SECONDS_TO_ANSWER
-    n_quiet = 0
-    while n_quiet < 2 and not is_scheduler_gone(client):
-        n_tasks, is_answered = _count_tasks(client, token, timeout=min(end, give_up) - time.monotonic())
-        now = time.monotonic()
-        if is_answered:
-            give_up = now + SECONDS_TO_ANSWER
-        n_quiet = n_quiet + 1 if is_answered and not n_tasks else 0
-        is_over = now >= min(end, give_up)
-        if not n_quiet and (is_over or now >= warning):
-            state = f"{n_tasks} of its tasks still run" if n_tasks else "workers do not say whether its tasks still run"
-            does = "does not wait for them any longer" if is_over else "waits until they have stopped"
-            # Who interrupts a command knows that it ends early, and most often the workers end with it.
-            level = logging.INFO if is_interrupted else logging.WARNING
-            logger.log(level, "stage %s ended early and %s; it %s", stage, state, does)
-            warning = math.inf
-        if is_over:
-            return
-        time.sleep(10 * _PAUSE if n_tasks and warning == math.inf else _PAUSE)
-
-
-def _count_tasks(
-    client: Client, token: str, *, timeout: float, workers: Sequence[str] | None = None
-) -> tuple[int, bool]:
-    """Return how many tasks of a run the workers, or some of them, have, and whether all of them answered in time."""
-    try:
-        answers = _ask_all(client, count_worker_tasks, token, timeout=timeout, workers=workers)
-    except Exception:  # of the client, the network or the scheduler: there is no answer
-        return 0, False
-    counts = [answer for answer in answers.values() if isinstance(answer, int)]
-    return sum(counts), len(counts) == len(answers)
-
-
-def _ask_all(
-    client: Client, function: Callable[..., Any], *args: Any, timeout: float, workers: Sequence[str] | None
-) -> dict[str, Any]:
-    """Return what a function returns on each worker, or the error there."""
-    # Called on the loop of the client, `run` returns an awaitable, for which there can be a time limit.
-    answers: dict[str, Any] = client.sync(
-        client.run,
-        function,
-        *args,
-        workers=None if workers is None else list(workers),
-        on_error="return",
-        callback_timeout=max(timeout, _PAUSE),
-    )
-    return answers
-
-
-def count_worker_tasks(token: str, dask_worker: Worker) -> int:
-    """Return how many tasks of a run the worker executes, cancelled or not, or is about to."""
-    state = dask_worker.state
-    running = state.all_running_tasks
-    return sum(
-        task in running or task.state not in _NOT_RUNNING
-        for key, task in state.tasks.items()
-        if isinstance(key, tuple) and key[1:2] == (token,)
-    )
-
-
 class _Counts:
     """Units of finished tasks on their way to the dashboard, one message a second."""
 
@@ -295,7 +198,7 @@ def _run(
     """Yield the index and the result of every task as it finishes; `futures` are those that have not yet."""
     waiting = iter(range(len(items)))
     flight = _Flight(client, stage, token, function, items, futures)
-    workers = _Workers(client, stage, in_flight_per_thread)
+    workers = TaskWorkers(client, stage, in_flight_per_thread)
     n_submitted = 0
     while n_submitted < min(workers.width(), len(items)):
         flight.submit(next(waiting))
@@ -355,7 +258,7 @@ class _Flight:
         self.say(f"{len(moved)} of its tasks go from workers that are paused for lack of memory to others")
         self.futures.difference_update(moved)
         self.client.cancel(moved, reason="the worker is paused")
-        _wait_until_quiet(self.client, self.token, workers)
+        wait_until_quiet(self.client, self.token, workers)
         for future in moved:
             key: Any = future.key
             self.submit(key[2], (*key, 0)[3] + 1)
@@ -364,18 +267,6 @@ class _Flight:
         """Tell people who watch a stage, on the terminal and on the dashboard."""
         logger.warning("stage %s: %s", self.stage, what)
         publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
-
-
-def _wait_until_quiet(client: Client, token: str, workers: Sequence[str]) -> None:
-    """Wait until some workers have no task of a run, or do not answer any more."""
-    give_up = time.monotonic() + SECONDS_TO_ANSWER
-    n_quiet = 0
-    while n_quiet < 2 and time.monotonic() < give_up and not is_scheduler_gone(client):
-        n_tasks, is_answered = _count_tasks(client, token, timeout=SECONDS_TO_ANSWER, workers=workers)
-        if is_answered:
-            give_up = time.monotonic() + SECONDS_TO_ANSWER
-        n_quiet = n_quiet + 1 if is_answered and not n_tasks else 0
-        time.sleep(_PAUSE)
 
 
 def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
@@ -408,7 +299,7 @@ def _error_of(stage: str, future: Future, result: Any) -> BaseException:
             " give them more, or use more partitions"
         )
     if isinstance(exception, NoWorkerError):  # the scheduler has the same patience
-        return AmmrankError(_say_no_workers(stage, exception.timeout))
+        return AmmrankError(say_no_workers(stage, exception.timeout))
     if isinstance(exception, ImportError):
         return AmmrankError(
             f"a worker has not what stage {stage} needs ({exception}); install"
@@ -418,20 +309,7 @@ def _error_of(stage: str, future: Future, result: Any) -> BaseException:
     return error
 
 
-def _say_no_workers(stage: str, seconds: float, n_paused: int = 0) -> str:
-    if n_paused:
-        who = "its worker has" if n_paused == 1 else f"all of its {n_paused:,} workers have"
-        return (
-            f"stage {stage} does not go on: {who} been paused for lack of memory for {seconds:g} s; give them more, or"
-            f" use more partitions, and run the command again ({PATIENCE} in the cluster file says how long to wait)"
-        )
-    return (
-        f"stage {stage} has had no worker for {seconds:g} s: they are gone, or paused for lack of memory; start some"
-        f" and run the command again ({PATIENCE} in the cluster file says how long to wait)"
-    )
-
-
-def _each_finished(flight: _Flight, workers: "_Workers") -> Iterator[tuple[Any, Any]]:
+def _each_finished(flight: _Flight, workers: TaskWorkers) -> Iterator[tuple[Any, Any]]:
     """Yield futures with their results as they finish.
 
     A task that is submitted while the scheduler dies is never reported, so the client is looked at while waiting. Nor
@@ -450,93 +328,3 @@ def _each_finished(flight: _Flight, workers: "_Workers") -> Iterator[tuple[Any, 
             workers.wait_for_some(flight)
             with finished.thread_condition:
                 finished.thread_condition.wait(timeout=0.1)
-
-
-class _Workers:
-    """The workers that a run of tasks has: how many tasks they may be given, and whether there are any.
-
-    In flight are so many tasks per thread of the workers there are, asked once a second. A cluster that grows on demand
-    sees the demand for as many workers as it may have; one that does not say how many that are sees a few more than the
-    threads of one worker.
-    """
-
-    def __init__(self, client: Client, stage: str, per_thread: int) -> None:
-        self.client, self.stage, self.per_thread = client, stage, per_thread
-        self.asked = -math.inf
-        self.workers: dict[str, Mapping[str, Any]] = {}
-        self.n_unseen = 0
-        configured = parse_timedelta(dask.config.get(PATIENCE, None))
-        self.patience = SECONDS_WITHOUT_WORKERS if configured is None else float(configured)
-        self.patience_paused = SECONDS_PAUSED if configured is None else float(configured)
-        self.looked = self.seen = time.monotonic()
-        self.is_warned = False
-
-    def width(self) -> int:
-        """Return the number of tasks that may be in flight."""
-        if time.monotonic() - self.asked > 1:
-            self._ask()
-        threads = [worker["nthreads"] for worker in self.workers.values()]
-        at_most = _most_workers(self.client) * max(threads, default=1)
-        return self.per_thread * max(2, sum(threads), at_most)
-
-    def _ask(self) -> None:
-        self.asked = time.monotonic()
-        known = self.client.scheduler_info(n_workers=-1)
-        self.workers = dict(known["workers"])
-        # A scheduler too busy to answer leaves what the client heard last: the number of workers, and none of them.
-        self.n_unseen = known.get("n_workers", 0) - len(self.workers)
-
-    def are_there(self) -> None:
-        """Note that a task has just finished: there was a worker."""
-        self.seen = time.monotonic()
-
-    def wait_for_some(self, flight: _Flight) -> None:
-        """Look now and then whether there is a worker, and raise when there was none for too long.
-
-        Paused ones give back what they have freed, and leave tasks that they do not begin to those who do.
-        """
-        now = time.monotonic()
-        if now - self.looked < min(SECONDS_BEFORE_WARNING, self.patience / 4):
-            return
-        self.looked = now
-        self._ask()
-        paused = [address for address, worker in self.workers.items() if _is_stuck(worker)]
-        if paused:
-            with contextlib.suppress(Exception):  # who does not answer stays paused
-                _ask_all(self.client, give_back_memory, timeout=SECONDS_BEFORE_WARNING, workers=paused)
-        patience = self.patience_paused if paused else self.patience
-        if self.n_unseen > 0 or any(map(_takes_tasks, self.workers.values())):
-            self.seen, self.is_warned = now, False
-            if paused:
-                flight.leave(paused)
-        elif now - self.seen >= patience:
-            raise AmmrankError(_say_no_workers(self.stage, patience, len(paused)))
-        elif not self.is_warned:
-            self.is_warned = True
-            state = "all of its workers are paused for lack of memory" if paused else "there is no worker now"
-            flight.say(f"{state}; it waits {patience:g} s for one")
-
-
-def give_back_memory() -> None:
-    """Return what the process has freed to the system, so that a worker that was paused may go on."""
-    gc.collect()
-    pa.default_memory_pool().release_unused()
-    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
-        ctypes.CDLL(None).malloc_trim(0)
-
-
-def _is_stuck(worker: Mapping[str, Any]) -> bool:
-    """Tell whether a worker, as the scheduler describes it, is paused and is at no task."""
-    return worker["status"] == "paused" and not _takes_tasks(worker)
-
-
-def _takes_tasks(worker: Mapping[str, Any]) -> bool:
-    """Tell whether a worker, as the scheduler describes it, is at a task or would begin one."""
-    return worker["status"] == "running" or bool(worker["metrics"].get("task_counts", {}).get("executing"))
-
-
-def _most_workers(client: Client) -> int:
-    """Return how many workers the client's cluster may grow to, 0 when it does not grow or has no limit."""
-    adaptive = getattr(client.cluster, "_adaptive", None)
-    maximum = getattr(adaptive, "maximum", None)
-    return int(maximum) if maximum is not None and math.isfinite(maximum) else 0

@@ -11,7 +11,7 @@ import dask
 import pytest
 from distributed import Client, LocalCluster, Status
 
-from ammrank_dask import tasks
+from ammrank_dask import stop_tasks, task_workers, tasks
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.tasks import driver_id, run_tasks, run_together
@@ -92,7 +92,7 @@ def test_run_tasks__an_interrupt_waits_too(client, tmp_path, error):
 
 
 def test_run_tasks__a_long_wait_is_told_once(client, tmp_path, go, monkeypatch, caplog):
-    monkeypatch.setattr(tasks, "SECONDS_BEFORE_WARNING", 0.3)
+    monkeypatch.setattr(stop_tasks, "SECONDS_BEFORE_WARNING", 0.3)
 
     def end_after_warning():
         while "still run" not in caplog.text:
@@ -102,10 +102,10 @@ def test_run_tasks__a_long_wait_is_told_once(client, tmp_path, go, monkeypatch, 
 
     watcher = threading.Thread(target=end_after_warning)
     watcher.start()
-    with caplog.at_level("WARNING", "ammrank_dask.tasks"), pytest.raises(ValueError, match="the disk is full"):
+    with caplog.at_level("WARNING", "ammrank_dask.stop_tasks"), pytest.raises(ValueError, match="the disk is full"):
         run_tasks(client, "write", work_until_told, [(tmp_path, "slow", True), (tmp_path, "bad", False)])
     watcher.join()
-    assert [record.getMessage() for record in caplog.records if record.name == "ammrank_dask.tasks"] == [
+    assert [record.getMessage() for record in caplog.records if record.name == "ammrank_dask.stop_tasks"] == [
         "stage write ended early and 1 of its tasks still run; it waits until they have stopped"
     ]
     assert names_in(tmp_path) == ["go", "slow.begun", "slow.ended"]
@@ -113,8 +113,8 @@ def test_run_tasks__a_long_wait_is_told_once(client, tmp_path, go, monkeypatch, 
 
 @pytest.mark.usefixtures("go")
 def test_run_tasks__the_wait_has_an_end(client, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(tasks, "SECONDS_TO_STOP", 0.5)
-    with caplog.at_level("WARNING", "ammrank_dask.tasks"), pytest.raises(ValueError, match="the disk is full"):
+    monkeypatch.setattr(stop_tasks, "SECONDS_TO_STOP", 0.5)
+    with caplog.at_level("WARNING", "ammrank_dask.stop_tasks"), pytest.raises(ValueError, match="the disk is full"):
         run_tasks(client, "write", work_until_told, [(tmp_path, "slow", True), (tmp_path, "bad", False)])
     assert names_in(tmp_path) == ["slow.begun"]
     assert "1 of its tasks still run; it does not wait for them any longer" in caplog.text
@@ -153,12 +153,12 @@ def freeze_or_fail(folder, name, seconds):
 
 @pytest.mark.serial
 def test_run_tasks__a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(tasks, "SECONDS_TO_ANSWER", 1.0)
+    monkeypatch.setattr(stop_tasks, "SECONDS_TO_ANSWER", 1.0)
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        with caplog.at_level("WARNING", "ammrank_dask.tasks"), pytest.raises(ValueError, match="the disk is full"):
+        with caplog.at_level("WARNING", "ammrank_dask.stop_tasks"), pytest.raises(ValueError, match="the disk is full"):
             run_tasks(client, "write", freeze_or_fail, [(tmp_path, "slow", 1.0), (tmp_path, "bad", 0)])
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
     assert "workers do not say whether its tasks still run; it does not wait for them any longer" in caplog.text
@@ -172,14 +172,15 @@ def test_run_tasks__a_scheduler_that_is_gone_is_not_waited_for(tmp_path, monkeyp
         raise RuntimeError("no connection")
 
     with Client(cluster, set_as_default=False) as client:
-        monkeypatch.setattr(tasks, "SECONDS_TO_STOP", 3600.0)
+        monkeypatch.setattr(stop_tasks, "SECONDS_TO_STOP", 3600.0)
         with pytest.raises(AmmrankError, match="the scheduler is gone since stage write; run the command again"):
             run_tasks(client, "write", work, [(tmp_path, str(i), 0.01) for i in range(20)], on_result=close)
 
 
 def test_run_tasks__ends_when_the_scheduler_is_gone_and_a_task_is_never_reported(client, tmp_path, go, monkeypatch):
     began = time.monotonic()
-    monkeypatch.setattr(tasks, "is_scheduler_gone", lambda client: time.monotonic() - began > 0.5)
+    for module in (tasks, stop_tasks):
+        monkeypatch.setattr(module, "is_scheduler_gone", lambda client: time.monotonic() - began > 0.5)
     with pytest.raises(AmmrankError, match="the scheduler is gone since stage lost; run the command again to go on"):
         run_tasks(client, "lost", wait_for, [(tmp_path / "go",)])
     assert not go.exists()
@@ -272,7 +273,7 @@ def kill_for_good(cluster, folder):
 
 @pytest.mark.serial
 def test_run_tasks__workers_that_are_gone_for_good_end_the_wait(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(tasks, "SECONDS_WITHOUT_WORKERS", 1.0)
+    monkeypatch.setattr(task_workers, "SECONDS_WITHOUT_WORKERS", 1.0)
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
@@ -292,7 +293,7 @@ def test_run_tasks__a_cluster_without_workers_may_start_them():
     with (
         LocalCluster(n_workers=0, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
-        dask.config.set({tasks.PATIENCE: "20s"}),
+        dask.config.set({task_workers.PATIENCE: "20s"}),
     ):
         cluster.adapt(minimum=0, maximum=2, interval="100ms")
         assert run_tasks(client, "write", os.path.basename, [("a/b",), ("a/c",)]) == ["b", "c"]
@@ -300,17 +301,17 @@ def test_run_tasks__a_cluster_without_workers_may_start_them():
 
 def test_run_tasks__a_scheduler_that_gives_up_first_says_the_same():
     with (
-        dask.config.set({tasks.PATIENCE: "300ms"}),
+        dask.config.set({task_workers.PATIENCE: "300ms"}),
         LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
-        dask.config.set({tasks.PATIENCE: None}),
+        dask.config.set({task_workers.PATIENCE: None}),
         pytest.raises(AmmrankError, match=r"stage write has had no worker for 0\.3 s"),
     ):
         run_tasks(client, "write", os.path.basename, [("a/b",)])
 
 
 def test_workers__that_a_busy_scheduler_does_not_describe_are_there(client, monkeypatch):
-    workers = tasks._Workers(client, "write", 2)
+    workers = task_workers.TaskWorkers(client, "write", 2)
     flight = tasks._Flight(client, "write", "token", abs, [], set())
     workers.patience = 0.0
     monkeypatch.setattr(client, "scheduler_info", lambda n_workers: {"workers": {}, "n_workers": 2})
@@ -337,7 +338,7 @@ def watched(client, monkeypatch):
     """Events of a client whose stages look at their workers without delay."""
     events = []
     client.subscribe_topic(TOPIC, lambda event: events.append(event[1]))
-    monkeypatch.setattr(tasks, "SECONDS_BEFORE_WARNING", 0.3)
+    monkeypatch.setattr(task_workers, "SECONDS_BEFORE_WARNING", 0.3)
     return events
 
 
@@ -354,7 +355,7 @@ def test_run_tasks__a_task_that_waits_at_a_paused_worker_goes_to_another(client,
 
 
 def test_run_tasks__workers_that_are_all_paused_end_the_wait_sooner(client, watched, tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(tasks, "SECONDS_PAUSED", 1.0)
+    monkeypatch.setattr(task_workers, "SECONDS_PAUSED", 1.0)
     thread = threading.Thread(target=pause_workers, args=(client, tmp_path, 2))
     thread.start()
     with (
@@ -374,7 +375,7 @@ def test_give_back_memory__returns_what_was_freed():
     """A hundred megabytes in small pieces, under one that stays: the heap cannot shrink from its end."""
     code = (
         "import ctypes, psutil\n"
-        "from ammrank_dask.tasks import give_back_memory\n"
+        "from ammrank_dask.task_workers import give_back_memory\n"
         "ctypes.CDLL(None).mallopt(-1, 2**30)\n"  # M_TRIM_THRESHOLD, as the built-in cluster has it, or more
         "pieces = [bytes(1000) for _ in range(100_000)]\n"
         "last = bytes(1000)\n"
@@ -387,9 +388,9 @@ def test_give_back_memory__returns_what_was_freed():
 
 
 def test_takes_tasks__a_paused_worker_only_while_it_is_at_one():
-    assert tasks._takes_tasks({"status": "running", "metrics": {}})
-    assert tasks._takes_tasks({"status": "paused", "metrics": {"task_counts": {"executing": 1}}})
-    assert not tasks._takes_tasks({"status": "paused", "metrics": {"task_counts": {"memory": 3}}})
+    assert task_workers._takes_tasks({"status": "running", "metrics": {}})
+    assert task_workers._takes_tasks({"status": "paused", "metrics": {"task_counts": {"executing": 1}}})
+    assert not task_workers._takes_tasks({"status": "paused", "metrics": {"task_counts": {"memory": 3}}})
 
 
 def test_width__is_that_of_the_workers_a_cluster_may_grow_to():
@@ -397,11 +398,11 @@ def test_width__is_that_of_the_workers_a_cluster_may_grow_to():
         LocalCluster(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
-        assert tasks._Workers(client, "write", 2).width() == 4
+        assert task_workers.TaskWorkers(client, "write", 2).width() == 4
         cluster.adapt(minimum=1, maximum=5, interval="1h")
-        assert tasks._Workers(client, "write", 2).width() == 2 * 5 * 2
+        assert task_workers.TaskWorkers(client, "write", 2).width() == 2 * 5 * 2
         cluster.adapt(minimum=1, maximum=float("inf"), interval="1h")
-        assert tasks._Workers(client, "write", 2).width() == 4
+        assert task_workers.TaskWorkers(client, "write", 2).width() == 4
 
 
 def test_run_together__small_pieces_share_a_task_and_keep_their_order(client):

@@ -21,9 +21,9 @@ from distributed import Adaptive, Client, LocalCluster, Nanny, Scheduler, Securi
 from distributed.comm.core import CommClosedError, FatalCommClosedError
 from distributed.deploy.cluster import Cluster
 
+from ammrank_dask.stop_tasks import is_scheduler_gone
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.folders import is_folder
-from ammrank_dask.tasks import is_scheduler_gone
 from ammrank_dask.workflows.cluster.certificates import (
     check_certificates,
     check_scheduler_name,

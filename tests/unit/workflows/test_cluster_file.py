@@ -15,7 +15,7 @@ from dask.system import CPU_COUNT
 from distributed import Client, Security
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.tasks import _most_workers
+from ammrank_dask.task_workers import _most_workers
 from ammrank_dask.workflows.cluster.certificates import check_certificates, temporary_security
 from ammrank_dask.workflows.cluster.checks import MOST_SKEW
 from ammrank_dask.workflows.cluster.cluster_file import (
