@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import psutil
 from bokeh.client import pull_session
 from distributed import Client
 
@@ -21,6 +16,7 @@ import ammrank_dask.tasks as tasks
 from ammrank_dask.monitor.plugin import page_address
 from benchmarks.command_line import Users, benchmark
 from benchmarks.measure import describe_machine
+from benchmarks.processes import start_processes
 
 N_TASKS, TASK_SECONDS, N_CATEGORIES, USERS_A_TASK = 10_000, 0.02, 50, 50_000
 STAGES = {"ingest": 0.4, "features": 0.3, "score": 0.3}
@@ -53,15 +49,16 @@ def burn(seconds: float) -> int:
 
 def _measure(n_tasks: int, is_watched: bool) -> tuple[float, float, float]:
     """Return CPU seconds of the scheduler and of all processes, and the seconds of the night."""
-    with _cluster(is_watched) as (client, processes), _page(client, is_watched), _events(is_watched):
-        before = [sum(process.cpu_times()[:2]) for process in processes]
-        own = sum(psutil.Process().cpu_times()[:2])
-        started = time.perf_counter()
-        _run_night(client, n_tasks)
-        seconds = time.perf_counter() - started
-        used = [sum(process.cpu_times()[:2]) - start for process, start in zip(processes, before, strict=True)]
-        own = sum(psutil.Process().cpu_times()[:2]) - own
-    return used[0], sum(used) + own, seconds
+    preload = ["ammrank_dask.monitor.preload"] if is_watched else []
+    with start_processes(2, preload=preload) as processes:
+        client = processes.client
+        tasks.run_tasks(client, "warm", burn, [(0.01,)] * 20)
+        with _page(client, is_watched), _events(is_watched):
+            before, started = processes.cpu(), time.perf_counter()
+            _run_night(client, n_tasks)
+            seconds, after = time.perf_counter() - started, processes.cpu()
+    used = {part: after[part] - before[part] for part in after}
+    return used["scheduler"], sum(used.values()), seconds
 
 
 def _run_night(client: Client, n_tasks: int) -> None:
@@ -77,38 +74,6 @@ def _run_night(client: Client, n_tasks: int) -> None:
             with events.watch_stage(client, stage):
                 # As in a real night, exposure is told while users are scored.
                 tasks.run_tasks(client, stage, burn, arguments, units=int, on_result=show if stage == "score" else None)
-
-
-@contextlib.contextmanager
-def _cluster(is_watched: bool) -> Iterator[tuple[Client, list[psutil.Process]]]:
-    """Start a scheduler and two workers as processes of their own; the scheduler comes first."""
-    with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as folder, contextlib.ExitStack() as stack:
-        place = Path(folder) / "scheduler.json"
-        common = ["--scheduler-file", str(place)]
-        command = ["distributed.cli.dask_scheduler", "--host", "127.0.0.1", "--port", "0", *common]
-        command += ["--dashboard-address", "127.0.0.1:0"]
-        command += ["--preload", "ammrank_dask.monitor.preload"] if is_watched else []
-        worker = ["distributed.cli.dask_worker", "--nthreads", "1", "--no-nanny", "--no-dashboard", *common]
-        processes = [stack.enter_context(_process(arguments)) for arguments in (command, worker, worker)]
-        deadline = time.monotonic() + 60
-        while not (place.is_file() and place.read_text()):
-            if time.monotonic() > deadline:
-                raise TimeoutError("the scheduler did not start within 60 s")
-            time.sleep(0.1)
-        client = stack.enter_context(Client(scheduler_file=str(place), set_as_default=False))
-        client.wait_for_workers(2, timeout=60)
-        tasks.run_tasks(client, "warm", burn, [(0.01,)] * 20)
-        yield client, [psutil.Process(process.pid) for process in processes]
-
-
-@contextlib.contextmanager
-def _process(arguments: list[str]) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-m", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
 
 
 @contextlib.contextmanager
