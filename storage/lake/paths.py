@@ -29,6 +29,9 @@ REQUESTS_AT_ONCE = 16
 READ_BYTES = 1 << 23
 """Bytes of a remote file that are held at a time where it is read from end to end."""
 
+GCS_SECONDS = 60
+"""How long a request of Google's store is tried again, unless the URL says otherwise."""
+
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _REFUSED = re.compile(
     r"ACCESS_DENIED|AccessDenied|PermissionDenied|Forbidden|INVALID_ACCESS_KEY|InvalidAccessKey|SIGNATURE|"
@@ -345,12 +348,24 @@ class _Store:
         return FileStatus(int(info.size), int(time or 0))
 
 
+def _url_of(store: str, options: str) -> str:
+    """Return the URL of a bucket; Google's library would try for 15 minutes to reach a store that does not answer.
+
+    Examples
+    --------
+    >>> _url_of("gs://logs", "scheme=http"), _url_of("s3://logs", "")
+    ('gs://logs/?scheme=http&retry_limit_seconds=60', 's3://logs/')
+    """
+    if store.startswith(("gs://", "gcs://")) and "retry_limit_seconds" not in options:
+        options = "&".join(part for part in (options, f"retry_limit_seconds={GCS_SECONDS}") if part)
+    return f"{store}/?{options}" if options else f"{store}/"
+
+
 @functools.lru_cache(maxsize=64)
 def _open_store(store: str, options: str) -> _Store:
     """Return the file system of a bucket; one for each is open in a process."""
-    url = f"{store}/?{options}" if options else f"{store}/"
     try:
-        filesystem, base = fs.FileSystem.from_uri(url)
+        filesystem, base = fs.FileSystem.from_uri(_url_of(store, options))
         return _Store(filesystem, base.rstrip("/"))
     except pa.ArrowInvalid as error:
         if "Unrecognized filesystem type" not in str(error):

@@ -140,6 +140,14 @@ def test_init__a_url_without_support_says_so(tmp_path, url):
     assert f"there is no support for {url.partition(':')[0]}:// here" in result.stderr
 
 
+def test_remote_path__a_store_of_google_that_does_not_answer():
+    path = RemotePath.parse(
+        "gs://anonymous@logs/events?endpoint_override=127.0.0.1:9&scheme=http&retry_limit_seconds=1"
+    )
+    with pytest.raises(StoreFailed, match=r"^gs://anonymous@logs/events\?.* cannot be reached \(.*google::cloud"):
+        path.is_dir()
+
+
 def test_parse_path__credentials_in_a_url_are_refused():
     with pytest.raises(BadInput, match="must not hold credentials; give them in the environment"):
         parse_path("s3://key:secret@bucket/lake")
