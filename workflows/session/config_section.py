@@ -9,9 +9,9 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
 
 
 class Section(BaseModel):
-    """A part of the config: frozen, and closed against unknown keys."""
+    """A part of the config: frozen, closed against unknown keys, and without numbers that JSON cannot keep."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     @model_validator(mode="before")
     @classmethod

@@ -39,7 +39,7 @@ class Score(Section):
     n: int | None = Field(
         None, ge=1, description="users of a category under category_top_n; null: as many slots as user_top_k"
     )
-    min_score: float | None = Field(None, allow_inf_nan=False, description="lowest score that qualifies; null: any")
+    min_score: float | None = Field(None, description="lowest score that qualifies; null: any")
     min_chance: float | None = Field(
         None,
         ge=0.0,

@@ -80,7 +80,15 @@ BAD = {
     "choice": ("lake: {missing_days: skip}", "lake.missing_days: Input should be 'refuse' or 'bridge', got 'skip'"),
     "alpha of 1": ("alpha: 1", "alpha: Input should be less than 1, got 1"),
     "alpha of 0": ("alpha: 0", "alpha: Input should be greater than 0, got 0"),
-    "alpha not a number": ("alpha: .nan", "alpha: Input should be less than 1, got nan"),
+    "alpha not a number": ("alpha: .nan", "alpha: Input should be a finite number, got nan"),
+    "endless kappa": ("train: {kappa: .inf}", "train.kappa: Input should be a finite number, got inf"),
+    "endless cap": ("score: {balanced: {cap: .inf}}", "score.balanced.cap: Input should be a finite number, got inf"),
+    "endless cap by name": (
+        "score: {balanced: {caps: {a: .inf}}}", "score.balanced.caps.a: Input should be a finite number, got inf"
+    ),
+    "endless threshold": (
+        "report: {thresholds: {psi: .inf}}", "report.thresholds.psi: Input should be a finite number, got inf"
+    ),
     "level of 0": ("taxonomy: {level: 0}", "taxonomy.level: Input should be greater than or equal to 1, got 0"),
     "share of 2": ("quarantine: {max_share: 2}", "quarantine.max_share: Input should be less than or equal to 1"),
     "no partitions": ("partitions: 0", "partitions: Input should be greater than or equal to 1, got 0"),
