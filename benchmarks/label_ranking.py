@@ -14,6 +14,7 @@ import pandas as pd
 from sklearn.kernel_approximation import RBFSampler
 
 from ammrank_dask import AMMRank, AMMRankPlus
+from ammrank_dask.model.boosted_trees import BoostedTrees
 from ammrank_dask.model.ensemble import AMMRankEnsemble
 from ammrank_dask.model.feature_maps import FeatureMap, RandomBins
 from ammrank_dask.model.rankings import likings_of, rankings_from_ranks
@@ -71,7 +72,7 @@ class Candidate(NamedTuple):
 
 
 class PlusCandidate(NamedTuple):
-    """One setting of AMM-rank-plus: grids beside the row, or none, and the parameters of the model."""
+    """One setting of AMM-rank-plus: grids or trees beside the row, or none, and the parameters of the model."""
 
     name: str
     feature_map: FeatureMap | None
@@ -87,8 +88,8 @@ class PlusCandidate(NamedTuple):
 
     @property
     def options(self) -> dict[str, int]:
-        """Rows are not clustered by the leaves of trees: they are near in these where trees put them together."""
-        return {"n_clusterings": 0} if isinstance(self.feature_map, TreeCells) else {}
+        """Rows are not clustered by what trees say: they are near in it where trees put them together."""
+        return {"n_clusterings": 0} if isinstance(self.feature_map, TreeCells | BoostedTrees) else {}
 
     def with_more_rows(self) -> PlusCandidate:
         """Return this setting, as κ weighs against the sum over all rows; with trees, whose leaves are more, ten κ."""
@@ -208,7 +209,7 @@ def candidates(method: str) -> list[AnyCandidate]:
 
 
 def plus_candidates() -> list[AnyCandidate]:
-    """Return the settings of AMM-rank-plus: strong κ for noise, grids beside the row for what planes say badly."""
+    """Return the settings of AMM-rank-plus: strong κ for noise, grids and trees for what planes say badly."""
     plain: list[AnyCandidate] = [
         PlusCandidate("plain", None, kappa, 5) for kappa in (4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0)
     ]
@@ -222,7 +223,16 @@ def plus_candidates() -> list[AnyCandidate]:
         for min_rows in (2, 5, 20)
         for kappa in (4e-3, 4e-2, 4e-1)
     ]
-    return plain + binned + grown
+    boosted: list[AnyCandidate] = [
+        PlusCandidate(f"boosted {name}", feature_map, kappa, 1)
+        for name, feature_map in (
+            ("best", BoostedTrees()),
+            ("random", BoostedTrees(random_cuts=True)),
+            ("pairs", BoostedTrees(random_cuts=True, n_pairs=36)),
+        )
+        for kappa in (4e-3, 4e-2)
+    ]
+    return plain + binned + grown + boosted
 
 
 def search(X: np.ndarray, ranks: np.ndarray, settings: list[AnyCandidate]) -> Search:

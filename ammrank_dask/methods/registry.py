@@ -61,6 +61,8 @@ _PLUS_TABLE_GRID = [
     *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(1,), n_bins=(16,)),
     *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(2, 3), n_bins=(4,)),
     *make_grid(kappa=(4e-3, 4e-2, 4e-1), max_planes=(1,), leaf_rows=(2, 5, 20)),
+    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(200,)),
+    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(200,), random_cuts=(True,), n_pairs=(0, 36)),
 ]
 _PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
 
@@ -163,7 +165,7 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
     Planes get as many epochs as make 200,000 steps, 12 at least and 100 at most. Their λ weighs against the mean
     loss: the best one falls with the square root of the number of rows, as bounds for hinge losses have it, so one
     that was chosen with fewer rows is scaled down. The C of the logistic models weighs against the sum and stays, as
-    does the κ of AMM-rank-plus, which on a table may add the cells of random grids to a row.
+    does the κ of AMM-rank-plus, which on a table may add the cells of random grids or what trees say to a row.
     """
     cls = TableRanker if name == PLUS and setting.is_table else load_method(name)
     known = inspect.signature(cls).parameters

@@ -9,6 +9,7 @@ import numpy as np
 
 from ammrank_dask.methods.mallows import CentralMallows
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.boosted_trees import BoostedTrees
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.feature_maps import FeatureMap, RandomBins
 from ammrank_dask.model.metrics import disagreement_errors
@@ -18,13 +19,14 @@ from ammrank_dask.model.tree_cells import TreeCells
 
 KAPPAS = (0.04, 0.4, 4.0, 40.0)
 """What κ is chosen from."""
+_MAPS = ("bin_depth", "leaf_rows", "boosted_trees")
 FOLDS, SMALL = 4, 5_000
 """A fourth of the rows, held out, chooses κ; of fewer than `SMALL` rows every fourth in turn."""
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TableRanker(RankingEstimator):
-    """Rank by AMM-rank-plus over the columns of a table and, beside them, the cells of random grids or trees.
+    """Rank by AMM-rank-plus over the columns of a table and, beside them, cells of random grids or what trees say.
 
     Parameters
     ----------
@@ -38,6 +40,9 @@ class TableRanker(RankingEstimator):
     leaf_rows
         Training rows that a leaf has at least, of trees as in `TreeCells`; 0 leaves the trees out. Rows are not
         clustered then: they are near where trees put them together.
+    boosted_trees, random_cuts, n_pairs
+        Number of trees that give scores as in `BoostedTrees`, 0 leaves them out, and how they cut. Rows are not
+        clustered then either.
 
     Attributes
     ----------
@@ -63,6 +68,9 @@ class TableRanker(RankingEstimator):
     bin_depth: int = 0
     n_bins: int = 4
     leaf_rows: int = 0
+    boosted_trees: int = 0
+    random_cuts: bool = False
+    n_pairs: int = 0
     n_categories: int | None = None
     seed: int = 0
 
@@ -71,11 +79,12 @@ class TableRanker(RankingEstimator):
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
         """Draw the grids on all rows, and learn."""
-        for name in ("bin_depth", "leaf_rows"):
+        for name in _MAPS:
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} must be 0 or above, got {getattr(self, name)}")
-        if self.bin_depth and self.leaf_rows:
-            raise ValueError("bin_depth and leaf_rows must not both be given: cells are of grids or of trees")
+        given = [name for name in _MAPS if getattr(self, name)]
+        if len(given) > 1:
+            raise ValueError(f"only one of {', '.join(_MAPS)} must be given, got {' and '.join(given)}")
         parts: list[Any] = [blocks[block] for block in range(len(blocks))]
         kappa = self._choose_kappa(parts, n_categories) if self.kappa is None else self.kappa
         self.map_ = None if kappa is None else self._fit_map(parts, n_categories)
@@ -88,13 +97,17 @@ class TableRanker(RankingEstimator):
         model = AMMRankPlus(
             kappa=kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=self.epochs, seed=self.seed
         )
-        return model.set_params(n_clusterings=0) if self.leaf_rows else model
+        return model.set_params(n_clusterings=0) if self.leaf_rows or self.boosted_trees else model
 
     def _fit_map(self, parts: list[Any], n_categories: int | None) -> FeatureMap | None:
-        """Return the grids or trees of all rows, None without either."""
+        """Return the grids or trees of all rows, None without any."""
         feature_map: FeatureMap
         if self.leaf_rows:
             feature_map = TreeCells(min_rows=self.leaf_rows, seed=self.seed)
+        elif self.boosted_trees:
+            feature_map = BoostedTrees(
+                n_trees=self.boosted_trees, random_cuts=self.random_cuts, n_pairs=self.n_pairs, seed=self.seed
+            )
         elif self.bin_depth:
             feature_map = RandomBins(depth=self.bin_depth, n_bins=self.n_bins, keep_rows=True, seed=self.seed)
         else:
@@ -136,7 +149,7 @@ class TableRanker(RankingEstimator):
         return np.stack(errors)[:, ~np.isnan(errors[0])]
 
     def map_rows(self, X: Rows) -> Rows:
-        """Return rows as the model reads them: with their cells, if there are grids or trees."""
+        """Return rows as the model reads them: with what grids or trees add, if there are any."""
         return X if self.map_ is None else self.map_.transform(_dense(X))
 
     def decision_function(self, X: Rows) -> np.ndarray:

@@ -10,6 +10,7 @@ from sklearn.kernel_approximation import RBFSampler
 from ammrank_dask import AMMRank, AMMRankPlus
 from ammrank_dask.methods.mallows import CentralMallows
 from ammrank_dask.model import table_ranker
+from ammrank_dask.model.boosted_trees import BoostedTrees, push_scores
 from ammrank_dask.model.ensemble import AMMRankEnsemble, center_scores
 from ammrank_dask.model.feature_maps import RandomBins
 from ammrank_dask.model.table_ranker import TableRanker
@@ -75,8 +76,8 @@ def test_ensemble__one_member_ranks_as_that_model():
 
 @pytest.mark.parametrize(
     "feature_map",
-    [RandomBins(n_grids=10), RBFSampler(n_components=10), TreeCells(n_trees=10)],
-    ids=["bins", "rbf", "trees"],
+    [RandomBins(n_grids=10), RBFSampler(n_components=10), TreeCells(n_trees=10), BoostedTrees(n_trees=5)],
+    ids=["bins", "rbf", "trees", "boosted"],
 )
 def test_ensemble__members_differ_and_are_repeatable(feature_map):
     X, ranks = draw_steps(5)
@@ -140,6 +141,11 @@ def test_ensemble__works_with_sklearn_clone_and_refuses_bad_parameters():
         (RandomBins(n_bins=0), "n_bins must be at least 1, got 0"),
         (TreeCells(n_trees=0), "n_trees must be at least 1, got 0"),
         (TreeCells(min_rows=0), "min_rows must be at least 1, got 0"),
+        (BoostedTrees(n_trees=0), "n_trees must be at least 1, got 0"),
+        (BoostedTrees(max_leaves=1), "max_leaves must be at least 2, got 1"),
+        (BoostedTrees(min_rows=0), "min_rows must be at least 1, got 0"),
+        (BoostedTrees(n_pairs=-1), "n_pairs must be at least 0, got -1"),
+        (BoostedTrees(rate=0.0), "rate must be above 0 and at most 1, got 0.0"),
     ],
 )
 def test_feature_maps__refuse_bad_parameters(feature_map, message):
@@ -172,13 +178,74 @@ def test_tree_cells__cut_where_rankings_change():
         assert not (of_leaf & leaves[(X[:, 1] < 0.3) != low].any(axis=0)).any()
 
 
-def test_ensemble__trees_learn_what_planes_say_badly():
+def test_push_scores__is_the_gradient_of_the_loss():
+    # Category 1 is liked most, 0 and 2 alike, 3 least: five of six pairs are compared.
+    scores, likings = np.array([[0.3, -0.2, 1.0, 0.5]]), np.array([[2.0, 3.0, 2.0, 1.0]])
+    preferred = [(1, 0), (1, 2), (1, 3), (0, 3), (2, 3)]
+
+    def loss(s):
+        return sum(np.log1p(np.exp(s[k] - s[i])) for i, k in preferred)
+
+    wins, compared = np.array([[1, 3, 1, 0]]), likings[:, :, None] != likings[:, None, :]
+    pushes, curvatures = push_scores(scores, wins, compared)
+    for category, step in enumerate(1e-4 * np.eye(4)):
+        up, here, down = (loss(scores[0] + sign * step) for sign in (1, 0, -1))
+        assert pushes[0, category] == pytest.approx((down - up) / 2e-4, rel=1e-6)
+        assert curvatures[0, category] == pytest.approx((up - 2 * here + down) / 1e-8, rel=1e-4)
+
+
+def test_push_scores__many_rows_at_once_are_as_one_by_one():
+    rng = np.random.default_rng(3)
+    scores, likings = 100 * rng.normal(size=(5000, 3)), rng.integers(0, 3, (5000, 3))
+    wins = (likings[:, :, None] > likings[:, None, :]).sum(axis=2)
+    compared = likings[:, :, None] != likings[:, None, :]
+    together = push_scores(scores, wins, compared)
+    alone = [push_scores(*(array[row : row + 1] for array in (scores, wins, compared))) for row in range(0, 5000, 500)]
+    for part, rows in enumerate(together):
+        np.testing.assert_array_equal(rows[::500], np.concatenate([row[part] for row in alone]))
+        assert np.isfinite(rows).all()
+
+
+def test_boosted_trees__one_tree_makes_a_newton_step_in_each_leaf():
+    # One feature in two steps, the sampled half has rows of both: a leaf is a step, and p is ½ before the first tree.
+    X = np.repeat([[0.0], [1.0]], 20, axis=0)
+    likings = np.where(X > 0, [[1.0, 0.0]], [[0.0, 1.0]])
+    trees = BoostedTrees(n_trees=1, max_leaves=2, rate=0.1).fit(X, likings)
+    tree, steps = trees.trees_[0]
+    counts = tree.n_node_samples[1:]
+    assert counts.sum() == 20
+    low = 0.1 * 0.5 * counts / (0.25 * counts + 1)
+    np.testing.assert_allclose(steps[1:], [[-low[0], low[0]], [low[1], -low[1]]])
+    mapped = trees.transform(np.array([[0.2], [0.7]]))
+    np.testing.assert_array_equal(mapped[:, 0], [0.2, 0.7])
+    np.testing.assert_allclose(mapped[:, 1:] * trees.scale_, steps[1:])
+
+
+def test_boosted_trees__cut_sums_and_differences_of_pairs():
+    # Which of two is liked turns at x0 = x1, which two leaves say only if they may cut the difference.
+    X = np.random.default_rng(1).random((400, 2))
+    likings = np.where(X[:, :1] < X[:, 1:], [[1.0, 0.0]], [[0.0, 1.0]])
+    right = []
+    for n_pairs in (0, 1):
+        scores = BoostedTrees(n_trees=5, max_leaves=2, n_pairs=n_pairs).fit(X, likings).transform(X)[:, 2:]
+        right.append(np.mean(scores.argmax(axis=1) == likings.argmax(axis=1)))
+    assert right[0] < 0.9
+    assert right[1] > 0.99
+
+
+def test_boosted_trees__nothing_to_tell_apart():
+    mapped = BoostedTrees(n_trees=3).fit(np.ones((4, 2)), np.zeros((4, 3))).transform(np.ones((2, 2)))
+    np.testing.assert_array_equal(mapped, [[1, 1, 0, 0, 0]] * 2)
+    alone = BoostedTrees(n_trees=3, n_pairs=9).fit(np.ones((1, 2)), np.array([[2.0, 1.0]])).transform(np.ones((1, 2)))
+    assert alone[0, 2] > alone[0, 3]
+
+
+@pytest.mark.parametrize("feature_map", [TreeCells(n_trees=30), BoostedTrees(n_trees=60)], ids=["cells", "boosted"])
+def test_ensemble__trees_learn_what_planes_say_badly(feature_map):
     X, ranks = draw_steps(2)
     unseen, truth = draw_steps(3)
     ranker = AMMRankPlus(n_clusterings=0, kappa=4e-3, max_planes=1, clickers_per_plane=1, epochs=20)
-    plain, grown = (
-        AMMRankEnsemble([(feature_map, ranker)]).fit(X, ranks=ranks) for feature_map in (None, TreeCells(n_trees=30))
-    )
+    plain, grown = (AMMRankEnsemble([(map_, ranker)]).fit(X, ranks=ranks) for map_ in (None, feature_map))
     taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, grown)]
     assert taus[1] > 0.85
     assert taus[1] > taus[0] + 0.2
@@ -221,13 +288,12 @@ def test_random_bins__keep_rows_before_their_cells():
 def test_table_ranker__cells_learn_what_planes_say_badly():
     X, ranks = draw_steps(2)
     unseen, truth = draw_steps(3)
-    plain, binned, grown = (
-        TableRanker(n_bins=16, **cells).fit(X, ranks=ranks) for cells in ({}, {"bin_depth": 1}, {"leaf_rows": 5})
-    )
-    taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, binned, grown)]
+    maps = ({}, {"bin_depth": 1}, {"leaf_rows": 5}, {"boosted_trees": 30, "random_cuts": True, "n_pairs": 1})
+    plain, *mapped = (TableRanker(n_bins=16, **cells).fit(X, ranks=ranks) for cells in maps)
+    taus = [label_ranking.kendall_tau(m.decision_function(unseen), truth) for m in (plain, *mapped)]
     assert min(taus[1:]) > 0.8
     assert min(taus[1:]) > taus[0]
-    for ranker in (binned, grown):
+    for ranker in mapped:
         np.testing.assert_array_equal(ranker.decision_function(sp.csr_matrix(unseen)), ranker.decision_function(unseen))
         assert ranker.n_features_in_ == X.shape[1]
         assert ranker.n_planes_.sum() >= ranks.shape[1]
@@ -261,5 +327,8 @@ def test_table_ranker__refuses_bad_parameters():
         TableRanker(bin_depth=-1).fit(X, ranks=ranks)
     with pytest.raises(ValueError, match="leaf_rows must be 0 or above, got -2"):
         TableRanker(leaf_rows=-2).fit(X, ranks=ranks)
-    with pytest.raises(ValueError, match="bin_depth and leaf_rows must not both be given: cells are of grids or of tr"):
+    with pytest.raises(ValueError, match="boosted_trees must be 0 or above, got -3"):
+        TableRanker(boosted_trees=-3).fit(X, ranks=ranks)
+    message = "only one of bin_depth, leaf_rows, boosted_trees must be given, got bin_depth and leaf_rows"
+    with pytest.raises(ValueError, match=message):
         TableRanker(bin_depth=1, leaf_rows=5).fit(X, ranks=ranks)
