@@ -230,7 +230,7 @@ def plus_candidates() -> list[AnyCandidate]:
             ("random", BoostedTrees(random_cuts=True)),
             ("pairs", BoostedTrees(random_cuts=True, n_pairs=36)),
         )
-        for kappa in (4e-3, 4e-2)
+        for kappa in (4e-4, 4e-3, 4e-2)
     ]
     return plain + binned + grown + boosted
 
@@ -250,8 +250,8 @@ def search(X: np.ndarray, ranks: np.ndarray, settings: list[AnyCandidate]) -> Se
         ordered = sorted(settings, key=lambda c: -taus[c])
         # All kinds go on: planes over few features need more steps than a first stage has to show what they can, and
         # trees more rows.
-        kinds = dict.fromkeys(type(c.feature_map) for c in settings)
-        settings = [c for kind in kinds for c in [c for c in ordered if type(c.feature_map) is kind][:n_of_kind]]
+        kinds = dict.fromkeys(kind_of(c) for c in settings)
+        settings = [c for kind in kinds for c in [c for c in ordered if kind_of(c) == kind][:n_of_kind]]
     if len(rows) < len(X):
         splits = Splits(X, ranks)
         settings = list(dict.fromkeys(settings + [c.with_more_rows() for c in settings]))
@@ -259,6 +259,12 @@ def search(X: np.ndarray, ranks: np.ndarray, settings: list[AnyCandidate]) -> Se
     else:
         outcome = [splits.score(c, MIX_STEPS, 5 if len(rows) <= 1000 else 2) for c in settings]
     return Search(settings, [scores for scores, _ in outcome], outcome[0][1])
+
+
+def kind_of(setting: AnyCandidate) -> str:
+    """Return the kind of a setting's map; boosted trees that cut in other ways are kinds of their own."""
+    kind = type(setting.feature_map).__name__
+    return setting.name if kind == BoostedTrees.__name__ else kind
 
 
 def mix(found: Search, n_members: int) -> dict[AnyCandidate, int]:

@@ -61,8 +61,8 @@ _PLUS_TABLE_GRID = [
     *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(1,), n_bins=(16,)),
     *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(2, 3), n_bins=(4,)),
     *make_grid(kappa=(4e-3, 4e-2, 4e-1), max_planes=(1,), leaf_rows=(2, 5, 20)),
-    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(200,)),
-    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(200,), random_cuts=(True,), n_pairs=(0, 36)),
+    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(250,)),
+    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(250,), random_cuts=(True,), n_pairs=(0, 36)),
 ]
 _PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
 

@@ -47,7 +47,7 @@ class BoostedTrees(BaseEstimator):
     def __init__(
         self,
         *,
-        n_trees: int = 200,
+        n_trees: int = 250,
         max_leaves: int = 64,
         min_rows: int = 2,
         rate: float = 0.05,
