@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -119,6 +120,9 @@ def check_bounds(
     caps: Mapping[str, float] | None = None,
 ) -> None:
     """Refuse what no number of users could make sense of; parameters are those of `exposure_bounds`."""
+    for name, value in (("floor", floor), ("cap", cap)):
+        if value is not None and not math.isfinite(value):
+            raise BadInput(f"{name} must be a finite multiple of the click share, got {value}")
     if floor < 0 or (cap is not None and cap < floor):
         limit = "" if cap is None else f" and cap {cap:g}"
         raise BadInput(f"floor must be at least 0 and at most cap, got floor {floor:g}{limit}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -56,6 +57,8 @@ class ScoreSettings:
         if self.n is not None and self.n < 1:
             raise BadInput(f"n must be at least 1, got {self.n}")
         check_bounds(categories, floor=self.floor, cap=self.cap, floors=self.floors, caps=self.caps)
+        if self.min_score is not None and not math.isfinite(self.min_score):
+            raise BadInput(f"min_score must be finite, got {self.min_score}")
         if self.min_chance is not None and not 0 <= self.min_chance <= 1:
             raise BadInput(f"min_chance must be between 0 and 1, got {self.min_chance}")
         if not 0 <= self.explore <= MOST:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,6 +42,9 @@ def make_opt_outs(user_ids: UserIds, codes: np.ndarray, n_categories: int) -> Op
 def opt_outs_by_name(pairs: Iterable[tuple[object, str]], categories: Sequence[str]) -> OptOuts:
     """Return pairs of a user id and the name of a category, in any order; an unknown category is refused."""
     listed = list(pairs)
+    for number, pair in enumerate(listed, start=1):
+        if isinstance(pair, str) or not isinstance(pair, Sized) or len(pair) != 2:
+            raise BadInput(f"opt_out, pair {number}: must be a user id and the name of a category")
     ids = ids_from_values([user for user, _ in listed])
     names = [(f"opt_out, pair {number}", name) for number, (_, name) in enumerate(listed, start=1)]
     return make_opt_outs(ids, _codes(names, categories), len(categories))

@@ -217,6 +217,8 @@ def test_exposure_bounds__no_category_at_its_floor_is_starved(ratio, seed):
         ({"floors": {"nws": 3}}, r"floors: there is no ranked category 'nws'"),
         ({"floor": 2.0, "cap": 1.0}, r"floor must be at least 0 and at most cap, got floor 2 and cap 1"),
         ({"floor": -1.0}, r"floor must be at least 0 and at most cap, got floor -1"),
+        ({"floor": np.nan}, r"floor must be a finite multiple of the click share, got nan"),
+        ({"cap": np.inf}, r"cap must be a finite multiple of the click share, got inf"),
         ({"caps": {"news": 1.5}}, r"caps: 'news' must be a whole number of users or a share below 1, got 1.5"),
         ({"caps": {"news": "many"}}, r"caps: 'news' must be a number of users or a share of all slots below 1"),
     ],

@@ -140,6 +140,7 @@ def test_score__a_run_of_before_chances_is_still_read(client, tmp_path, model, f
         ({"min_chance": 0.1}, "min_chance needs chances, got none; learn them with `learn_chances` on held-out users"),
         ({"policy": "balanced"}, "policy balanced needs chances, got none"),
         ({"min_chance": 1.5}, "min_chance must be between 0 and 1, got 1.5"),
+        ({"min_score": np.nan}, "min_score must be finite, got nan"),
     ],
 )
 def test_score__what_needs_chances_is_refused_without(client, tmp_path, model, features, options, message):

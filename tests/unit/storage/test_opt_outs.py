@@ -78,3 +78,6 @@ def test_opt_outs__those_of_some_users(tmp_path):
     assert pairs_of(opt_outs.of_users(np.array([1, 2]))) == [(5, "Flights"), (5, "Shoes"), (9, "Shoes")]
     with pytest.raises(BadInput, match="opt_out, pair 2: there is no ranked category 'x'"):
         opt_outs_by_name([(5, "Shoes"), (2, "x")], CATEGORIES)
+    for strange in ("ab", 7, (5, "Shoes", 1)):
+        with pytest.raises(BadInput, match="opt_out, pair 2: must be a user id and the name of a category"):
+            opt_outs_by_name([(5, "Shoes"), strange], CATEGORIES)
