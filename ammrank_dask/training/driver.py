@@ -6,7 +6,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -24,11 +24,11 @@ from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.events import publish
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.tasks import Progress, run_tasks, run_together, silent
 from ammrank_dask.training.checkpoints import TrainingFolder
 from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
 from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model, write_basis
-from ammrank_dask.training.prepared_rows import TRAIN, load_counts, prepare_rows
+from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, load_counts, prepare_rows
 from ammrank_dask.training.round_tasks import (
     FIRST_PASS,
     close_round,
@@ -45,6 +45,8 @@ logger = logging.getLogger(__name__)
 CLICKERS_WANTED = 50
 """Clickers of every category in the first pass over a sample, which gives all shards a common set of planes."""
 SAMPLE_ROWS = 10_000
+VALIDATED_IN_A_TASK = 10_000
+"""Validation users of a task, or of one partition: there are few of them in each, and they are measured every epoch."""
 BEST = "best"
 
 
@@ -83,6 +85,7 @@ class Training:
         self.variant = variant
         self.folder = TrainingFolder(folder, plan.patience)
         self.progress = progress
+        self.validation_rows: list[int] = []
         self.learner: Learner = (
             PlusLearner(model, folder, plan.shards) if isinstance(model, AMMRankPlus) else PlaneLearner(model, folder)
         )
@@ -133,9 +136,12 @@ class Training:
         todo = [task for task in tasks if not is_saved(task[4])]
         run_tasks(self.client, "train-prepare", prepare_rows, todo, progress=self.progress)
         rows, clickers = [], []
+        self.validation_rows = []
         for partition in range(self.features.n_partitions):
             folder = self.folder.rows(partition)
-            rows.append(load_facts(folder)[TRAIN])
+            counts = load_facts(folder)
+            rows.append(counts[TRAIN])
+            self.validation_rows.append(counts[VALIDATION])
             clickers.append(load_array(folder, "clickers"))
         return rows, np.concatenate(clickers)
 
@@ -289,12 +295,19 @@ class Training:
             (checkpoint, kind, self.folder.rows(partition), self.learner)
             for partition in range(self.features.n_partitions)
         ]
-        return _mean_error(run_tasks(self.client, "train-validate", validate_rows, tasks, progress=silent))
+        return self._mean_error("train-validate", validate_rows, tasks)
 
     def _validate_popularity(self, clicks: np.ndarray) -> float | None:
         """Return the same error of ranking everybody by the clicks of the training users."""
         tasks = [(self.folder.rows(partition), clicks) for partition in range(self.features.n_partitions)]
-        return _mean_error(run_tasks(self.client, "train-popularity", validate_popularity, tasks, progress=silent))
+        return self._mean_error("train-popularity", validate_popularity, tasks)
+
+    def _mean_error(self, name: str, function: Callable[..., Any], tasks: Sequence[Sequence[Any]]) -> float | None:
+        """Return the mean of the errors that partitions sum up, None without a user."""
+        weights = [n_rows / VALIDATED_IN_A_TASK for n_rows in self.validation_rows]
+        parts = run_together(self.client, name, function, tasks, weights=weights, progress=silent)
+        n_rows = sum(count for _, count in parts)
+        return sum(total for total, _ in parts) / n_rows if n_rows else None
 
     def _choose(
         self,
@@ -328,9 +341,3 @@ class Training:
             "epochs": history,
         }
         return model
-
-
-def _mean_error(parts: Sequence[tuple[float, int]]) -> float | None:
-    """Return the mean of the errors that partitions summed up, None without a user."""
-    n_rows = sum(count for _, count in parts)
-    return sum(total for total, _ in parts) / n_rows if n_rows else None

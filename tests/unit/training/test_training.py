@@ -8,6 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 from lost_worker import lose_a_worker
 
+import ammrank_dask.tasks as tasks
 import ammrank_dask.training.driver as driver
 import ammrank_dask.training.train as training
 from ammrank_dask.features.store import open_features
@@ -108,6 +109,24 @@ def test_train__shards_learn_nearly_what_one_learns(client, features):
     untrained = 0.5
     assert errors[1] < 0.25 < untrained
     assert errors[8] < errors[1] + 0.05
+
+
+@pytest.mark.parametrize(("in_a_task", "n_tasks"), [(10_000, 1), (1, None)])
+def test_train__validation_users_of_small_partitions_share_a_task(client, features, monkeypatch, in_a_task, n_tasks):
+    real, counts = tasks.run_tasks, {}
+
+    def count(client, stage, function, arguments, **options):
+        items = list(arguments)
+        counts.setdefault(stage, []).append(len(items))
+        return real(client, stage, function, items, **options)
+
+    monkeypatch.setattr(tasks, "run_tasks", count)
+    monkeypatch.setattr(driver, "VALIDATED_IN_A_TASK", in_a_task)
+    model = train(client, features, shards=2, epochs=2, block_rows=60, average=False)
+    expected = n_tasks or features.n_partitions
+    assert features.n_partitions > 1
+    assert counts == {"train-popularity": [expected], "train-validate": [expected] * 2}
+    assert model.training_["validation_error"] == pytest.approx(validation_error(model, features))
 
 
 def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, monkeypatch, tmp_path):
