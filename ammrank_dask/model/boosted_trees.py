@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import BaseEstimator
 
+from ammrank_dask.kernels.boosting import push_scores
+
 SAMPLE = 0.5
 """Share of the rows that a tree is grown on, drawn anew for each."""
-_PAIRS_AT_ONCE = 1 << 15
 
 
 class BoostedTrees(BaseEstimator):
@@ -74,11 +75,11 @@ class BoostedTrees(BaseEstimator):
         first, second = np.triu_indices(X.shape[1], 1)
         drawn = np.sort(rng.permutation(len(first))[: self.n_pairs])
         self.pairs_ = first[drawn], second[drawn]
-        features, scores = self._features(X), np.zeros(y.shape)
-        wins, compared = (y[:, :, None] > y[:, None, :]).sum(axis=2), y[:, :, None] != y[:, None, :]
+        features, likings = self._features(X), np.ascontiguousarray(y, np.float64)
+        scores, pushes, curvatures = (np.zeros(y.shape) for _ in range(3))
         self.trees_: list[tuple[Any, np.ndarray]] = []
         for _ in range(self.n_trees):
-            pushes, curvatures = push_scores(scores, wins, compared)
+            push_scores(scores, likings, pushes, curvatures)
             rows = np.sort(rng.permutation(len(X))[: max(1, round(SAMPLE * len(X)))])
             tree = self._new_tree(int(rng.integers(2**31))).fit(features[rows], pushes[rows]).tree_
             leaf = tree.apply(features)
@@ -112,33 +113,3 @@ class BoostedTrees(BaseEstimator):
             splitter="random" if self.random_cuts else "best", max_leaf_nodes=self.max_leaves,
             min_samples_leaf=self.min_rows, random_state=seed,
         )  # fmt: skip
-
-
-def push_scores(scores: np.ndarray, wins: np.ndarray, compared: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far each score is pushed by the pairs of its row, and how the push weakens, both (n, L).
-
-    Parameters
-    ----------
-    scores
-        (n, L) scores.
-    wins
-        (n, L) number of categories that the row likes less than each.
-    compared
-        (n, L, L) bool, whether the row likes one of the two more than the other.
-
-    Examples
-    --------
-    >>> push_scores(np.array([[0.0, 0.0]]), np.array([[1, 0]]), ~np.eye(2, dtype=bool)[None])
-    (array([[ 0.5, -0.5]]), array([[0.25, 0.25]]))
-    """
-    pushes, curvatures = np.empty(scores.shape), np.empty(scores.shape)
-    powers = np.exp(np.maximum(scores - scores.max(axis=1, keepdims=True), -80))
-    n_at_once = max(1, _PAIRS_AT_ONCE // scores.shape[1] ** 2)
-    for start in range(0, len(scores), n_at_once):
-        block = slice(start, start + n_at_once)
-        ahead = powers[block, :, None] / (powers[block, :, None] + powers[block, None, :])
-        ahead *= compared[block]
-        pushes[block] = wins[block] - ahead.sum(axis=2)
-        ahead *= 1 - ahead
-        curvatures[block] = ahead.sum(axis=2)
-    return pushes, curvatures

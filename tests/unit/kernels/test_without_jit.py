@@ -14,6 +14,7 @@ KERNEL_TESTS = [
     "kernels/test_ammrank_kernel.py",
     "kernels/test_score_kernel.py",
     "kernels/test_balanced_kernel.py",
+    "kernels/test_boosting_kernel.py",
     "kernels/test_plus_kernel.py",
     "kernels/test_exponential.py",
     "kernels/test_features_kernel.py",

@@ -10,7 +10,7 @@ from sklearn.kernel_approximation import RBFSampler
 from ammrank_dask import AMMRank, AMMRankPlus
 from ammrank_dask.methods.mallows import CentralMallows
 from ammrank_dask.model import table_ranker
-from ammrank_dask.model.boosted_trees import BoostedTrees, push_scores
+from ammrank_dask.model.boosted_trees import BoostedTrees
 from ammrank_dask.model.ensemble import AMMRankEnsemble, center_scores
 from ammrank_dask.model.feature_maps import RandomBins
 from ammrank_dask.model.table_ranker import TableRanker
@@ -176,34 +176,6 @@ def test_tree_cells__cut_where_rankings_change():
     for low in (True, False):
         of_leaf = leaves[(X[:, 1] < 0.3) == low].any(axis=0)
         assert not (of_leaf & leaves[(X[:, 1] < 0.3) != low].any(axis=0)).any()
-
-
-def test_push_scores__is_the_gradient_of_the_loss():
-    # Category 1 is liked most, 0 and 2 alike, 3 least: five of six pairs are compared.
-    scores, likings = np.array([[0.3, -0.2, 1.0, 0.5]]), np.array([[2.0, 3.0, 2.0, 1.0]])
-    preferred = [(1, 0), (1, 2), (1, 3), (0, 3), (2, 3)]
-
-    def loss(s):
-        return sum(np.log1p(np.exp(s[k] - s[i])) for i, k in preferred)
-
-    wins, compared = np.array([[1, 3, 1, 0]]), likings[:, :, None] != likings[:, None, :]
-    pushes, curvatures = push_scores(scores, wins, compared)
-    for category, step in enumerate(1e-4 * np.eye(4)):
-        up, here, down = (loss(scores[0] + sign * step) for sign in (1, 0, -1))
-        assert pushes[0, category] == pytest.approx((down - up) / 2e-4, rel=1e-6)
-        assert curvatures[0, category] == pytest.approx((up - 2 * here + down) / 1e-8, rel=1e-4)
-
-
-def test_push_scores__many_rows_at_once_are_as_one_by_one():
-    rng = np.random.default_rng(3)
-    scores, likings = 100 * rng.normal(size=(5000, 3)), rng.integers(0, 3, (5000, 3))
-    wins = (likings[:, :, None] > likings[:, None, :]).sum(axis=2)
-    compared = likings[:, :, None] != likings[:, None, :]
-    together = push_scores(scores, wins, compared)
-    alone = [push_scores(*(array[row : row + 1] for array in (scores, wins, compared))) for row in range(0, 5000, 500)]
-    for part, rows in enumerate(together):
-        np.testing.assert_array_equal(rows[::500], np.concatenate([row[part] for row in alone]))
-        assert np.isfinite(rows).all()
 
 
 def test_boosted_trees__one_tree_makes_a_newton_step_in_each_leaf():
