@@ -176,6 +176,11 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_json(folder / MANIFEST, {**content, "checksum": checksum_of(content)})
 
 
+def replace_counts(run: Run, counts: Mapping[str, Any]) -> None:
+    """Write the manifest of a run again with other counts; its parts stay as they are."""
+    write_manifest(run.path, {**run.manifest, "facts": dict(counts)})
+
+
 @retried
 def is_finished(path: Path) -> bool:
     """Tell whether a run is whole."""

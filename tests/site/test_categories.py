@@ -78,6 +78,7 @@ def test_nightly__a_renamed_category_keeps_its_past(world):
     renames = {"Hats": "Accessories"}
     facts = world.nightly(categories=renames)
     assert facts["renamed categories"] == "Hats is Accessories"
+    assert next(check["value"] for check in facts["checks"] if check["name"] == "click_shares") == 0
     assert "new categories" not in facts
     assert "training" not in facts
     site, clean = world.site, world.clean(categories=renames)

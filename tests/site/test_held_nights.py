@@ -4,6 +4,7 @@ import json
 import sys
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -127,6 +128,21 @@ def test_nightly__a_cap_lets_a_held_night_through(held, cluster_file):
     assert summary["special_days"]["corrected days"] == []
     next_night = run(site, cluster_file, "nightly", "--date", str(day(BAD + 1)), "--json")
     assert next_night.exit_code == 0, next_night.stderr
+
+
+def test_nightly__a_held_night_passes_when_its_heaviest_id_is_forgotten_and_gone(held, cluster_file, tmp_path):
+    site, folder = held, held.path.parent / "lake" / "events" / f"date={day(BAD)}"
+    tables = {path: pq.read_table(path, partitioning=None) for path in folder.glob("*.parquet")}
+    ids = pa.concat_tables(tables.values())["user_id"].to_pylist()
+    bot = max(set(ids), key=ids.count)
+    (tmp_path / "bot.txt").write_text(str(bot))
+    assert run(site, cluster_file, "forget", "--users", str(tmp_path / "bot.txt")).exit_code == 0
+    for path, table in tables.items():
+        pq.write_table(table.filter(pc.not_equal(table["user_id"], bot)), path)
+    result = run(site, cluster_file, "nightly", "--date", str(day(BAD)), "--json")
+    assert result.exit_code == 0, result.stderr
+    (came_in,) = json.loads((site.report_folder(day(BAD)) / "summary.json").read_text())["input"]["days"]
+    assert (came_in["events"], came_in["heaviest_id_share"] < 0.05) == (len(ids) - ids.count(bot), True)
 
 
 def test_nightly__clicks_count_once_a_user_and_day(held_world):

@@ -70,7 +70,8 @@ class EarlierTaxonomies:
             )
         if change.moved:
             node, above, now = change.moved[0]
-            also = f" ({len(change.moved) - 1:,} other nodes moved, too)" if len(change.moved) > 1 else ""
+            others = "1 other node" if len(change.moved) == 2 else f"{len(change.moved) - 1:,} other nodes"
+            also = f" ({others} moved, too)" if len(change.moved) > 1 else ""
             counted = f"{node!r} counted for {above or 'no category'!r} and counts for {now or 'no category'!r} now"
             return Refusal(f"{counted}{also}")
         return None

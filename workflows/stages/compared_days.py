@@ -15,7 +15,7 @@ from ammrank_dask.storage.lake.events import QUARANTINED, UNKNOWN_CATEGORY
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows
 from ammrank_dask.storage.store.manifests import DayManifest
-from ammrank_dask.storage.store.runs import Run, is_finished, open_run
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run, replace_counts
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import event_mapping
 from ammrank_dask.workflows.stages.categories import EarlierTaxonomies
@@ -86,6 +86,8 @@ def _describe(client: Client, run: Run, before: Path, rows: DayRows | None, *, i
         is_same = False
     elif partial is not None and rows is not None and rows.blank:
         is_same = partial.checksums == run.checksums or digest_run(client, partial) == digest_run(client, run)
+        if is_same:  # what was counted of users who are forgotten is not counted any more
+            replace_counts(partial, now.counts)
     return ReadDay(now.buckets, now.n_events, is_same)
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from ammrank_dask.report.input_checks import NIGHTS, describe_day, usual_input
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.lake.events import CAPPED, QUARANTINED
+from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.reports import SUMMARY, check_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json
@@ -52,11 +55,12 @@ def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> 
             )
         )
     age = None if model_date is None else (night.date - dt.date.fromisoformat(model_date)).days
-    return {"days": days, "usual": usual_input(_last_days(night.site, published)), "model_age": age}
+    before = _last_days(night.site, published, ingested.taxonomy)
+    return {"days": days, "usual": usual_input(before), "model_age": age}
 
 
-def _last_days(site: Site, published: list[dt.date]) -> list[dict[str, Any]]:
-    """Return what came in on the days of the last published nights, as their reports have it."""
+def _last_days(site: Site, published: list[dt.date], taxonomy: Taxonomy) -> list[dict[str, Any]]:
+    """Return what came in on the days of the last published nights, as their reports have it, by the names of now."""
     days = []
     for date in published[-NIGHTS:]:
         folder = site.report_folder(date)
@@ -66,5 +70,26 @@ def _last_days(site: Site, published: list[dt.date]) -> list[dict[str, Any]]:
         except DamagedStore as error:
             logger.warning("the input of %s is not compared with: %s", date, error)
             continue
-        days += [day for day in (intake or {"days": []})["days"] if day["date"] == str(date)]
+        days += [
+            {**day, "clicks": clicks_by_name_now(day["clicks"], taxonomy)}
+            for day in (intake or {"days": []})["days"]
+            if day["date"] == str(date)
+        ]
     return days
+
+
+def clicks_by_name_now(clicks: Mapping[str, int], taxonomy: Taxonomy) -> dict[str, int]:
+    """Return clicks by the names that categories have now, without those of categories that are not ranked any more.
+
+    Examples
+    --------
+    >>> from ammrank_dask.storage.lake.taxonomy import flat_taxonomy
+    >>> taxonomy = flat_taxonomy(["Shoes", "Telefax"], {"Boots": "Shoes", "Sandals": "Shoes", "Telefax": None})
+    >>> clicks_by_name_now({"Boots": 2, "Sandals": 3, "Telefax": 4}, taxonomy)
+    {'Shoes': 5}
+    """
+    ranked, by_name = set(taxonomy.categories), Counter[str]()
+    for name, count in clicks.items():
+        if taxonomy.name_now(name) in ranked:
+            by_name[taxonomy.name_now(name)] += count
+    return dict(by_name)
