@@ -10,6 +10,7 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 from distributed import Client, Future, KilledWorker, as_completed, get_worker
 from distributed.scheduler import NoWorkerError
 
+from ammrank_dask.freed_memory import hand_back_freed
 from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.stop_tasks import is_scheduler_gone, stop_tasks, wait_until_quiet
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -272,11 +273,21 @@ class _Flight:
 def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
     """Run a function on a worker, twice more if it ends with an error that may pass.
 
-    It does not run where the check of the driver `owner` found that the worker cannot be used.
+    It does not run where the check of the driver `owner` found that the worker cannot be used. What it has freed is
+    handed back where memory is short.
     """
-    for plugin in get_worker().plugins.values():
+    worker = get_worker()
+    for plugin in worker.plugins.values():
         if getattr(plugin, "owner", None) == owner and plugin.refusal is not None:  # type: ignore[attr-defined]
             raise BadInput(plugin.refusal)  # type: ignore[attr-defined]
+    try:
+        return _run_again(function, args)
+    finally:
+        hand_back_freed(worker.memory_manager.memory_limit)
+
+
+def _run_again(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Run a function, twice more if it ends with an error that may pass."""
     for pause in SECONDS_BEFORE_TRIES:
         try:
             return function(*args)

@@ -1,0 +1,36 @@
+"""Hand back what tasks have freed, where a worker is short of memory.
+
+The C library keeps freed memory for the next task, which saves the kernel from clearing pages again and again. Dask
+goes by what a process has, free or not, and pauses a worker that has nearly all of its limit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Callable
+
+import psutil
+
+SHARE_KEPT = 0.8
+"""The share of its limit up to which a worker keeps what was freed: it is paused at .9."""
+
+
+def hand_back_freed(limit: int | None) -> bool:
+    """Hand freed memory back if this process has more than its share of `limit` bytes; return whether it was tried.
+
+    Without a limit everything is kept.
+    """
+    if not limit or psutil.Process().memory_info().rss <= SHARE_KEPT * limit:
+        return False
+    trim = _trim()
+    if trim is None:
+        return False
+    trim(0)
+    return True
+
+
+@functools.cache
+def _trim() -> Callable[[int], int] | None:
+    """Return `malloc_trim`, which GNU's C library has: it hands back free pages below those in use, too."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)
