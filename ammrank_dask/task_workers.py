@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask.utils import parse_timedelta
 from distributed import Client
 
-from ammrank_dask.stop_tasks import SECONDS_BEFORE_WARNING, run_on_workers
+from ammrank_dask.stop_tasks import SECONDS_BEFORE_WARNING, SECONDS_TO_ANSWER, run_on_workers
 from ammrank_dask.storage.errors import AmmrankError
 
 SECONDS_WITHOUT_WORKERS = 600.0
@@ -21,6 +21,7 @@ SECONDS_WITHOUT_WORKERS = 600.0
 SECONDS_PAUSED = 60.0
 """The same when there are workers and all are paused for lack of memory: idle ones hardly ever free more of it."""
 PATIENCE = "distributed.scheduler.no-workers-timeout"
+TIME_TO_LIVE = "distributed.scheduler.worker-ttl"
 
 
 class TasksInFlight(Protocol):
@@ -65,6 +66,7 @@ class TaskWorkers:
         self.patience_paused = SECONDS_PAUSED if configured is None else float(configured)
         self.looked = self.seen = time.monotonic()
         self.is_warned = False
+        self.silent: set[str] = set()
 
     def width(self) -> int:
         """Return the number of tasks that may be in flight."""
@@ -95,6 +97,7 @@ class TaskWorkers:
             return
         self.looked = now
         self._ask()
+        self._name_silent(flight)
         paused = [address for address, worker in self.workers.items() if _is_stuck(worker)]
         if paused:
             with contextlib.suppress(Exception):  # who does not answer stays paused
@@ -110,6 +113,23 @@ class TaskWorkers:
             self.is_warned = True
             state = "all of its workers are paused for lack of memory" if paused else "there is no worker now"
             flight.say(f"{state}; it waits {patience:g} s for one")
+
+
+    def _name_silent(self, flight: TasksInFlight) -> None:
+        """Tell once of each worker that the scheduler has long not heard of, while it has of others.
+
+        It has no thread for anything, or its host is gone. Dask gives it up after a while: a worker that has a nanny is
+        killed and started anew, so that no two run a task at the same time.
+        """
+        heard = {address: worker["last_seen"] for address, worker in self.workers.items()}
+        newest = max(heard.values(), default=0.0)
+        silent = {address for address, when in heard.items() if newest - when > SECONDS_TO_ANSWER}
+        for address in sorted(silent - self.silent):
+            flight.say(
+                f"nothing was heard of the worker at {address} for {newest - heard[address]:.0f} s; if that stays so,"
+                f" its tasks go to others ({TIME_TO_LIVE} of the scheduler says when)"
+            )
+        self.silent = silent
 
 
 def give_back_memory() -> None:

@@ -1,6 +1,7 @@
 """What a run of tasks leaves behind when it ends early."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,6 +9,7 @@ import threading
 import time
 
 import dask
+import psutil
 import pytest
 from distributed import Client, LocalCluster, Status
 
@@ -327,10 +329,15 @@ def pause(dask_worker):
 
 
 def pause_workers(client, folder, n_workers):
-    """Pause some workers once all have begun a task; each has another one waiting then."""
+    """Pause some workers while all are at a task and have another one waiting, and let them go on then."""
     for number in range(2):
         wait_for(folder / f"{number}.begun")
     client.run(pause, workers=list(client.scheduler_info(n_workers=-1)["workers"])[:n_workers])
+    while [worker["status"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()].count(
+        "paused"
+    ) < n_workers:
+        time.sleep(0.02)
+    (folder / "go").touch()
 
 
 @pytest.fixture
@@ -346,9 +353,9 @@ def test_run_tasks__a_task_that_waits_at_a_paused_worker_goes_to_another(client,
     thread = threading.Thread(target=pause_workers, args=(client, tmp_path, 1))
     thread.start()
     with caplog.at_level("WARNING", "ammrank_dask.tasks"):
-        run_tasks(client, "write", work, [(tmp_path, str(i), 0.5) for i in range(8)])
+        run_tasks(client, "write", work_until_told, [(tmp_path, str(i), True) for i in range(8)])
     thread.join()
-    assert names_in(tmp_path) == sorted(f"{i}.{state}" for i in range(8) for state in ("begun", "ended"))
+    assert names_in(tmp_path) == sorted([*(f"{i}.{state}" for i in range(8) for state in ("begun", "ended")), "go"])
     sentence = "stage write: 1 of its tasks go from workers that are paused for lack of memory to others"
     assert sentence in caplog.text
     assert [event["text"] for event in watched if event["kind"] == "note"] == [sentence]
@@ -364,11 +371,36 @@ def test_run_tasks__workers_that_are_all_paused_end_the_wait_sooner(client, watc
             AmmrankError, match=r"stage write does not go on: all of its 2 workers have been paused .* for 1 s; give"
         ),
     ):
-        run_tasks(client, "write", work, [(tmp_path, str(i), 0.5) for i in range(8)])
+        run_tasks(client, "write", work_until_told, [(tmp_path, str(i), True) for i in range(8)])
     thread.join()
     sentence = "stage write: all of its workers are paused for lack of memory; it waits 1 s for one"
     assert sentence in caplog.text
     assert [event["text"] for event in watched if event["kind"] == "note"] == [sentence]
+
+
+def freeze_once(folder, name):
+    """Stop the whole worker at the first try of task 0, and leave a file at every other."""
+    if name == "0" and not (folder / "pid").exists():
+        freeze(folder, name, 0)
+    (folder / f"{name}.ended").touch()
+    return name
+
+
+@pytest.mark.system  # half a minute beside other work
+@pytest.mark.serial
+def test_run_tasks__a_worker_that_is_stopped_is_named_and_its_tasks_run_on_another(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr(task_workers, "SECONDS_BEFORE_WARNING", 0.3)
+    monkeypatch.setattr(task_workers, "SECONDS_TO_ANSWER", 1.0)
+    with (
+        dask.config.set({task_workers.TIME_TO_LIVE: "1s"}),  # Dask waits for ten heartbeats, five seconds, at least
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        caplog.at_level("WARNING", "ammrank_dask.tasks"),
+    ):
+        names = [str(i) for i in range(6)]
+        assert run_tasks(client, "write", freeze_once, [(tmp_path, name) for name in names]) == names
+        assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
+    assert re.search(r"stage write: nothing was heard of the worker at tcp://\S+ for \d+ s; if that stays", caplog.text)
 
 
 def test_give_back_memory__returns_what_was_freed():
