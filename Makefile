@@ -14,7 +14,7 @@ APART := system or docs or long
 # What `make coverage` holds: percent of the lines of the three rooms.
 COVERED := 93
 
-.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel test-pythons coverage lint bench bench-paper clean
+.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
 
 setup: $(STAMP)
 
@@ -48,6 +48,10 @@ test-wheel: setup
 # Fresh environments of the other Pythons that are here; needs a package index.
 test-pythons: setup
 	.ci/pythons
+
+# A fresh environment with the lowest versions that pyproject.toml allows; needs a package index and some minutes.
+test-lower-bounds: setup
+	.ci/lower-bounds
 
 # All that `make test` leaves out, with every kill and every setting.
 test-long: setup

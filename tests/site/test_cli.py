@@ -74,7 +74,7 @@ def test_ammrank__bad_date_is_a_usage_error(tmp_path, date):
     ("arguments", "sentence"),
     [
         (("ingest",), "Missing argument 'SITE'"),
-        (("ingest", ".", "--dat", "x"), "No such option '--dat'. Did you mean '--date'?"),
+        (("ingest", ".", "--dat", "x"), "No such option"),
         (("ingest", str(ROOT / "pyproject.toml")), "is a file"),
     ],
 )
