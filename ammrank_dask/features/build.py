@@ -309,7 +309,7 @@ def _restrict(state: InterestState, users: UserIds) -> InterestState:
         return InterestState(
             empty_ids(users.kind), np.zeros(1, np.int64), state.cell[:0], state.intensity[:0], state.last[:0]
         )
-    known = users.positions_of(state.user_ids) >= 0
-    if known.all():
+    is_wanted = users.positions_of(state.user_ids) >= 0
+    if is_wanted.all():
         return state
-    return state.select_cells(np.repeat(known, np.diff(state.indptr))).drop_empty_users()
+    return state.select_users(np.flatnonzero(is_wanted & (np.diff(state.indptr) > 0)))

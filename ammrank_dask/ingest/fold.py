@@ -156,7 +156,7 @@ def fold_parts(
     Parameters
     ----------
     cells
-        First and last (excluded) cell to read of the days; None for all.
+        First and last (excluded) cell to read of the days; None for all. Users without any of them are left out.
     """
     if not days:
         return base
@@ -166,4 +166,4 @@ def fold_parts(
 
 def _read_day(part: PartRef, cells: tuple[int, int] | None) -> InterestState:
     day = InterestState.from_part(part, DAY)
-    return day if cells is None else day.select_cells((day.cell >= cells[0]) & (day.cell < cells[1]))
+    return day if cells is None else day.select_range(*cells)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ammrank_dask.ingest.routing import lay_out_users
-from ammrank_dask.kernels.interest import aggregate_cells, fold_cells
+from ammrank_dask.kernels.interest import aggregate_cells, count_range, fold_cells, take_stretches
 from ammrank_dask.storage.lake.events import cell_dtype
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef, Recoding
@@ -103,6 +103,24 @@ class InterestState:
         """Return the state with the cells of the mask only; users without any stay, with no cells."""
         kept = np.concatenate([[0], np.cumsum(keep)])
         return InterestState(self.user_ids, kept[self.indptr], self.cell[keep], self.intensity[keep], self.last[keep])
+
+    def select_range(self, first: int, stop: int) -> InterestState:
+        """Return the state with the cells from `first` to `stop` (excluded), without users who have none of them."""
+        begin, count = np.empty((2, len(self.user_ids)), np.int64)
+        count_range(self.indptr, self.cell, first, stop, begin, count)
+        return self._take_stretches(np.flatnonzero(count), begin, count)
+
+    def select_users(self, rows: np.ndarray) -> InterestState:
+        """Return the state with the users at these positions only, which ascend."""
+        return self._take_stretches(rows, self.indptr[:-1], np.diff(self.indptr))
+
+    def _take_stretches(self, rows: np.ndarray, begin: np.ndarray, count: np.ndarray) -> InterestState:
+        """Return the state of some users with one stretch of cells each."""
+        begin, count = begin[rows], count[rows]
+        indptr = np.concatenate([[0], np.cumsum(count)])
+        cells = tuple(np.empty(indptr[-1], array.dtype) for array in self.cell_arrays)
+        take_stretches(begin, count, *self.cell_arrays, *cells)
+        return InterestState(self.user_ids.take(rows), indptr, *cells)
 
     def place(self, users: UserIds) -> InterestState:
         """Return the state with one row for each of `users` (sorted); users that it does not know have no cells."""

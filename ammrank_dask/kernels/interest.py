@@ -225,6 +225,33 @@ def sort_prefix(values, n):
 
 
 @kernel
+def count_range(indptr, cell, first, stop, out_begin, out_count):
+    """Write where the cells of each row from `first` to `stop` (excluded) begin, and how many they are.
+
+    Cells of a row ascend. They are looked for from its end, where the groups of clicks are.
+    """
+    for row in range(len(indptr) - 1):
+        end = indptr[row + 1]
+        while end > indptr[row] and cell[np.uintp(end - 1)] >= stop:
+            end -= 1
+        begin = end
+        while begin > indptr[row] and cell[np.uintp(begin - 1)] >= first:
+            begin -= 1
+        out_begin[row] = begin
+        out_count[row] = end - begin
+
+
+@kernel
+def take_stretches(begin, count, cell, intensity, last, out_cell, out_intensity, out_last):
+    """Write stretches of cells, with their values, one behind the other."""
+    n = np.uintp(0)
+    for i in range(len(begin)):
+        for j in range(np.uintp(begin[i]), np.uintp(begin[i] + count[i])):
+            out_cell[n], out_intensity[n], out_last[n] = cell[j], intensity[j], last[j]
+            n += np.uintp(1)
+
+
+@kernel
 def merge_ids(ids, other, out_ids):
     """Write the distinct ids of two ascending lists in ascending order, and return how many there are."""
     i, j, n = 0, 0, 0

@@ -64,9 +64,9 @@ class StoredArray:
         self._read, self._name = read, name
         self._chunk_rows: int = metadata["chunk_grid"]["configuration"]["chunk_shape"][0]
         nothing = np.empty((0, *self.shape[1:]), self.dtype)
-        self._is_plain = metadata == _array_metadata(self.dtype, self.shape, _plain_chunk_shape(self.shape), False)
-        chunk_shape = (self._chunk_rows, *self.shape[1:])
-        if not self._is_plain and metadata != _array_metadata(self.dtype, self.shape, chunk_shape, True):
+        self._is_plain = len(metadata["codecs"]) == 1
+        chunk_shape = _plain_chunk_shape(self.shape) if self._is_plain else (self._chunk_rows, *self.shape[1:])
+        if metadata != _array_metadata(self.dtype, self.shape, chunk_shape, not self._is_plain):
             raise ValueError(f"{name} is not laid out as this version writes it")
         self._last = (-1, nothing)
 
@@ -157,13 +157,18 @@ def _array_metadata(
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(shape),
-        "data_type": dtype.name,
+        "data_type": _name_of(dtype),
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunk_shape)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": 0.0 if dtype.kind == "f" else 0,
         "codecs": [to_bytes, *([{"name": "blosc", "configuration": compressor}] if compressed else [])],
         "attributes": {},
     }
+
+
+@functools.cache
+def _name_of(dtype: np.dtype) -> str:
+    return dtype.name  # which numpy puts together by Python each time
 
 
 def _array_document(

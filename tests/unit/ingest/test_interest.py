@@ -283,6 +283,22 @@ def test_fold_days__equals_the_fold_by_hand_whatever_is_taken_together(monkeypat
     assert content_of(found.drop_empty_users()) == expected
 
 
+@pytest.mark.parametrize("kind", ["int64", "string"])
+@pytest.mark.parametrize(("first", "stop"), [(0, 3), (3, 6), (6, 9), (9, 12), (0, 12), (4, 4)])
+def test_select_range__is_what_a_dictionary_of_cells_says(kind, first, stop):
+    users = {1: {0: (0.5, 1), 5: (1.5, 2), 8: (2.5, 3)}, 2: {3: (1.0, 4)}, 5: {}, 7: {c: (c / 4, c) for c in range(9)}}
+    found = content_of(state_of(users, kind).select_range(first, stop))
+    kept = {user: {c: v for c, v in cells.items() if first <= c < stop} for user, cells in users.items()}
+    assert found == content_of(state_of({user: cells for user, cells in kept.items() if cells}, kind))
+
+
+@pytest.mark.parametrize("rows", [[], [0], [1, 3], [0, 1, 2, 3]])
+def test_select_users__has_these_users_with_all_their_cells(rows):
+    users = {1: {0: (0.5, 1), 5: (1.5, 2)}, 2: {3: (1.0, 4)}, 5: {}, 7: {2: (0.25, 5), 11: (4.0, 6)}}
+    found = content_of(state_of(users, "int64").select_users(np.array(rows, np.int64)))
+    assert found == content_of(state_of({user: users[user] for user in np.array(list(users))[rows].tolist()}, "int64"))
+
+
 def test_lay_out_users__of_empty_lists_has_nobody():
     users, positions = lay_out_users([empty_ids("string"), empty_ids("int64")])
     assert len(users) == 0
