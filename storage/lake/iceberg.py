@@ -17,6 +17,7 @@ from ammrank_dask.storage.lake.snapshots import Snapshot, require_files
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
     from pyiceberg.table import FileScanTask, Table
+    from pyiceberg.types import IcebergType
 
 METADATA = "metadata"
 _SUFFIX = ".metadata.json"
@@ -168,12 +169,17 @@ def _path_of(file: DataFile, folder: LakePath) -> LakePath:
 
 def _partition_of(table: Table, file: DataFile) -> dict[str, str]:
     """Return the values of the partition columns of a file as text; days as YYYY-MM-DD."""
-    spec, schema = table.specs()[file.spec_id], table.schema()
     values: dict[str, str] = {}
-    for position, field in enumerate(spec.fields):
-        kind = str(field.transform.result_type(schema.find_type(field.source_id)))
+    for position, field in enumerate(table.specs()[file.spec_id].fields):
+        kind = str(field.transform.result_type(_type_of(table, field.source_id)))
         values[field.name] = _text_of(file.partition[position], kind)
     return values
+
+
+def _type_of(table: Table, column: int) -> IcebergType:
+    """Return the type of a column by its id; files may be partitioned by one that was dropped since."""
+    schemas = [table.schema(), *table.schemas().values()]
+    return next(schema for schema in schemas if schema.find_column_name(column) is not None).find_type(column)
 
 
 def _text_of(value: Any, kind: str) -> str:

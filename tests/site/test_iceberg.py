@@ -184,6 +184,23 @@ def test_ingest__a_table_with_a_renamed_column_is_refused(lake, cluster_file, tm
     refused(site, cluster_file, "has columns that were renamed, or dropped and made again")
 
 
+def test_list_days__of_a_table_that_was_partitioned_by_a_column_that_is_gone(lake, tmp_path):
+    table, _ = own_table(lake, tmp_path)
+    rows = pq.read_table(lake / "events" / f"date={date_of(1)}", partitioning=None)
+    rows = rows.append_column("date", [[date_of(1)] * rows.num_rows])
+    with table.update_schema() as update:
+        update.add_column("shop", table.schema().find_type("category"))
+    with table.update_spec() as update:
+        update.add_identity("shop")
+    table.append(rows.append_column("shop", [["here"] * rows.num_rows]))
+    with table.update_spec() as update:
+        update.remove_field("shop")
+    with table.update_schema() as update:
+        update.delete_column("shop")
+    days = list_days(folder_of(table), "date")
+    assert {date: len(day.files()) for date, day in days.items()} == {date_of(0): 1, date_of(1): 3}
+
+
 class DeleteManifestWriter(ManifestWriterV2):
     """Writes manifests of delete files, which pyiceberg reads and does not write."""
 
