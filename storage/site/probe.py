@@ -88,7 +88,7 @@ def _clock_of_files(folder: Path, most: float = 300.0) -> Probe:
     before = time.time()
     (folder / "clock").touch()
     skew = (folder / "clock").stat().st_mtime - before
-    detail = f"{skew:+.0f} s against this machine"
+    detail = f"{round(skew):+d} s against this machine"
     return Probe(
         "clock of the file system", abs(skew) <= most, detail if abs(skew) <= most else f"{detail}; set both by NTP"
     )

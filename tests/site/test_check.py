@@ -38,6 +38,7 @@ def test_check__a_sound_site_says_yes_to_all_and_leaves_nothing(site, cluster_fi
     lines = done.stdout.splitlines()
     assert [line.split("  ")[1].split(":")[0] for line in lines] == NAMES
     assert {line.split()[0] for line in lines} == {"yes"}
+    assert lines[4].endswith("clock of the file system: +0 s against this machine")
     assert sorted(path.name for path in site.path.iterdir()) == before
     listed = json.loads(check(site, cluster_file, "--json").stdout)["checks"]
     assert [(one["name"], one["ok"]) for one in listed] == [(name, True) for name in NAMES]
