@@ -15,7 +15,16 @@ from ammrank_dask.memory import PartitionSize, estimate_memory
 from ammrank_dask.monitor.plugin import NightPlugin, watch_cluster
 from ammrank_dask.monitor.texts import seconds_text
 from ammrank_dask.simulation.simulate import simulate
-from ammrank_dask.sizing import MORE_PARTITIONS, MORE_USERS, SMALL, Calibration, LinearFit, NightFit, Workload
+from ammrank_dask.sizing import (
+    MORE_PARTITIONS,
+    MORE_USERS,
+    SECONDS_PER_TASK,
+    SMALL,
+    Calibration,
+    LinearFit,
+    NightFit,
+    Workload,
+)
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
@@ -169,7 +178,10 @@ def _limits(
     per_user = max(1e-9, calibration.disk(first, load) / load.users)
     limits = {
         "disk": f"{free / 2**30:,.0f} GiB are free: enough for {math.floor(free / per_user):,} users",
-        "scheduler": f"more than {most:,} workers gain nothing: partitions, and 400 tasks a second, set the pace then",
+        "scheduler": (
+            f"more than {most:,} workers gain nothing: partitions, and {1 / SECONDS_PER_TASK:,.0f} tasks a second, set"
+            " the pace then"
+        ),
         "one after the other": (
             f"{sum(fixed for fixed, _ in calibration.stage_seconds(first, load, 1).values()):.1f} s of the first night"
             " (driver, merges, publishing) stay whatever the workers"
