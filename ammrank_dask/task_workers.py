@@ -114,7 +114,6 @@ class TaskWorkers:
             state = "all of its workers are paused for lack of memory" if paused else "there is no worker now"
             flight.say(f"{state}; it waits {patience:g} s for one")
 
-
     def _name_silent(self, flight: TasksInFlight) -> None:
         """Tell once of each worker that the scheduler has long not heard of, while it has of others.
 

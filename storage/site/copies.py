@@ -9,8 +9,10 @@ removed, has another one. An object is seen whole or not at all, so one of the r
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
+import re
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from ammrank_dask.storage.store.runs import open_run
 POINTER = "CURRENT"
 COPY_FORMAT = 1
 REPORT = "report"
+_NIGHT, _DIGEST = re.compile(r"date=(\d{4}-\d{2}-\d{2})"), re.compile(r"[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -102,12 +105,15 @@ def try_target(target: LakePath) -> None:
 
 
 def copied_nights(target: LakePath) -> dict[dt.date, list[str]]:
-    """Return the folders of copies by night."""
+    """Return the folders of copies by night; what else is there is not ours, and nobody may remove it."""
     nights: dict[dt.date, list[str]] = {}
     for folder in list_folder(target) if target.is_dir() else []:
-        key, _, value = folder.name.partition("=")
-        if key == "date" and folder.is_dir():
-            nights[dt.date.fromisoformat(value)] = [f"{folder.name}/{copy.name}" for copy in list_folder(folder)]
+        date = _NIGHT.fullmatch(folder.name)
+        if date is None or not folder.is_dir():
+            continue
+        copies = [copy.name for copy in list_folder(folder) if _DIGEST.fullmatch(copy.name) and copy.is_dir()]
+        with contextlib.suppress(ValueError):  # of a name that looks like a date only
+            nights[dt.date.fromisoformat(date[1])] = [f"{folder.name}/{copy}" for copy in copies]
     return nights
 
 

@@ -452,6 +452,25 @@ def test_forget_users__are_gone_from_the_copies(store, copied, client, tmp_path)
     assert gone not in left
 
 
+def test_copy_published__what_is_not_a_copy_is_left_alone(site, tmp_path):
+    config = with_target(load_config(site.config_path), str(tmp_path / "copies"))
+    others = [
+        "date=backup/a.txt",
+        "date=2025-99-01/a.txt",
+        "date=2025-01-01/a.parquet",
+        "date=2025-01-01/hour=1/a.parquet",
+    ]
+    for name in others:
+        (tmp_path / "copies" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "copies" / name).write_text("of others")
+    old = tmp_path / "copies" / "date=2025-01-01" / f"{7:016x}"
+    old.mkdir()
+    (old / "a.parquet").write_text("a copy of a night that is no longer kept")
+    copy_published(site, config, day(5))
+    assert not old.exists()
+    assert all((tmp_path / "copies" / name).is_file() for name in others)
+
+
 def test_copy_published__into_a_folder(site, tmp_path):
     config = with_target(load_config(site.config_path), str(tmp_path / "out"))
     copy_published(site, config, day(5))
