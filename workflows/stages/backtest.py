@@ -87,7 +87,7 @@ def run_backtest(
                 client, progress = start()
                 found = _run_night(Night(client, work, settings, date, progress))
                 until = dt.date.fromisoformat(found["until"])
-                kept = {"inputs": digest_inputs(work, settings, until), "night": found}
+                kept = {"inputs": digest_inputs(work, settings, until).inputs, "night": found}
                 write_json(_outcome_path(work, date), kept)
             nights.append(found)
     return summarise_backtest(nights, k=config.score.k, every=every, policy=config.score.policy)
@@ -105,7 +105,7 @@ def _measured_before(work: Site, config: Config, date: dt.date) -> dict[str, Any
     kept = read_json(path)
     until = dt.date.fromisoformat(kept["night"]["until"])
     night: dict[str, Any] = kept["night"]
-    return night if kept["inputs"] == digest_inputs(work, config, until) else None
+    return night if kept["inputs"] == digest_inputs(work, config, until).inputs else None
 
 
 def _run_night(night: Night) -> dict[str, Any]:

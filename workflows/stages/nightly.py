@@ -54,10 +54,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
     site, config, date = night.site, night.config, night.date
     with record_night(night.client, site, date) as record:
         with record.stage("ingest"):
-            inputs = {
-                "inputs": digest_inputs(site, config, date),
-                "inputs_but_categories": digest_inputs(site, config, date, with_categories=False),
-            }
+            inputs = digest_inputs(site, config, date)
             ingested = ingest(night, rebuild=rebuild)
             check_k(config, ingested)
             read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed
@@ -99,7 +96,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
             record.note("report", str((report / PAGE).absolute()))
         with record.stage("publish"):
-            record.keep(facts, roles, inputs)
+            record.keep(facts, roles, inputs._asdict())
             hold_back(site, config, date, facts)
             facts["published"] = publish_night(site, config, date, roles)
         record.finish(facts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
@@ -25,25 +25,32 @@ RESULTS = ("qualifications", "report")
 """What stays of a night after the next one is published."""
 
 
-def digest_inputs(site: Site, config: Config, date: dt.date, *, with_categories: bool = True) -> str:
-    """Return a digest of all that a night reads, by size and time of every file: cheap, nothing is opened.
+class InputDigests(NamedTuple):
+    """Digests of what a night reads, as its record keeps them: of all of it, and without taxonomy and categories."""
 
-    It covers the config, every file or folder that a setting names, the days of the lake up to the date, who is to be
-    forgotten, and the version of this package; without the taxonomy and the names of categories if told so.
+    inputs: str
+    inputs_but_categories: str
+
+
+def digest_inputs(site: Site, config: Config, date: dt.date) -> InputDigests:
+    """Return digests of all that a night reads, by size and time of every file: cheap, nothing is opened.
+
+    They cover the config, every file or folder that a setting names, the days of the lake up to the date, who is to be
+    forgotten, and the version of this package.
     """
     lake = {day: of_day for day, of_day in lake_days(site, config).items() if day <= date}
     days = [[str(day), [_describe_file(*file) for file in files]] for day, files in list_day_files(lake).items()]
     # A night that is published does not depend on the partitions that its site was placed in since.
-    settings = config.model_dump(mode="json", exclude={"partitions"} | (set() if with_categories else {"categories"}))
+    settings = config.model_dump(mode="json", exclude={"partitions", "categories"})
     # Where results go is a setting, but nothing there is an input.
-    texts = set(_all_texts(settings)) - {"", config.lake.events, config.publish.to}
-    texts -= set() if with_categories or config.lake.taxonomy is None else {config.lake.taxonomy}
+    texts = set(_all_texts(settings)) - {"", config.lake.events, config.lake.taxonomy, config.publish.to}
     named = {text: lake_path(site, text) for text in sorted(texts)}
     files = [[text, _describe_files(path)] for text, path in named.items() if exists(path)]
-    lists = (CATEGORIES_NAME, LIST_NAME) if with_categories else (LIST_NAME,)
-    listed = [_describe_files(site.path / name) for name in lists]
-    version = version_of("ammrank-dask")
-    return digest_of([FORMAT, version, settings, days, files, listed])
+    forgotten = _describe_files(site.path / LIST_NAME)
+    others = digest_of([FORMAT, version_of("ammrank-dask"), settings, days, files, forgotten])
+    taxonomy = [] if config.lake.taxonomy is None else _describe_files(lake_path(site, config.lake.taxonomy))
+    categories = [config.categories, taxonomy, _describe_files(site.path / CATEGORIES_NAME)]
+    return InputDigests(digest_of([others, categories]), others)
 
 
 def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] | None:
@@ -67,10 +74,10 @@ def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] 
     if not _is_placed(site, current, config.partitions):
         return None
     unchanged = {**attempt["facts"], "published": is_current, "unchanged": True}
-    if attempt["inputs"] == digest_inputs(site, config, date):
+    now = digest_inputs(site, config, date)
+    if attempt["inputs"] == now.inputs:
         return unchanged
-    but_categories = digest_inputs(site, config, date, with_categories=False)
-    if is_current or attempt.get("inputs_but_categories") != but_categories:
+    if is_current or attempt.get("inputs_but_categories") != now.inputs_but_categories:
         return None
     return {**unchanged, "categories": "those of then; --rebuild writes the night again with those of now"}
 

@@ -69,8 +69,7 @@ def site(tmp_path):
             "started": "2026-03-03T00:00:00",
             "status": "done",
             "facts": {"users": 3, "published": True},
-            "inputs": digest_inputs(site, config_of(), date),
-            "inputs_but_categories": digest_inputs(site, config_of(), date, with_categories=False),
+            **digest_inputs(site, config_of(), date)._asdict(),
             "runs": {role: site.relative(path) for role, path in runs.items()},
             "bytes": {role: bytes_below(path) for role, path in runs.items()},
         }
