@@ -61,6 +61,8 @@ _POLICY_SETS = [
     for number in range(2 ** len(POLICY_NAMES))
 ]
 _STARTS = "category_starts"
+_FORMAT = 2
+"""Of what a partition writes; 2 has `cold`. A run that an earlier version left half done is scored anew."""
 _BATCH = "by-category-"
 
 
@@ -141,7 +143,7 @@ def write_partition_files(
     }
     files |= _save_by_category(run, partition, pa.table(ordered))
     keep(table_path(Path(DELTA), partition), _delta_columns(rows, changes))
-    listed = {"files": files, "facts": dict(counts), _STARTS: start.tolist()}
+    listed = {"format": _FORMAT, "files": files, "facts": dict(counts), _STARTS: start.tolist()}
     write_text(_list_path(run, partition), json.dumps(listed), durable=False)
 
 
@@ -197,7 +199,10 @@ def written_facts(run: Path, partition: int) -> dict[str, Any] | None:
     try:
         listed = read_json(_list_path(run, partition))
         check_files(run, listed["files"])
+        is_other = listed["format"] != _FORMAT
     except (BadInput, FileNotFoundError, KeyError, TypeError):
+        return None
+    if is_other:
         return None
     facts: dict[str, Any] = listed["facts"]
     return facts

@@ -31,6 +31,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.qualification_files import written_facts
 from ammrank_dask.storage.store.qualifications import CHANGES, QualificationRows
 from ammrank_dask.storage.store.runs import verify_run
 from ammrank_dask.storage.store.scratch_arrays import load_array
@@ -435,6 +436,18 @@ def test_write_qualifications__goes_on_where_it_stopped(one_thread, tmp_path, mo
         assert sorted(read + reread) == [0, 1, 2]
         finish_qualifications(again, "d", features, settings, counts, inputs={})
         assert digest_tree(whole, ["."]) == digest_tree(again, ["."])
+
+
+def test_written_facts__of_what_an_earlier_version_wrote_are_none(client, tmp_path):
+    rng = np.random.default_rng(3)
+    write_qualifications(client, make_model(rng), make_features(tmp_path / "f", rng), tmp_path, ScoreSettings(k=2))
+    assert written_facts(tmp_path, 0)["users"] > 0
+    path = tmp_path / ".work" / "part-00000.json"
+    listed = json.loads(path.read_text())
+    for other in ({"format": 1}, {}):
+        path.write_text(json.dumps({name: value for name, value in listed.items() if name != "format"} | other))
+        assert written_facts(tmp_path, 0) is None
+    assert written_facts(tmp_path, 1) is not None
 
 
 def test_write_qualifications__what_a_late_policy_wrote_is_not_written_again(client, tmp_path, monkeypatch):
