@@ -107,12 +107,12 @@ class TaskWorkers:
             self.seen, self.is_warned = now, False
             if paused:
                 flight.leave(paused)
-        elif now - self.seen >= patience:
-            raise AmmrankError(say_no_workers(self.stage, patience, len(paused)))
-        elif not self.is_warned:
+        elif not self.is_warned:  # first of all, however late it is that this is looked at
             self.is_warned = True
             state = "all of its workers are paused for lack of memory" if paused else "there is no worker now"
             flight.say(f"{state}; it waits {patience:g} s for one")
+        elif now - self.seen >= patience:
+            raise AmmrankError(say_no_workers(self.stage, patience, len(paused)))
 
     def _name_silent(self, flight: TasksInFlight) -> None:
         """Tell once of each worker that the scheduler has long not heard of, while it has of others.
