@@ -19,11 +19,15 @@ from distributed import Client, Scheduler, Security, Worker
 
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
 
-SECONDS_TO_START = 120
+SECONDS_TO_START = 300
 WORKER_TASKS = "benchmarks.worker_tasks"
 """What workers import before they are forked, so that they share its memory."""
-NO_PROFILE = {"distributed.worker.profile.enabled": False}
-"""Workers that share a few cores would spend them on looking at sleeping threads a hundred times a second."""
+SHARED_CORES = {
+    "distributed.worker.profile.enabled": False,
+    "distributed.comm.timeouts.connect": "300s",
+    "distributed.comm.timeouts.tcp": "600s",
+}
+"""Many processes share a few cores here: none looks at sleeping threads a hundred times a second, and each may wait."""
 
 
 @dataclass(frozen=True)
@@ -68,9 +72,10 @@ def start_processes(
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([WORKER_TASKS])
-    settings = yaml.safe_load(BUILT_IN.read_text(encoding="utf-8"))["dask"] | NO_PROFILE
+    settings = yaml.safe_load(BUILT_IN.read_text(encoding="utf-8"))["dask"] | SHARED_CORES
     receiver, sender = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as folder, contextlib.ExitStack() as stack:
+        stack.enter_context(dask.config.set(settings))
 
         def start(function: Any, *args: Any) -> psutil.Process:
             process = context.Process(target=function, args=(settings, security, *args), daemon=True)

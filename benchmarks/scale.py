@@ -13,7 +13,7 @@ import re
 import shutil
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,7 +45,7 @@ from benchmarks.worker_tasks import sleep_shard, sleep_task
 
 MEASURED_PARTITIONS, HISTORY, CATEGORIES, EVENTS = 4, 45, 50, 1.66
 """Of the night whose tasks are measured: partitions, days before it, categories, and events of a user and day."""
-FIRST, SITE = dt.date(2026, 1, 5), "scale-site"
+FIRST = dt.date(2026, 1, 5)
 ROUND = re.compile(r"train-e\d+-r\d+(-merge)?$")
 ALONE = ("train-centres", "train-first", "sample", "balance")
 """Stages of as many tasks at any size: the report balances a sample of users."""
@@ -85,7 +85,7 @@ class TaskKind:
 
 @dataclass(frozen=True)
 class MeasuredNight:
-    """A real night: its kinds of tasks, its rounds of training, and what was no task of the cluster."""
+    """A real night: its kinds of tasks, its rounds of training, and CPU seconds of the driver with its scheduler."""
 
     kinds: tuple[TaskKind, ...]
     rounds: int
@@ -146,9 +146,10 @@ def run_scale(
 
     A night with training is measured on two workers. Then its stages are run for a site of many partitions by workers
     whose tasks only sleep so long, and two rounds of training whose shards sleep, and whose merges are real. Beside it
-    stands what the model of `ammrank plan` says. Writes `scale.json` and `scale.svg`.
+    stands what the model of `ammrank plan` says. The night is kept below `work`, and taken from there the next time.
+    Writes `scale.json` and `scale.svg`.
     """
-    night, features = measure_night(work, partition_users)
+    night, features = _kept_night(work, partition_users) or measure_night(work, partition_users)
     slept = replace(night, kinds=choose_kinds(night.kinds, stages))
     print(f"\na night asleep, {partitions:,} partitions, {shards:,} shards, {workers} processes; {describe_machine()}")
     print(f"  {'':22} {'tasks':>8} {'asleep':>8} {'clock':>8} {'ideal':>8}   CPU ms a task: scheduler, client, worker")
@@ -175,7 +176,6 @@ def run_scale(
     (work / "scale.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     (work / "scale.svg").write_text(str(draw_scale(results)) + "\n", encoding="utf-8")
     _print(results)
-    shutil.rmtree(work / SITE)
 
 
 def choose_kinds(kinds: Sequence[TaskKind], stages: Sequence[str] | None) -> tuple[TaskKind, ...]:
@@ -208,7 +208,7 @@ def plan_site(calibration: Calibration, users: int, per_partition: int) -> dict[
 def measure_night(work: Path, partition_users: int) -> tuple[MeasuredNight, Features]:
     """Run a night that trains, after one that filled in the history, and return its tasks and its labelled rows."""
     users = MEASURED_PARTITIONS * partition_users
-    lake, folder = work / f"scale-lake-{users}", work / SITE
+    lake, folder = work / f"scale-lake-{users}", _site_folder(work, partition_users)
     shutil.rmtree(folder, ignore_errors=True)
     with cluster(2) as client:
         make_lake(client, lake, users=users, days=HISTORY + 1)
@@ -217,31 +217,50 @@ def measure_night(work: Path, partition_users: int) -> tuple[MeasuredNight, Feat
         every_night = config.train.model_copy(update={"every_nights": 1})
         config = config.model_copy(update={"partitions": MEASURED_PARTITIONS, "train": every_night})
         nightly(Night(client, site, config, FIRST + dt.timedelta(HISTORY - 1)))
-        started = time.perf_counter()
         night = Night(client, site, config, FIRST + dt.timedelta(HISTORY))
+        started = time.process_time()
         with get_task_stream(client) as stream:
             nightly(night)
-        seconds = time.perf_counter() - started
+        besides = time.process_time() - started
         labelled = training_features(night, ingest(night))
-    return describe_night(stream.data, seconds, partition_users), open_features(labelled.path)
+    measured = describe_night(stream.data, besides, partition_users)
+    _night_file(work, partition_users).write_text(json.dumps(asdict(measured) | {"rows": labelled.path.name}) + "\n")
+    return measured, open_features(labelled.path)
 
 
-def describe_night(stream: Iterable[dict[str, Any]], seconds: float, partition_users: int) -> MeasuredNight:
-    """Return a night of two workers from what Dask says about its tasks, and the seconds that it took."""
+def _night_file(work: Path, partition_users: int) -> Path:
+    return work / f"scale-night-{partition_users}.json"
+
+
+def _site_folder(work: Path, partition_users: int) -> Path:
+    return work / f"scale-site-{partition_users}"
+
+
+def _kept_night(work: Path, partition_users: int) -> tuple[MeasuredNight, Features] | None:
+    """Return the night that an earlier run has measured, if its site is there, too."""
+    try:
+        kept = json.loads(_night_file(work, partition_users).read_text())
+        features = open_features(_site_folder(work, partition_users) / "features" / kept.pop("rows"))
+    except (FileNotFoundError, BadInput):
+        return None
+    kinds = tuple(TaskKind(**kind) for kind in kept.pop("kinds"))
+    return MeasuredNight(kinds=kinds, **kept), features
+
+
+def describe_night(stream: Iterable[Mapping[str, Any]], besides: float, partition_users: int) -> MeasuredNight:
+    """Return a night from what Dask says about its tasks, and the CPU seconds of its driver."""
     spent: dict[str, list[float]] = defaultdict(list)
     for task in stream:
-        if not isinstance(task["key"], tuple):  # asks a worker for its memory, and is none of a stage
-            continue
-        computed = [span["stop"] - span["start"] for span in task["startstops"] if span["action"] == "compute"]
-        spent[task["key"][0]].append(sum(computed))
+        if isinstance(task["key"], tuple):  # else it asks a worker for its memory, and is none of a stage
+            computed = [span["stop"] - span["start"] for span in task["startstops"] if span["action"] == "compute"]
+            spent[task["key"][0]].append(sum(computed))
     rounds = {name: sum(times) for name, times in spent.items() if ROUND.match(name) and not name.endswith("-merge")}
     kinds = tuple(
         TaskKind(name, len(times) / MEASURED_PARTITIONS, sum(times) / len(times))
         for name, times in spent.items()
         if not ROUND.match(name)
     )
-    besides = max(0.0, seconds - sum(sum(times) for times in spent.values()) / 2)
-    per_round = sum(rounds.values()) / max(1, len(rounds)) / MEASURED_PARTITIONS
+    per_round = sum(rounds.values()) / len(rounds) / MEASURED_PARTITIONS
     return MeasuredNight(kinds, len(rounds), per_round, besides, partition_users)
 
 
