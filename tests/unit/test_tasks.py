@@ -357,9 +357,10 @@ def test_run_tasks__a_task_that_waits_at_a_paused_worker_goes_to_another(client,
         run_tasks(client, "write", work_until_told, [(tmp_path, str(i), True) for i in range(8)])
     thread.join()
     assert names_in(tmp_path) == sorted([*(f"{i}.{state}" for i in range(8) for state in ("begun", "ended")), "go"])
-    sentence = "stage write: 1 of its tasks go from workers that are paused for lack of memory to others"
-    assert sentence in caplog.text
-    assert [event["text"] for event in watched if event["kind"] == "note"] == [sentence]
+    # How many wait there when it is paused is up to Dask: what it takes from the worker is not waiting any more.
+    said = re.findall(r"stage write: [1-7] of its tasks go from workers that are paused for .* to others", caplog.text)
+    assert said
+    assert [event["text"] for event in watched if event["kind"] == "note"] == said
 
 
 def test_run_tasks__workers_that_are_all_paused_end_the_wait_sooner(client, watched, tmp_path, monkeypatch, caplog):
