@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import gc
 from collections.abc import Callable
 
 import psutil
+import pyarrow as pa
 
 SHARE_KEPT = 0.8
 """The share of its limit up to which a worker keeps what was freed: it is paused at .9."""
@@ -28,6 +30,15 @@ def hand_back_freed(limit: int | None) -> bool:
         return False
     trim(0)
     return True
+
+
+def give_back_memory() -> None:
+    """Return all that the process has freed to the system, so that a worker that was paused may go on."""
+    gc.collect()
+    pa.default_memory_pool().release_unused()
+    trim = _trim()
+    if trim is not None:
+        trim(0)
 
 
 @functools.cache

@@ -1,18 +1,16 @@
 """The workers that a run of tasks has: how many tasks they may be given, whether there are any, or all are paused."""
 
 import contextlib
-import ctypes
-import gc
 import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import dask
-import pyarrow as pa
 from dask.utils import parse_timedelta
 from distributed import Client
 
+from ammrank_dask.freed_memory import give_back_memory
 from ammrank_dask.stop_tasks import SECONDS_BEFORE_WARNING, SECONDS_TO_ANSWER, run_on_workers
 from ammrank_dask.storage.errors import AmmrankError
 
@@ -129,14 +127,6 @@ class TaskWorkers:
                 f" its tasks go to others ({TIME_TO_LIVE} of the scheduler says when)"
             )
         self.silent = silent
-
-
-def give_back_memory() -> None:
-    """Return what the process has freed to the system, so that a worker that was paused may go on."""
-    gc.collect()
-    pa.default_memory_pool().release_unused()
-    with contextlib.suppress(OSError, AttributeError):  # another C library than GNU's
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _is_stuck(worker: Mapping[str, Any]) -> bool:

@@ -97,9 +97,9 @@ def run_tasks(
         counted=callable(units) or None,
     )
     counts = _Counts(client, token)
-    futures: set[Future] = set()
+    flight = _Flight(client, stage, token, function, items)
     try:
-        for index, result in _run(client, stage, token, function, items, futures, progress, in_flight_per_thread):
+        for index, result in _run(flight, TaskWorkers(client, stage, in_flight_per_thread), progress):
             results[index] = result
             n_units = units(result) if callable(units) else units[index] if units is not None else None
             if callable(units) and n_units is not None:
@@ -111,7 +111,7 @@ def run_tasks(
         counts.flush()
     except BaseException as error:
         publish(client, "tasks", **name, state="failed")
-        stop_tasks(client, stage, token, futures, is_interrupted=not isinstance(error, Exception))
+        stop_tasks(client, stage, token, flight.futures, is_interrupted=not isinstance(error, Exception))
         if isinstance(error, Exception) and is_scheduler_gone(client):
             raise AmmrankError(f"the scheduler is gone since stage {stage}; run the command again to go on") from None
         raise
@@ -186,36 +186,6 @@ class _Counts:
             self.found = []
 
 
-def _run(
-    client: Client,
-    stage: str,
-    token: str,
-    function: Callable[..., Any],
-    items: list[Sequence[Any]],
-    futures: set[Future],
-    progress: Progress,
-    in_flight_per_thread: int,
-) -> Iterator[tuple[int, Any]]:
-    """Yield the index and the result of every task as it finishes; `futures` are those that have not yet."""
-    waiting = iter(range(len(items)))
-    flight = _Flight(client, stage, token, function, items, futures)
-    workers = TaskWorkers(client, stage, in_flight_per_thread)
-    n_submitted = 0
-    while n_submitted < min(workers.width(), len(items)):
-        flight.submit(next(waiting))
-        n_submitted += 1
-    progress(stage, 0, len(items))
-    for done, (future, result) in enumerate(_each_finished(flight, workers), start=1):
-        if future.status != "finished":
-            raise _error_of(stage, future, result)
-        yield future.key[2], result
-        progress(stage, done, len(items))
-        flight.drop(future)
-        while n_submitted < min(done + workers.width(), len(items)):
-            flight.submit(next(waiting))
-            n_submitted += 1
-
-
 class _Flight:
     """The tasks of a run that are submitted and have not finished: `futures`, and `finished` tells which have."""
 
@@ -226,10 +196,10 @@ class _Flight:
         token: str,
         function: Callable[..., Any],
         items: list[Sequence[Any]],
-        futures: set[Future],
     ) -> None:
         self.client, self.stage, self.token = client, stage, token
-        self.function, self.items, self.futures = function, items, futures
+        self.function, self.items = function, items
+        self.futures: set[Future] = set()
         self.finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
 
     def submit(self, index: int, n_moves: int = 0) -> None:
@@ -268,6 +238,26 @@ class _Flight:
         """Tell people who watch a stage, on the terminal and on the dashboard."""
         logger.warning("stage %s: %s", self.stage, what)
         publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
+
+
+def _run(flight: _Flight, workers: TaskWorkers, progress: Progress) -> Iterator[tuple[int, Any]]:
+    """Yield the index and the result of every task as it finishes."""
+    stage, n_items = flight.stage, len(flight.items)
+    waiting = iter(range(n_items))
+    n_submitted = 0
+    while n_submitted < min(workers.width(), n_items):
+        flight.submit(next(waiting))
+        n_submitted += 1
+    progress(stage, 0, n_items)
+    for done, (future, result) in enumerate(_each_finished(flight, workers), start=1):
+        if future.status != "finished":
+            raise _error_of(stage, future, result)
+        yield future.key[2], result
+        progress(stage, done, n_items)
+        flight.drop(future)
+        while n_submitted < min(done + workers.width(), n_items):
+            flight.submit(next(waiting))
+            n_submitted += 1
 
 
 def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:

@@ -314,7 +314,7 @@ def test_run_tasks__a_scheduler_that_gives_up_first_says_the_same():
 
 def test_workers__that_a_busy_scheduler_does_not_describe_are_there(client, monkeypatch):
     workers = task_workers.TaskWorkers(client, "write", 2)
-    flight = tasks._Flight(client, "write", "token", abs, [], set())
+    flight = tasks._Flight(client, "write", "token", abs, [])
     workers.patience = 0.0
     monkeypatch.setattr(client, "scheduler_info", lambda n_workers: {"workers": {}, "n_workers": 2})
     workers.wait_for_some(flight)
@@ -409,7 +409,7 @@ def test_give_back_memory__returns_what_was_freed():
     """A hundred megabytes in small pieces, under one that stays: the heap cannot shrink from its end."""
     code = (
         "import ctypes, psutil\n"
-        "from ammrank_dask.task_workers import give_back_memory\n"
+        "from ammrank_dask.freed_memory import give_back_memory\n"
         "ctypes.CDLL(None).mallopt(-1, 2**30)\n"  # M_TRIM_THRESHOLD, as the built-in cluster has it, or more
         "pieces = [bytes(1000) for _ in range(100_000)]\n"
         "last = bytes(1000)\n"
