@@ -338,15 +338,16 @@ def pause_workers(client, folder, n_workers):
         "paused"
     ) < n_workers:
         time.sleep(0.02)
+    task_workers.SECONDS_BEFORE_WARNING = 0.3  # not before: two workers are not paused at the same moment
     (folder / "go").touch()
 
 
 @pytest.fixture
 def watched(client, monkeypatch):
-    """Events of a client whose stages look at their workers without delay."""
+    """Events of a client whose stages look at their workers without delay, once `pause_workers` lets them."""
     events = []
     client.subscribe_topic(TOPIC, lambda event: events.append(event[1]))
-    monkeypatch.setattr(task_workers, "SECONDS_BEFORE_WARNING", 0.3)
+    monkeypatch.setattr(task_workers, "SECONDS_BEFORE_WARNING", 60.0)
     return events
 
 
