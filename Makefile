@@ -26,9 +26,10 @@ $(STAMP): pyproject.toml constraints.txt
 nightly: setup
 	$(BIN)/ammrank demo $(DEMO_SITE) --users $(DEMO_USERS)
 
-# First what can run side by side, the examples of the docstrings too, then what must be alone.
+# First what can run side by side, the examples of the docstrings too, then what must be alone. Files are taken as they
+# come: by their number of tests, as xdist would, those with one that takes long would be the last.
 test: setup
-	$(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile -m 'not (serial or $(APART))' --doctest-modules tests ammrank_dask $(MORE)
+	$(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not (serial or $(APART))' --doctest-modules tests ammrank_dask $(MORE)
 	$(PYTEST) -m 'serial and not ($(APART))' $(MORE)
 
 # In another order and with other examples each time; the seed is printed, and MORE='--randomly-seed=N' takes it.
@@ -57,10 +58,10 @@ test-lower-bounds: setup
 test-long: setup
 	AMMRANK_KILLS=33 $(PYTEST) -m '$(APART)' $(MORE)
 
-# The kernels are counted where they run as plain Python.
+# The kernels are counted where they run as plain Python: the test that does the same is left out before.
 coverage: setup
 	$(BIN)/python -m coverage erase
-	$(MAKE) test MORE='--cov --cov-append --cov-report= $(MORE)'
+	$(MAKE) test MORE='--deselect tests/unit/kernels/test_without_jit.py --cov --cov-append --cov-report= $(MORE)'
 	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/unit/kernels tests/unit/ingest/test_interest.py --cov --cov-append --cov-report=
 	$(BIN)/python -m coverage report --fail-under $(COVERED)
 
