@@ -21,13 +21,13 @@ from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
-from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.store.count_lines import append_counts, read_counts
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
-from ammrank_dask.storage.store.folders import is_file, list_paths, make_folder
+from ammrank_dask.storage.store.folders import list_paths, make_folder
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import PartSchema
-from ammrank_dask.storage.store.runs import Run, finish_run, remove_part, start_run
+from ammrank_dask.storage.store.runs import Run, finish_run, start_run
 from ammrank_dask.tasks import Progress, run_tasks, run_together
 
 VALUES_SHOWN = 20
@@ -70,6 +70,14 @@ class DecodedRows(NamedTuple):
     columns: Mapping[str, np.ndarray]
 
 
+class CollectedPart(NamedTuple):
+    """A partition as it is written: its users, its arrays, and the JSON of the counts that only it can tell."""
+
+    n_users: int
+    arrays: Mapping[str, np.ndarray]
+    counts: Mapping[str, Any]
+
+
 class TableReader(ABC):
     """What is particular to a table: how batches are decoded and counted, and what a partition is made of.
 
@@ -99,8 +107,8 @@ class TableReader(ABC):
     @abstractmethod
     def collect(
         self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
-    ) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return the users of one partition and its arrays, from the slices in file order.
+    ) -> CollectedPart:
+        """Return one partition from the slices in file order.
 
         Users who are to be forgotten may be among them: they are left out of the arrays afterwards.
         """
@@ -108,10 +116,6 @@ class TableReader(ABC):
     @abstractmethod
     def describe(self, counts: Any) -> str:
         """Say how many rows cannot be used, and why."""
-
-    def part_counts(self, n_partitions: int) -> list[Path]:
-        """Return the files in which `collect` leaves counts, one a partition, if it does."""
-        return []
 
 
 @dataclass(frozen=True)
@@ -153,14 +157,11 @@ def ingest_tables(
     run_tasks(client, f"{kind.stage}-read", read_block, readings, progress=progress, units=rows, unit=kind.unit)
     for table, own in zip(tables, blocks, strict=True):
         slices = [path for block in own for path in block.slice_paths()]
-        start_run(table.run, n_partitions)
         # A partition whose counts are lost with the scratch folder would look flawless: it is written again.
-        for partition, path in enumerate(table.reader.part_counts(n_partitions)):
-            if not is_file(path):
-                remove_part(table.run, partition)
-        todo = start_run(table.run, n_partitions)
+        todo = start_run(table.run, n_partitions, keep=read_counts(table.folder))
         collections += [
-            (table.run, partition, n_partitions, slices, table.reader, settings.forgotten) for partition in todo
+            (table.reader, table.run, table.folder, partition, n_partitions, slices, settings.forgotten)
+            for partition in todo
         ]
         n_rows = sum(sum(file.rows) for file in table.files)
         weights += [(ROWS_OF_A_PART + n_rows / n_partitions) / ROWS_A_TASK] * len(todo)
@@ -187,10 +188,9 @@ def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: In
     """Add up the counts of a table, set its bad rows aside, and refuse too many of them."""
     reader = table.reader
     counts = reader.start()
-    for content in [
-        *(block.read_facts() for block in blocks),
-        *(read_json(path) for path in reader.part_counts(settings.n_partitions)),
-    ]:
+    by_part = read_counts(table.folder)
+    of_parts = [by_part[partition] for partition in range(settings.n_partitions)]
+    for content in [*(block.read_facts() for block in blocks), *of_parts]:
         counts.add(reader.start(content))
     path = settings.quarantine / table.quarantine
     collect_quarantine(list_paths(table.folder, "quarantine-*.parquet"), path, settings.forgotten)
@@ -232,18 +232,27 @@ def read_block(
 
 
 def collect_partition(
-    run: Path, partition: int, n_partitions: int, slices: Sequence[Path], reader: TableReader, forgotten: Path | None
+    reader: TableReader,
+    run: Path,
+    folder: Path,
+    partition: int,
+    n_partitions: int,
+    slices: Sequence[Path],
+    forgotten: Path | None,
 ) -> int:
-    """Collect the slices of one partition, in file order, write the part and return its users."""
+    """Collect the slices of one partition, in file order, write the part and return its users.
+
+    Its counts go to the scratch `folder` before: a part that is there has counts.
+    """
     with measure("read"):
         parts = read_slices(slices, partition, n_partitions)
     with measure("kernel"):
         listed = load_forgotten(forgotten)
-        n_users, arrays = reader.collect(parts, partition, listed)
+        part = reader.collect(parts, partition, listed)
     with measure("write"):
-        arrays = leave_out_forgotten(reader.schema, arrays, listed)
-        write_part(run, partition, reader.schema, arrays)
-    return n_users
+        append_counts(folder, partition, part.counts)
+        write_part(run, partition, reader.schema, leave_out_forgotten(reader.schema, part.arrays, listed))
+    return part.n_users
 
 
 def describe_problems(counts: Mapping[str, int], values: Iterable[Counter[str]]) -> str:

@@ -14,6 +14,7 @@ from distributed import Client
 
 from ammrank_dask.ingest.intake import (
     VALUES_SHOWN,
+    CollectedPart,
     DecodedRows,
     IngestSettings,
     LakeTable,
@@ -28,7 +29,6 @@ from ammrank_dask.storage.lake.files import FileFacts
 from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, decode_people
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.atomic import write_json
 from ammrank_dask.storage.store.ids import empty_ids
 from ammrank_dask.storage.store.registry import USERS, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
@@ -111,8 +111,8 @@ class UserCounts:
 class UserReader(TableReader):
     """Decodes the users table, and sorts the users of a partition by id.
 
-    Of a user who is there twice the first row counts. The others are bad rows: their counts and a quarantine file go
-    to the scratch folder.
+    Of a user who is there twice the first row counts. The others are bad rows: a quarantine file of them goes to the
+    scratch folder.
     """
 
     stage: ClassVar[str] = "users"
@@ -152,8 +152,8 @@ class UserReader(TableReader):
 
     def collect(
         self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
-    ) -> tuple[int, Mapping[str, np.ndarray]]:
-        """Return the users and the arrays of the part."""
+    ) -> CollectedPart:
+        """Return the part, with counts of its bad rows."""
         if sum(len(part["user"]) for part in slices):
             ids, user = number_users(slices, self.id_kind)
         else:
@@ -175,17 +175,10 @@ class UserReader(TableReader):
             bad_rows.add_rows(DUPLICATE_USER, name, in_file, text, pa.nulls(len(chosen), pa.string()))
         write_quarantine(self.folder / f"quarantine-part-{partition:05d}.parquet", bad_rows)
         counts = UserCounts(len(again), Counter({DUPLICATE_USER: len(again)} if len(again) else {}))
-        write_json(self._counts_path(partition), counts.to_json(VALUES_SHOWN), durable=False)
-        return len(ids), {**ids.to_arrays(), "age": columns["age"][first], "gender": columns["gender"][first]}
+        arrays = {**ids.to_arrays(), "age": columns["age"][first], "gender": columns["gender"][first]}
+        return CollectedPart(len(ids), arrays, counts.to_json(VALUES_SHOWN))
 
     def describe(self, counts: UserCounts) -> str:
         """Say how many users cannot be read, and why."""
         reasons = describe_problems(counts.counts, [counts.values])
         return f"{counts.n_bad:,} of {self.rows.total:,} users cannot be read fully ({reasons})"
-
-    def part_counts(self, n_partitions: int) -> list[Path]:
-        """Return the files with the rows of each partition that repeat a user."""
-        return [self._counts_path(partition) for partition in range(n_partitions)]
-
-    def _counts_path(self, partition: int) -> Path:
-        return self.folder / f"part-{partition:05d}.json"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
-from ammrank_dask.storage.store.folders import remove, walk
+from ammrank_dask.storage.store.folders import list_paths, remove, walk
 from ammrank_dask.storage.store.parts import (
     FOLDER_SUFFIX,
     PartFacts,
@@ -20,7 +20,6 @@ from ammrank_dask.storage.store.parts import (
     check_part,
     checksum_file,
     checksum_of,
-    is_written,
     part_facts,
     part_names,
 )
@@ -90,23 +89,32 @@ class Run:
 
 
 @retried
-def start_run(path: Path, n_parts: int) -> list[int]:
+def start_run(path: Path, n_parts: int, keep: Container[int] | None = None) -> list[int]:
     """Make the folder of a run, sweep what a crash left, and return the partitions still to be written.
 
-    A partition that was written before is kept only if its bytes are still what was written.
+    A partition that was written before is kept only if its bytes are still what was written, and it is one of `keep`.
     """
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporary(path)
+    # Listed once: asking for each of them takes a day of many partitions longer than making them.
+    names = {found.name for found in list_paths(path)}
     unfinished = []
     for partition in range(n_parts):
-        if is_written(path, partition):
-            try:
-                check_part(path, partition)
+        if not names.isdisjoint(part_names(partition)):
+            if (keep is None or partition in keep) and _is_intact(path, partition):
                 continue
-            except BadInput:
-                remove_part(path, partition)
+            remove_part(path, partition)
         unfinished.append(partition)
     return unfinished
+
+
+def _is_intact(run: Path, partition: int) -> bool:
+    """Tell whether the bytes of a part are those that were written."""
+    try:
+        check_part(run, partition)
+    except BadInput:
+        return False
+    return True
 
 
 def remove_part(run: Path, partition: int) -> None:

@@ -35,7 +35,7 @@ CONFIG: dict[str, Any] = {"features": {"min_days": 1}, "train": {"shards": 1, "e
 
 def invoke(cluster_file: Path, name: str, site: Path, *arguments: object, exit_code: int = 0) -> str:
     """Run a command on a site with the cluster of the tests, check its exit code, and return all that it said."""
-    more = ["--cluster", str(cluster_file), "--quiet"] if name not in ("verify", "status") else []
+    more = ["--cluster", str(cluster_file), "--quiet"] if name not in ("verify", "status", "publish") else []
     result = CliRunner().invoke(ammrank, [name, str(site), *map(str, arguments), *more])
     assert result.exit_code == exit_code, result.output
     return result.output

@@ -23,7 +23,6 @@ from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, plan_blocks, 
 from ammrank_dask.storage.lake.listing import list_files
 from ammrank_dask.storage.lake.quarantine import collect_quarantine
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
-from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.workflows.session.config import check_config
@@ -66,7 +65,7 @@ def take_day(lake: Path, day: int = 0, /, **config: Any) -> TakenDay:
     files = _scan(event_folder(lake, day), list_files(event_folder(lake, day)), names)
     plan = DayPlan(date_of(day), files, Path("unused"), "unused")
     with tempfile.TemporaryDirectory() as scratch:
-        reader = DayReader(plan.date, plan.id_kind, mapping, settings.alpha, Path(scratch))
+        reader = DayReader(plan.date, plan.id_kind, mapping, settings.alpha)
         counts, arrays, bad_rows = _take(files, reader, Path(scratch))
     state = InterestState.from_arrays(arrays)
     users = state.user_ids.to_arrow().to_pylist()
@@ -101,10 +100,10 @@ def _take(files: Sequence[FileFacts], reader: TableReader, scratch: Path) -> tup
         blocks.append(ExchangeBlock(scratch, number))
         read_block(pieces, reader, 1, blocks[-1])
     slices = read_slices([path for block in blocks for path in block.slice_paths()], ALL, 1)
-    _, arrays = reader.collect(slices, ALL, None)
+    part = reader.collect(slices, ALL, None)
     counts = reader.start()
-    for content in [*(block.read_facts() for block in blocks), *map(read_json, reader.part_counts(1))]:
+    for content in [*(block.read_facts() for block in blocks), part.counts]:
         counts.add(reader.start(content))
     collect_quarantine(sorted(scratch.glob("quarantine-*.parquet")), scratch / "bad.parquet")
     bad_rows = pq.read_table(scratch / "bad.parquet").to_pylist() if (scratch / "bad.parquet").exists() else []
-    return counts, arrays, bad_rows
+    return counts, part.arrays, bad_rows
