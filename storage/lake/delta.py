@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath, store_failure
+from ammrank_dask.storage.lake.paths import LakePath, store_failure
 from ammrank_dask.storage.lake.snapshots import Snapshot, require_files
 
 if TYPE_CHECKING:
@@ -74,6 +74,6 @@ def _open_table(opener: type[DeltaTable], folder: LakePath) -> DeltaTable:
         "AWS_REGION": given.get("region"),
     }
     return opener(
-        str(RemotePath(folder.store, folder.key)),
+        f"{folder.store}/{quote(folder.key)}",  # our keys are as they are, its URLs are quoted
         storage_options={name: value for name, value in options.items() if value is not None},
     )

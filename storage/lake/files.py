@@ -271,18 +271,18 @@ def _refuse_changed(file: FileFacts) -> None:
     try:
         is_same = current_status(path) == (file.size, file.mtime_ns)
     except FileNotFoundError:
-        is_same = False
+        raise _vanished(file.path) from None
     if not is_same:
         raise _changed(file.path)
 
 
 def _refuse_other(path: str, etag: str) -> None:
-    """Raise if an object is no longer the version that it was."""
+    """Raise if an object is no longer the version that it was, or no longer there."""
     try:
         with open_file(parse_path(path)) as source:
             is_same = etag_of(source) == etag
     except FileNotFoundError:
-        is_same = False
+        raise _vanished(path) from None
     if not is_same:
         raise _changed(path)
 

@@ -8,9 +8,10 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from begun import CONFIG, LAST, World, assert_same_runs, tables_of
+from begun import CONFIG, LAST, World, assert_same_runs, reverse, tables_of
 from deltalake import DeltaTable, write_deltalake
 from lakes import TAXONOMY, date_of, event_folder, lake_config, write_site, write_taxonomy
+from pyiceberg.catalog.sql import SqlCatalog
 
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import load_config
@@ -158,6 +159,60 @@ def test_nightly__a_delta_table_of_which_most_files_are_dead(other, begun_world)
     assert_same_night(other, begun_world)
     days = [open_run(path) for path in other.site.finished_runs("days")]
     assert {run.manifest["facts"]["table_version"] for run in days} == {2 * (LAST + 1)}
+
+
+class Delta:
+    """A table of Delta Lake that grows, and whose files are brought together and cleaned."""
+
+    def __init__(self, folder):
+        self.events = self.path = folder / "delta"
+
+    def append(self, rows):
+        write_deltalake(self.path, rows, partition_by=["date"], mode="append")
+
+    def compact(self, rows):
+        table = DeltaTable(self.path)
+        table.optimize.compact()
+        table.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+
+class Iceberg:
+    """The same of Iceberg, where a day is written again."""
+
+    def __init__(self, folder):
+        self.catalog = SqlCatalog("test", uri=f"sqlite:///{folder}/catalog.db", warehouse=(folder / "tables").as_uri())
+        self.catalog.create_namespace("shop")
+        self.events, self.table = folder / "tables" / "shop" / "events", None
+
+    def append(self, rows):
+        if self.table is None:
+            self.table = self.catalog.create_table("shop.events", schema=rows.schema)
+            with self.table.update_spec() as update:
+                update.add_identity("date")
+        self.table.append(rows)
+
+    def compact(self, rows):
+        self.table.overwrite(reverse(rows), overwrite_filter=f"date == '{rows['date'][0]}'")
+
+
+@pytest.mark.parametrize("kind", [Delta, Iceberg])
+def test_nightly__a_table_that_grows_and_is_compacted_between_two_nights(kind, other, world):
+    table = kind(other.path)
+    days = {date: rows.append_column("date", [[date] * rows.num_rows]) for date, rows in days_of(other).items()}
+    for date in list(days)[: NIGHT + 1]:
+        for half in (days[date].slice(0, 100), days[date].slice(100)):
+            table.append(half)
+    run_night(other, lake={"events": str(table.events)})
+    assert_same_night(other, world)
+    for day in (0, NIGHT):
+        table.compact(days[date_of(day)])
+    table.append(days[date_of(LAST)])
+    for one in (other, world):
+        assert not {"corrected days", "changed days kept as folded"} & set(one.nightly())
+    assert_same_runs(other.site, world.site)
+    assert tables_of(other.site, date_of(LAST)) == tables_of(world.site, date_of(LAST))
+    versions = {open_run(path).manifest["facts"]["table_version"] for path in other.site.finished_runs("days")}
+    assert len(versions) > 1  # a day keeps that of the snapshot in which it was read
 
 
 def test_init__a_lake_without_ad_views_runs_its_first_night(other):

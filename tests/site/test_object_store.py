@@ -4,12 +4,14 @@ import hashlib
 import json
 import shutil
 import threading
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from begun import assert_same_runs
 from click.testing import CliRunner
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from lakes import date_of, good_events, write_events, write_lake, write_site
 from nights import day
 from s3 import always, every, serve_s3, slow
@@ -23,12 +25,10 @@ from ammrank_dask.storage.lake.listing import LakeFile, list_days
 from ammrank_dask.storage.lake.opt_outs import read_opt_outs
 from ammrank_dask.storage.lake.paths import RemotePath, parse_path
 from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config, write_config
-from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.copies import copy_published
-from ammrank_dask.workflows.stages.forget import forget_users
-from ammrank_dask.workflows.stages.nightly import nightly
 
 COLUMNS = ("user_id", "group", "category", "timestamp")
 
@@ -53,11 +53,11 @@ def bucket(store, lake, request):
     return name
 
 
-def remote_site(store, bucket, path, lake, **config):
-    """Return a site whose lake is in the bucket."""
+def remote_site(store, bucket, path, lake, **places):
+    """Return a site whose lake is in the bucket; `places` are other URLs of it."""
     named = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
     own = {key: store.url(f"{bucket}/lake/{name}") for key, name in named.items()}
-    return write_site(path, lake, **config, lake={**own, **config.get("lake", {})})
+    return write_site(path, lake, lake={**own, **places})
 
 
 def run(cluster_file, name, site, *arguments, exit_code=0):
@@ -128,9 +128,11 @@ def test_ingest__a_store_that_refuses(store, bucket, lake, cluster_file, tmp_pat
     assert digest(cluster_file, site) == before
 
 
-def test_list_days__a_bucket_that_is_not_there(store):
-    with pytest.raises(BadInput, match="there is no folder of events at s3://nowhere"):
-        list_days(store.path("nowhere/events"), "date")
+def test_ingest__a_bucket_that_is_not_there(store, bucket, lake, cluster_file, tmp_path):
+    site = remote_site(store, bucket, tmp_path / "remote", lake, events=store.url("nowhere/events"))
+    said = run(cluster_file, "ingest", site, "--date", str(date_of(1)), exit_code=65)
+    assert "there is no folder of events at s3://nowhere" in said
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("url", ["ftpx://host/lake", "s3a1://bucket/lake"])
@@ -246,6 +248,40 @@ def test_ingest__an_object_that_vanishes_before_it_is_read_loses_nothing(store, 
     for site in (local, remote):
         run(cluster_file, "ingest", site, "--date", str(date_of(2)))
     assert digest(cluster_file, remote) == digest(cluster_file, local)
+
+
+def test_ingest__a_snapshot_that_vanishes_while_it_is_read_loses_nothing(
+    store, bucket, lake, cluster_file, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(scan, "BYTES_KEPT", 0)  # as of a large table: what was scanned is fetched again
+    table, endpoint = (
+        f"s3://{bucket}/delta",
+        {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{store.port}", "AWS_ALLOW_HTTP": "true"},
+    )
+    for date, of_day in list_days(lake / "events", "date").items():
+        rows = pq.read_table(of_day.files()[0], partitioning=None)
+        rows = rows.append_column("date", [[date] * rows.num_rows])
+        for half in (rows.slice(0, 100), rows.slice(100)):
+            write_deltalake(table, half, partition_by=["date"], mode="append", storage_options=endpoint)
+    plain = write_site(tmp_path / "plain", lake)
+    remote = remote_site(store, bucket, tmp_path / "remote", lake, events=store.url(f"{bucket}/delta"))
+    run(cluster_file, "ingest", remote, "--date", str(date_of(1)))
+    before = digest(cluster_file, remote)
+
+    def compact_and_clean():
+        delta = DeltaTable(table, storage_options=endpoint)
+        delta.optimize.compact()
+        delta.vacuum(retention_hours=0, enforce_retention_duration=False, dry_run=False)
+
+    scanned = remote.path / "days" / "scanned.json"
+    with store.faults(when(lambda *_: str(date_of(2)) in scanned.read_text(), compact_and_clean)):
+        said = run(cluster_file, "ingest", remote, "--date", str(date_of(2)), exit_code=65)
+    assert "is gone since the lake was listed (compacted, or cleaned by its writer); run the command again" in said
+    assert said.count("\n") == 1
+    assert digest(cluster_file, remote) == before
+    for site in (plain, remote):
+        run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    assert_same_runs(remote, plain, "head")
 
 
 def test_scan_file__keeps_a_copy_that_is_read_whatever_becomes_of_the_object(store, bucket, tmp_path):
@@ -409,16 +445,26 @@ def test_copy_published__a_crash_leaves_the_old_pointer_and_a_rerun_completes(st
     assert json.loads((target / "CURRENT").read_bytes())["date"] == str(day(5))
 
 
-def test_publish_night__copies_to_the_bucket_and_a_failed_copy_leaves_the_night_published(store, copied, client):
+def test_nightly__copies_to_the_bucket_and_a_failed_copy_leaves_the_night_published(store, copied, cluster_file):
     site, config, target = copied
-    with (
-        store.faults(always("403 Forbidden", "AccessDenied")),
-        pytest.raises(BadInput, match="refuses the credentials"),
-    ):
-        nightly(Night(client, site, config, day(6)))
+    copy_published(site, config, day(5))
+    site.config_path.write_text(write_config(config), encoding="utf-8")
+    n_written = 0
+
+    def refuse_after_some(method, path):
+        nonlocal n_written
+        n_written += method in ("PUT", "POST")
+        return ("403 Forbidden", "AccessDenied") if n_written > 9 else None
+
+    with store.faults(refuse_after_some):
+        said = run(cluster_file, "nightly", site, "--date", str(day(6)), exit_code=65)
+    assert "the store refuses the credentials of this process" in said
+    assert said.count("\n") == 1
     assert site.current().date == day(6)
-    nightly(Night(client, site, config, day(6)))
-    assert json.loads((target / "CURRENT").read_bytes())["date"] == str(day(6))
+    assert json.loads((target / "CURRENT").read_bytes())["date"] == str(day(5))
+    run(cluster_file, "nightly", site, "--date", str(day(6)))
+    pointer = json.loads((target / "CURRENT").read_bytes())
+    assert (pointer["date"], pointer["files"]) == (str(day(6)), len(local_files(site, day(6))))
 
 
 def test_check__tries_the_bucket_that_nights_are_copied_to(store, copied, cluster_file):
@@ -435,13 +481,15 @@ def test_check__tries_the_bucket_that_nights_are_copied_to(store, copied, cluste
     assert target.walk() == []
 
 
-def test_forget_users__are_gone_from_the_copies(store, copied, client, tmp_path):
+def test_forget__a_list_in_the_bucket_and_users_are_gone_from_the_copies(store, copied, cluster_file):
     site, config, target = copied
+    site.config_path.write_text(write_config(config), encoding="utf-8")
     copy_published(site, config, day(5))
     first = json.loads((target / "CURRENT").read_bytes())["folder"]
     gone = pq.read_table(min((site.qualifications_folder(day(5)) / "by_user").iterdir()))["user_id"][0].as_py()
-    (tmp_path / "gone.txt").write_text(f"{gone}\n")
-    told = forget_users(client, site, tmp_path / "gone.txt", config=config)
+    listed = target.parent / "gone.txt"
+    listed.write_bytes(f"{gone}\n".encode())
+    told = json.loads(run(cluster_file, "forget", site, "--users", str(listed), "--json"))
     assert told["copies made again"] == 1
     folder = json.loads((target / "CURRENT").read_bytes())["folder"]
     assert folder != first
@@ -480,3 +528,39 @@ def test_copy_published__into_a_folder(site, tmp_path):
     inside = with_target(config, "copies")
     with pytest.raises(BadInput, match=r"publish\.to must not be inside the site, got copies"):
         copy_published(site, inside, day(5))
+
+
+ODD_GROUPS = ["page view", "100%", "s/q", "a=b&c+d", "ü#?", "adc"]
+"""Names of groups as nobody should give them: each is a folder of the table, quoted by whoever wrote it."""
+
+
+def write_odd_table(target, lake, **options):
+    """Write the events of a lake as a Delta Lake table whose folders have the odd names of groups."""
+    for date, of_day in list_days(lake / "events", "date").items():
+        rows = pq.read_table(of_day.files()[0], partitioning=None).to_pandas()
+        rows["date"], rows["group"] = date, rows["group"].map(dict(zip(GROUPS, ODD_GROUPS, strict=True)))
+        table = pa.Table.from_pandas(rows, preserve_index=False)
+        write_deltalake(target, table, partition_by=["date", "group"], mode="append", **options)
+
+
+@pytest.mark.parametrize("is_copied", [True, False], ids=["copied", "written there"])
+def test_ingest__a_delta_table_with_odd_names_in_a_bucket(store, bucket, lake, cluster_file, tmp_path, is_copied):
+    name = "delta table=ü#1"
+    if is_copied:
+        write_odd_table(lake / name, lake)
+        store.copy(lake / name, f"{bucket}/{name}")
+    else:
+        endpoint = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{store.port}", "AWS_ALLOW_HTTP": "true"}
+        write_odd_table(f"s3://{bucket}/{quote(name)}", lake, storage_options=endpoint)
+        for path in store.path(f"{bucket}/{name}").walk():
+            target = lake / path.key
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    groups = {group: [odd] for group, odd in zip(GROUPS, ODD_GROUPS, strict=True)}
+    plain = write_site(tmp_path / "plain", lake, groups={group: [group] for group in GROUPS})
+    local = write_site(tmp_path / "local", lake, groups=groups, lake={"events": str(lake / name)})
+    remote = write_site(tmp_path / "remote", lake, groups=groups, lake={"events": store.url(f"{bucket}/{name}")})
+    for site in (plain, local, remote):
+        run(cluster_file, "ingest", site, "--date", str(date_of(2)))
+    assert digest(cluster_file, remote) == digest(cluster_file, local)
+    assert_same_runs(local, plain, "head")

@@ -118,11 +118,24 @@ def test_read_batches__corrupted_page_is_named(path, column):
         read_all(path)
 
 
-@pytest.mark.parametrize("change", [os.unlink, lambda path: os.utime(path, ns=(1, 1))], ids=["vanished", "touched"])
-def test_read_batches__file_that_changed_since_it_was_scanned_is_refused(path, change):
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            os.unlink,
+            r"is gone since the lake was listed \(compacted, or cleaned by its writer\); run the command again",
+        ),
+        (
+            lambda path: os.utime(path, ns=(1, 1)),
+            "changed while it was read; run the command again when it is complete",
+        ),
+    ],
+    ids=["vanished", "touched"],
+)
+def test_read_batches__file_that_changed_since_it_was_scanned_is_refused(path, change, said):
     file = scan_file(str(path), path.name, COLUMNS)
     change(path)
-    with pytest.raises(BadInput, match=f"{path} changed while it was read; run the command again when it is complete"):
+    with pytest.raises(BadInput, match=f"{path} {said}"):
         read_all(path, file)
 
 
