@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from distributed import Client
 
-from ammrank_dask.features.csr import csr_attributes
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
     count_in_table,
+    drop_rows,
     drop_users,
     find_in_table,
     load_forgotten,
@@ -40,11 +40,18 @@ from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.replace import replace_files
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
 from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
-from ammrank_dask.tasks import Item, Progress, batches, run_tasks, silent
+from ammrank_dask.thread_tasks import Item, Progress, batches, read_ahead, run_in_threads, silent
 from ammrank_dask.user_hash import partition_of
+
+if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it
+    from distributed import Client
 
 BYTES_AT_ONCE = 2 << 30
 """Bytes of files that stand beside their old ones before they take their names: bounds the space it takes."""
+BYTES_OF_THREADS = 256 << 20
+"""The same without a cluster: so the memory that old files have in the cache of the system goes to new ones."""
+LARGE_FILE = 1 << 20
+"""Bytes of files that are worth a thread which reads the next while one is worked on."""
 BYTES_OF_TASK = 64 << 20
 TASKS_AT_LEAST = 16
 
@@ -101,19 +108,15 @@ class Reach:
         names = [name for name in run.files if name.endswith(".parquet")]
         return [name for name in names if wanted & set(partitions_of(name))]
 
-    def count_bytes(self, runs: Sequence[Path]) -> int:
-        """Return about how many bytes there are to read; of the tables by category the users hold a share."""
-        total = 0
-        for run in map(open_run, runs):
-            if run.kind != QUALIFICATIONS:
-                total += sum(_bytes_of_piece((run, name)) for name in self.parts(run))
-                continue
-            manifest = QualificationsManifest.of(run)
-            n_held = manifest.k * (len(manifest.categories) if self.users is None else len(self.users))
-            share = min(1.0, n_held / len(manifest.categories))
-            for name in self.tables(run):
-                total += int(run.files[name][0] * (share if name.startswith(BY_CATEGORY) else 1))
-        return total
+    def count_bytes(self, run: Run) -> int:
+        """Return about how many bytes of a run there are to read; of the tables by category the users hold a share."""
+        if run.kind != QUALIFICATIONS:
+            return sum(_bytes_of_piece((run, name)) for name in self.parts(run))
+        manifest = QualificationsManifest.of(run)
+        n_held = manifest.k * (len(manifest.categories) if self.users is None else len(self.users))
+        share = min(1.0, n_held / len(manifest.categories))
+        names = self.tables(run)
+        return sum(int(run.files[name][0] * (share if name.startswith(BY_CATEGORY) else 1)) for name in names)
 
     def _partitions(self, n_partitions: int) -> list[int]:
         if self.users is None:
@@ -125,10 +128,11 @@ class Reach:
 class Forgetting:
     """One command: the site, and the users by their ids, or None for everybody on the list of the site.
 
-    `tell` gets the users whose qualifications are about to be removed, before any is.
+    `tell` gets the users whose qualifications are about to be removed, before any is. Without a `client` threads of
+    this process do the work.
     """
 
-    client: Client
+    client: Client | None
     site: Path
     users: UserIds | None
     tell: Callable[[UserIds], None]
@@ -144,12 +148,22 @@ class Forgetting:
         opened = [open_run(path) for path in runs]
         removed = Removed()
         touched: dict[Path, set[str]] = {}
-        for batch in _batches([run for run in opened if run.kind != QUALIFICATIONS]):
+        for batch in self._batches([run for run in opened if run.kind != QUALIFICATIONS]):
             removed += self._forget_in_parts(batch)
-        for batch in _batches([run for run in opened if run.kind == QUALIFICATIONS]):
-            in_batch, of_batch = self._forget_in_qualifications(batch)
-            removed += in_batch
-            touched |= of_batch
+        with ThreadPoolExecutor(1) as pool:
+            replacing: list[Future[None]] = []
+            for batch in self._batches([run for run in opened if run.kind == QUALIFICATIONS]):
+                new, n_files = self._write_qualifications(batch)
+                # While one batch takes the names of the old files, which is waiting for a disk, the next is written.
+                replacing.append(pool.submit(_replace_all, batch, new))
+                for before in replacing[:-1]:
+                    before.result()
+                removed += Removed(
+                    n_files, sum(map(len, new.values())), sum(t.n_rows for one in new.values() for t in one)
+                )
+                touched |= {path: {table.name for table in tables} for path, tables in new.items()}
+            for last in replacing[-1:]:
+                last.result()
         emptied = self._run("forget-tables", forget_table, [(table,) for table in tables])
         return sum(emptied, start=removed), touched
 
@@ -185,8 +199,11 @@ class Forgetting:
         )
         return sum(counts, start=Removed())
 
-    def _forget_in_qualifications(self, runs: Sequence[Run]) -> tuple[Removed, dict[Path, set[str]]]:
-        """Write tables again beside the old ones: by user and delta first, which tell the categories of the users."""
+    def _write_qualifications(self, runs: Sequence[Run]) -> tuple[dict[Path, list[NewTable]], int]:
+        """Write tables again beside the old ones: by user and delta first, which tell the categories of the users.
+
+        Returns the new tables by run, and how many old ones were looked at.
+        """
         first = [(run, [n for n in self.reach.tables(run) if not n.startswith(BY_CATEGORY)]) for run in runs]
         new, n_files = self._write_tables(first)
         second = []
@@ -203,16 +220,7 @@ class Forgetting:
         gone = [table.held.users for tables in new.values() for table in tables if table.held is not None]
         if gone:
             self.tell(union(gone))
-        all_new = {run.path: [*new[run.path], *by_category[run.path]] for run in runs}
-        # Many nights at once: most of it is waiting until files are on the disk.
-        map_at_once(
-            lambda run: replace_files(run, {table.name: (table.beside, table.entry) for table in all_new[run.path]}),
-            [run for run in runs if all_new[run.path]],
-        )
-        n_rows = sum(table.n_rows for tables in all_new.values() for table in tables)
-        touched = {path: {table.name for table in tables} for path, tables in all_new.items()}
-        n_touched = sum(map(len, touched.values()))
-        return Removed(n_files + n_more, n_touched, n_rows), touched
+        return {run.path: [*new[run.path], *by_category[run.path]] for run in runs}, n_files + n_more
 
     def _write_tables(self, names_of: Sequence[tuple[Run, Sequence[str]]]) -> tuple[dict[Path, list[NewTable]], int]:
         """Return by run the tables that had to be written again, and how many were looked at."""
@@ -226,7 +234,32 @@ class Forgetting:
 
     def _run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         arguments = [(self.site, self.users, *task) for task in tasks]
+        if self.client is None:
+            return run_in_threads(stage, function, arguments, progress=self.progress)
+        from ammrank_dask.tasks import run_tasks
+
         return run_tasks(self.client, stage, function, arguments, progress=self.progress)
+
+    def _batches(self, runs: Sequence[Run]) -> Iterator[list[Run]]:
+        """Yield runs in batches of which about `BYTES_AT_ONCE` are written again."""
+        batch: list[Run] = []
+        most, n_bytes = BYTES_OF_THREADS if self.client is None else BYTES_AT_ONCE, 0
+        for run in runs:
+            batch.append(run)
+            n_bytes += self.reach.count_bytes(run)
+            if n_bytes >= most:
+                yield batch
+                batch, n_bytes = [], 0
+        if batch:
+            yield batch
+
+
+def _replace_all(runs: Sequence[Run], new: Mapping[Path, Sequence[NewTable]]) -> None:
+    """Give new tables the names of the old ones, of many nights at once."""
+    map_at_once(
+        lambda run: replace_files(run, {table.name: (table.beside, table.entry) for table in new[run.path]}),
+        [run for run in runs if new[run.path]],
+    )
 
 
 def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[Removed]:
@@ -247,8 +280,8 @@ def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -
         left = drop_users(schema, part.read(schema), dropped)
         attributes = {}
         if schema is FEATURES:
-            columns = part.attributes(FEATURES, "X")["shape"][1]
-            attributes = csr_attributes(int((~dropped).sum()), columns)
+            of_matrix = part.attributes(FEATURES, "X")
+            attributes["X"] = {**of_matrix, "shape": [int((~dropped).sum()), of_matrix["shape"][1]]}
         building.mkdir(parents=True, exist_ok=True)
         write_part(building, partition, schema, left, group_attributes=attributes)
     return Removed(1, int(dropped.any()), int(dropped.sum()))
@@ -258,11 +291,13 @@ def forget_in_tables(site: Path, users: UserIds | None, pieces: Sequence[tuple[P
     """Write tables of qualifications that have one of the users again, beside the old ones; return what is new."""
     who, new = _named(site, users), []
     reader_of = functools.cache(lambda run: CheckedReader(run, open_run(run).files))
-    for run, name in pieces:
-        table, dropped = find_in_table(reader_of(run)(name), who)
+    is_large = sum(reader_of(run).listing[name][0] for run, name in pieces) > LARGE_FILE * len(pieces)
+    files = (read_ahead if is_large else map)(lambda piece: reader_of(piece[0])(piece[1]), pieces)
+    for (run, name), data in zip(pieces, files, strict=True):
+        table, dropped = find_in_table(data, who)
         if table is None:
             continue
-        beside, entry = write_table_beside(run / name, table.filter(~dropped))
+        beside, entry = write_table_beside(run / name, drop_rows(table, dropped))
         held = _describe_held(table.filter(dropped)) if name.startswith(BY_USER) else None
         folder = name.rpartition("/")[0]
         new.append(NewTable(run, name, f"{folder}/{beside}", entry, int(dropped.sum()), held))
@@ -293,22 +328,6 @@ def scan_pieces(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, 
             n_rows = int(who.is_on(ids_from_arrays(arrays)).sum())
         total += Removed(1, int(n_rows > 0), n_rows)
     return total
-
-
-def _batches(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Yield runs in batches of about `BYTES_AT_ONCE`."""
-    batch: list[Run] = []
-    for run in runs:
-        batch.append(run)
-        if sum(map(_bytes_of, batch)) >= BYTES_AT_ONCE:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _bytes_of(run: Run) -> int:
-    return sum(part.bytes for part in run.parts) + sum(entry[0] for entry in run.files.values())
 
 
 def _bytes_of_piece(piece: tuple[Run, str]) -> int:

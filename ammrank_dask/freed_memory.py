@@ -11,11 +11,13 @@ import functools
 import gc
 from collections.abc import Callable
 
-import psutil
 import pyarrow as pa
 
 SHARE_KEPT = 0.8
 """The share of its limit up to which a worker keeps what was freed: it is paused at .9."""
+BYTES_KEPT = 256 << 20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD, _ARENA_MAX = -1, -3, -8
+"""Options of `mallopt` in GNU's C library."""
 
 
 def hand_back_freed(limit: int | None) -> bool:
@@ -23,6 +25,8 @@ def hand_back_freed(limit: int | None) -> bool:
 
     Without a limit everything is kept.
     """
+    import psutil  # here, because a command that only keeps what is freed need not wait for it
+
     if not limit or psutil.Process().memory_info().rss <= SHARE_KEPT * limit:
         return False
     trim = _trim()
@@ -30,6 +34,17 @@ def hand_back_freed(limit: int | None) -> bool:
         return False
     trim(0)
     return True
+
+
+def keep_freed() -> None:
+    """Let this process keep what is freed, as the built-in cluster does it for its workers by their environment."""
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is None:
+        return
+    for option in (_TRIM_THRESHOLD, _MMAP_THRESHOLD):
+        set_option(option, BYTES_KEPT)
+    set_option(_ARENA_MAX, 1)
+    pa.set_memory_pool(pa.system_memory_pool())
 
 
 def give_back_memory() -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import dask
@@ -27,6 +27,9 @@ class TasksInFlight(Protocol):
 
     def leave(self, workers: Sequence[str]) -> None:
         """Take them from workers that do not begin them."""
+
+    def leave_silent(self, workers: Collection[str]) -> None:
+        """Take them from workers of which nothing is heard, if they are the last."""
 
     def say(self, what: str) -> None:
         """Tell people who watch."""
@@ -96,6 +99,9 @@ class TaskWorkers:
         self.looked = now
         self._ask()
         self._name_silent(flight)
+        killable = [address for address in self.silent if self.workers[address].get("nanny")]
+        if killable:
+            flight.leave_silent(killable)
         paused = [address for address, worker in self.workers.items() if _is_stuck(worker)]
         if paused:
             with contextlib.suppress(Exception):  # who does not answer stays paused
@@ -115,8 +121,8 @@ class TaskWorkers:
     def _name_silent(self, flight: TasksInFlight) -> None:
         """Tell once of each worker that the scheduler has long not heard of, while it has of others.
 
-        It has no thread for anything, or its host is gone. Dask gives it up after a while: a worker that has a nanny is
-        killed and started anew, so that no two run a task at the same time.
+        It has no thread for anything, or its host is gone. When all others have nothing left to do, or else after a
+        while by Dask, a worker that has a nanny is killed and started anew: no two run a task at the same time.
         """
         heard = {address: worker["last_seen"] for address, worker in self.workers.items()}
         newest = max(heard.values(), default=0.0)
@@ -124,7 +130,7 @@ class TaskWorkers:
         for address in sorted(silent - self.silent):
             flight.say(
                 f"nothing was heard of the worker at {address} for {newest - heard[address]:.0f} s; if that stays so,"
-                f" its tasks go to others ({TIME_TO_LIVE} of the scheduler says when)"
+                f" its tasks go to others ({TIME_TO_LIVE} of the scheduler says when at the latest)"
             )
         self.silent = silent
 

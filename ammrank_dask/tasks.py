@@ -1,35 +1,38 @@
 """Submit block functions to a Dask cluster; `stop_tasks` and `task_workers` know the rest of scheduling."""
 
+import collections
+import contextlib
 import itertools
 import logging
-import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from distributed import Client, Future, KilledWorker, as_completed, get_worker
 from distributed.scheduler import NoWorkerError
 
 from ammrank_dask.freed_memory import hand_back_freed
 from ammrank_dask.monitor.events import Throttle, publish
-from ammrank_dask.stop_tasks import is_scheduler_gone, stop_tasks, wait_until_quiet
+from ammrank_dask.stop_tasks import (
+    SECONDS_TO_ANSWER,
+    is_scheduler_gone,
+    kill_worker,
+    run_on_workers,
+    stop_tasks,
+    wait_until_quiet,
+)
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.store.retried import is_passing
 from ammrank_dask.task_workers import TaskWorkers, say_no_workers
+from ammrank_dask.thread_tasks import Progress, batches, run_again, silent
 
 logger = logging.getLogger(__name__)
-
-Item = TypeVar("Item")
-
-Progress = Callable[[str, int, int], None]
-"""Called with (stage, tasks done, tasks in all) on the client after every finished task."""
 
 # Not the process id: drivers in containers all have the same, and a shared scheduler would take their keys for one.
 _process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
 
-SECONDS_BEFORE_TRIES = (0.1, 1.0)
-"""A task whose error `is_passing` is run again after so long: single operations on files were tried again before."""
+MOST_KILLS = 2
+"""So often a task is taken from a worker of which nothing is heard; Dask gives a task up that loses four."""
 
 
 @runtime_checkable
@@ -43,10 +46,6 @@ class UnitProgress(Protocol):
 def driver_id() -> str:
     """Return what tells this process from all other drivers of a shared cluster."""
     return _process
-
-
-def silent(stage: str, done: int, total: int) -> None:
-    """Report no progress."""
 
 
 def run_tasks(
@@ -140,25 +139,6 @@ def run_together(
     return [result for of_task in results for result in of_task]
 
 
-def batches(items: Sequence[Item], weights: Sequence[float]) -> list[list[Item]]:
-    """Return consecutive items in batches whose weights add up to at most 1, or of one item.
-
-    Examples
-    --------
-    >>> batches("abcd", [0.5, 0.5, 0.2, 3])
-    [['a', 'b'], ['c'], ['d']]
-    """
-    found: list[list[Item]] = []
-    room = 0.0
-    for item, weight in zip(items, weights, strict=True):
-        if weight > room or not found:
-            found.append([])
-            room = 1.0
-        found[-1].append(item)
-        room -= weight
-    return found
-
-
 def run_each(function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> list[Any]:
     """Run a function for every item, one after the other."""
     return [function(*item) for item in items]
@@ -200,6 +180,7 @@ class _Flight:
         self.client, self.stage, self.token = client, stage, token
         self.function, self.items = function, items
         self.futures: set[Future] = set()
+        self.kills: collections.Counter[int] = collections.Counter()
         self.finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
 
     def submit(self, index: int, n_moves: int = 0) -> None:
@@ -221,7 +202,7 @@ class _Flight:
         Dask steals only from workers that have more tasks than threads. A worker that has begun one meanwhile is
         waited for: no two run a task at the same time.
         """
-        listed = self.client.processing(workers=list(workers))
+        listed = self._tasks_of(workers)
         keys = {tuple(key) for of_worker in listed.values() for key in of_worker if isinstance(key, tuple | list)}
         moved = [future for future in self.futures if future.key in keys]
         if not moved:
@@ -234,10 +215,49 @@ class _Flight:
             key: Any = future.key
             self.submit(key[2], (*key, 0)[3] + 1)
 
+    def leave_silent(self, workers: Collection[str]) -> None:
+        """Let nannies kill workers of which nothing is heard, if the run waits for nothing else.
+
+        Others run their tasks then. Who is killed does not wake up and write into what is finished since: no two run a
+        task at the same time. A worker without a nanny, or with anything that is not of this driver, is left to the
+        scheduler's own patience, and so is a task that lost `MOST_KILLS` workers in this way: it may silence them.
+        """
+        waited_for: set[Any] = {future.key for future in self.futures if not future.done()}
+        listed = self._tasks_of(workers)
+        held = {address: {_as_key(key) for key in keys} & waited_for for address, keys in listed.items()}
+        held = {address: keys for address, keys in held.items() if keys}
+        indices = {key[2] for key in waited_for}
+        is_patient = any(self.kills[index] >= MOST_KILLS for index in indices)
+        if not waited_for or waited_for - set().union(*held.values()) or is_patient:
+            return
+        kept = self.client.has_what()
+        if not all(_is_ours(key) for address in held for key in (*listed[address], *kept.get(address, ()))):
+            return
+        self.say("it waits only for workers of which nothing is heard; they are killed, and others run their tasks")
+        self.kills.update(indices)
+        for address in held:
+            with contextlib.suppress(Exception):  # a nanny that does not answer is asked once more
+                run_on_workers(
+                    self.client, kill_worker, address, timeout=SECONDS_TO_ANSWER, workers=[address], nanny=True
+                )
+
+    def _tasks_of(self, workers: Collection[str]) -> dict[str, Any]:
+        """Return the keys of all tasks that workers have; asked for by name, one that has just left is an error."""
+        return {address: keys for address, keys in self.client.processing().items() if address in workers}
+
     def say(self, what: str) -> None:
         """Tell people who watch a stage, on the terminal and on the dashboard."""
         logger.warning("stage %s: %s", self.stage, what)
         publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
+
+
+def _as_key(key: Any) -> Any:
+    """Return the key of a task as a future has it: on its way from the scheduler a tuple may become a list."""
+    return tuple(key) if isinstance(key, list) else key
+
+
+def _is_ours(key: Any) -> bool:
+    return isinstance(key, tuple | list) and str(key[1]).startswith(_process)
 
 
 def _run(flight: _Flight, workers: TaskWorkers, progress: Progress) -> Iterator[tuple[int, Any]]:
@@ -271,22 +291,9 @@ def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
         if getattr(plugin, "owner", None) == owner and plugin.refusal is not None:  # type: ignore[attr-defined]
             raise BadInput(plugin.refusal)  # type: ignore[attr-defined]
     try:
-        return _run_again(function, args)
+        return run_again(function, args)
     finally:
         hand_back_freed(worker.memory_manager.memory_limit)
-
-
-def _run_again(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Run a function, twice more if it ends with an error that may pass."""
-    for pause in SECONDS_BEFORE_TRIES:
-        try:
-            return function(*args)
-        except Exception as error:
-            if not is_passing(error):
-                raise
-            logger.warning("a task failed with %s and is run again", type(error).__name__)
-        time.sleep(pause)
-    return function(*args)
 
 
 def _error_of(stage: str, future: Future, result: Any) -> BaseException:

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from ammrank_dask.kernels.hashing import hash_integers, hash_strings, place_integers
+from ammrank_dask.plain_hash import FEW, hash_few
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds
 
 PARTITION_SALT = 0x7061727469746E31
@@ -27,6 +27,10 @@ def hash_ids(ids: UserIds, salt: int) -> np.ndarray:
     >>> int(hash_ids(ids_from_values([1]), 0)[0])
     10451216379200822465
     """
+    if len(ids) <= FEW:
+        return hash_few(ids, salt)
+    from ammrank_dask.kernels.hashing import hash_integers, hash_strings
+
     hashes = np.empty(len(ids), np.uint64)
     with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
         if isinstance(ids, IntegerIds):
@@ -61,8 +65,10 @@ def bucket_of(ids: UserIds) -> np.ndarray:
 
 def _place(ids: UserIds, salt: int, n_places: int) -> np.ndarray:
     """Return the hash of every id modulo the number of places (int64)."""
-    if not isinstance(ids, IntegerIds):
+    if not isinstance(ids, IntegerIds) or len(ids) <= FEW:
         return (hash_ids(ids, salt) % np.uint64(n_places)).astype(np.int64)
+    from ammrank_dask.kernels.hashing import place_integers
+
     places = np.empty(len(ids), np.int64)
     with np.errstate(over="ignore"):
         place_integers(ids.values.view(np.uint64), np.uint64(salt), np.uint64(n_places), places)

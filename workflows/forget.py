@@ -6,7 +6,9 @@ from pathlib import Path
 
 import click
 
+from ammrank_dask.freed_memory import keep_freed
 from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.workflows.cluster.cluster_file import is_built_in
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     LakePathType,
@@ -14,6 +16,7 @@ from ammrank_dask.workflows.session.options import (
     show,
     site_argument,
 )
+from ammrank_dask.workflows.session.progress import progress_for
 from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.forget import forget_users, is_small
 
@@ -33,9 +36,12 @@ def command(site: Path, users: LakePath, cluster: str | None, as_json: bool, qui
     Partials, state, features, qualifications and quarantined rows of all kept runs are written again without them.
     """
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
-        if is_small(job.site, users):
-            job.start_small()
-        facts = forget_users(job.client, job.site, users, config=job.config, progress=job.progress)
+        if is_small(job.site, users) and is_built_in(cluster, site):
+            keep_freed()
+            with progress_for(quiet, as_json) as progress:
+                facts = forget_users(None, job.site, users, config=job.config, progress=progress)
+        else:
+            facts = forget_users(job.client, job.site, users, config=job.config, progress=job.progress)
     show(facts, as_json)
 
 

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import read_json, temporary_beside, write_atomic, write_text
+from ammrank_dask.storage.store.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.folders import list_paths
-from ammrank_dask.storage.store.parts import check_files, checksum_file
+from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualifications import (
     BY_CATEGORY,
     BY_USER,
@@ -64,6 +64,8 @@ _STARTS = "category_starts"
 _FORMAT = 2
 """Of what a partition writes; 2 has `cold`. A run that an earlier version left half done is scored anew."""
 _BATCH = "by-category-"
+_LARGE_FILE = 1 << 20
+"""Bytes of a file that keeps a disk busy for longer than it takes to ask for it."""
 
 
 @functools.cache
@@ -178,14 +180,10 @@ def _delta_columns(rows: QualificationRows, changes: Changes) -> dict[str, pa.Ar
 
 def _save_by_category(run: Path, partition: int, table: pa.Table) -> dict[str, list[int]]:
     """Keep the rows of a partition, which are by category, until all partitions are written; return the entry."""
-    path = scratch_path(run, partition)
-
-    def write(temporary: Path) -> None:
-        with pa.OSFile(str(temporary), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
-            writer.write_table(table)
-
-    write_atomic(path, write, durable=False)
-    return {path.relative_to(run).as_posix(): checksum_file(path)}
+    path, sink = scratch_path(run, partition), pa.BufferOutputStream()
+    with pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    return {path.relative_to(run).as_posix(): _write_buffer(path, sink.getvalue())}
 
 
 def category_starts(run: Path, partition: int) -> list[int]:
@@ -247,7 +245,11 @@ def scratch_path(run: Path, partition: int) -> Path:
 
 def write_table(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
-    data = _encode_table(table)
+    return _write_buffer(path, _encode_table(table))
+
+
+def _write_buffer(path: Path, data: pa.Buffer) -> list[int]:
+    """Write the bytes of a file, and return their number and checksum."""
     write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=False)
     return [data.size, google_crc32c.value(data)]
 
@@ -257,6 +259,8 @@ def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:
     data = _encode_table(table)
     beside = temporary_beside(path)
     retried(beside.write_bytes)(data)
+    if data.size >= _LARGE_FILE:
+        begin_sync(beside)
     return beside.name, [data.size, google_crc32c.value(data)]
 
 

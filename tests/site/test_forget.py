@@ -3,8 +3,11 @@
 import itertools
 import json
 import os
+import re
 import shutil
 import stat
+import subprocess
+import sys
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +22,12 @@ from lakes import At, date_of, event, good_events, write_events, write_lake, wri
 from ammrank_dask.forget import Reach
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_users, load_forgotten
+from ammrank_dask.storage.site import forgotten
+from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_rows, drop_users, load_forgotten
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import PartRef, part_path
 from ammrank_dask.storage.store.registry import FEATURES, STATE
-from ammrank_dask.storage.store.runs import verify_run
+from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows import forget as command
 from ammrank_dask.workflows.cli import ammrank
@@ -43,6 +47,16 @@ CONFIG = {
     "score": {"k": 2},
     "quarantine": {"max_share": 0.5},
 }
+
+
+COMMAND = """
+import json, sys
+from ammrank_dask.workflows.cli import ammrank
+try:
+    ammrank()
+finally:
+    print(json.dumps(sorted({"distributed", "numba"} & set(sys.modules))), file=sys.stderr)
+"""
 
 
 @pytest.fixture(scope="module", params=["integers", "strings"])
@@ -300,22 +314,51 @@ def test_forget_users__stopped_while_files_are_replaced(client, place, tmp_path,
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
-def test_forget__little_work_is_done_by_threads_of_the_command(place, tmp_path, monkeypatch):
+def test_forget__little_work_is_done_by_threads_of_the_command(client, place, tmp_path):
     site, ids = place
-    monkeypatch.chdir(tmp_path)  # away from any cluster file
+    on_cluster = type(site)(tmp_path / "on-cluster")
+    shutil.copytree(site.path, on_cluster.path)
+    listed = write_list(tmp_path / "list.txt", ids[:2])
+    forget_users(client, on_cluster, listed)
+    arguments = ["forget", str(site.path), "--users", str(listed), "--json"]
+    # In a process of its own: neither Dask nor a compiler is loaded, and the folder has no cluster file.
+    done = subprocess.run([sys.executable, "-c", COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said = [json.loads(line) for line in done.stderr.splitlines()]
+    assert [line["stage"] for line in said[:-1]] == [
+        "forget",
+        "forget-lists",
+        "forget-lists",
+        "forget-tables",
+        "forget-scan",
+    ]
+    assert said[-1] == []
+    assert json.loads(done.stdout)["rows left"] == 0
+    assert not any(users & {str(user) for user in ids[:2]} for users in found_users(site).values())
+    assert bytes_of_runs(site) == bytes_of_runs(on_cluster)
+
+
+def bytes_of_runs(site):
+    """Return all files of all runs, by their path below the site."""
+    files = [path for run in site.kept_runs() for path in run.rglob("*") if path.is_file()]
+    return {path.relative_to(site.path): path.read_bytes() for path in files}
+
+
+@pytest.mark.parametrize("begun", ["integers"], indirect=True)
+def test_forget__a_cluster_that_is_named_does_the_work(place, cluster_file, tmp_path, monkeypatch):
+    site, ids = place
     addresses = []
 
     def forget(client, *arguments, **options):
-        addresses.append(client.cluster.scheduler_address)
+        addresses.append(client.scheduler.address)
         return forget_users(client, *arguments, **options)
 
     monkeypatch.setattr(command, "forget_users", forget)
     listed = write_list(tmp_path / "list.txt", ids[:2])
-    result = CliRunner().invoke(ammrank, ["forget", str(site.path), "--users", str(listed), "--quiet", "--json"])
+    arguments = ["forget", str(site.path), "--users", str(listed), "--cluster", str(cluster_file), "--quiet"]
+    result = CliRunner().invoke(ammrank, arguments)
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["rows left"] == 0
-    assert [address.partition("//")[0] for address in addresses] == ["inproc:"]
-    assert not any(users & {str(user) for user in ids[:2]} for users in found_users(site).values())
+    assert [f"address: {address}" in cluster_file.read_text() for address in addresses] == [True]
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
@@ -332,7 +375,7 @@ def test_is_small__by_the_bytes_that_can_hold_the_users(place, tmp_path, monkeyp
     for most, expected in ((n_bytes, True), (n_bytes - 1, False)):
         monkeypatch.setattr(stage, "SMALL", most)
         assert stage.is_small(site, listed) is expected
-    assert Reach(None).count_bytes(site.kept_runs()) > n_bytes
+    assert sum(Reach(None).count_bytes(open_run(path)) for path in site.kept_runs()) > n_bytes
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
@@ -341,7 +384,8 @@ def test_forget_users__the_list_holds_no_id_and_needs_its_key(client, place, tmp
     forget_users(client, site, write_list(tmp_path / "list.txt", ids[:2]))
     text = (site.path / "forgotten.json").read_text()
     assert len(json.loads(text)["hashes"]) == 2
-    assert not any(str(user) in text for user in ids[:2])
+    # As words of their own: the digits of a short id may well be somewhere in a hash.
+    assert not any(re.search(rf"\b{re.escape(str(user))}\b", text) for user in ids[:2])
     for name in ("forgotten.json", ".forget-key"):
         assert stat.S_IMODE((site.path / name).stat().st_mode) == 0o600
     (site.path / ".forget-key").unlink()
@@ -436,7 +480,20 @@ def test_read_user_list__parquet_and_text(tmp_path):
         read_user_list(tmp_path / "two.parquet", "int64")
 
 
-@pytest.mark.parametrize("n_users", [1, 1000])
+@pytest.mark.parametrize("dropped", [[0], [9], [3, 4, 7], range(10), range(0, 10, 2), []], ids=str)
+def test_drop_rows__as_a_filter_does_it(dropped, monkeypatch):
+    names = pa.array(["b", "a", "b", "c", "b", "a", "c", "b", "b", "a"]).dictionary_encode()
+    table = pa.table({"user_id": range(10), "category": names, "score": [None, *range(9)]})
+    mask = np.isin(np.arange(10), list(dropped))
+    expected = table.filter(pa.array(~mask))
+    for n_rows in (1, 100):
+        monkeypatch.setattr(forgotten, "_ROWS_OF_STRETCH", n_rows)
+        left = drop_rows(table, mask)
+        assert left.equals(expected)
+        assert [column.num_chunks for column in left.columns] == [column.num_chunks for column in expected.columns]
+
+
+@pytest.mark.parametrize("n_users", [1, 3, 1000])
 def test_named_users__are_told_from_all_others(n_users):
     rng = np.random.default_rng(n_users)
     numbers = np.concatenate([np.arange(-500, 500), rng.integers(-(2**63), 2**63 - 1, 20_000)])

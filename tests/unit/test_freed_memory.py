@@ -33,3 +33,21 @@ def test_hand_back_freed__above_its_share_of_the_limit(limit_by_memory, expected
 @pytest.mark.parametrize("limit", [None, 0])
 def test_hand_back_freed__not_without_a_limit(limit):
     assert not hand_back_freed(limit)
+
+
+KEEPING = """
+import numpy as np, psutil, pyarrow as pa
+from ammrank_dask.freed_memory import keep_freed
+keep_freed()
+assert pa.default_memory_pool().backend_name == "system"
+before = psutil.Process().memory_info().rss
+array, buffer = np.ones(1 << 22), pa.allocate_buffer(1 << 22)
+del array, buffer
+print(psutil.Process().memory_info().rss - before > 30 << 20)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="mallopt is of GNU's C library")
+def test_keep_freed__large_arrays_are_not_handed_back():
+    found = subprocess.run([sys.executable, "-c", KEEPING], capture_output=True, text=True, check=True)
+    assert found.stdout.strip() == "True"

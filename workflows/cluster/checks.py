@@ -11,11 +11,13 @@ import platform
 import time
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, WorkerPlugin, wait
+from distributed import Client, Security, WorkerPlugin, wait
+from distributed.core import connect, send_recv
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.store.atomic import OTHERS
@@ -272,6 +274,23 @@ def check_scheduler(client: Client) -> None:
     theirs = {name: str(version).split(".final")[0] for name, version in packages if version is not None}
     own = {name: version for name, version in package_versions().items() if name in theirs}
     _compare_versions("the scheduler", theirs, own)
+
+
+def check_dask(address: str, security: Security | None, *, timeout: float) -> None:
+    """Refuse a scheduler of another version of Dask before a client joins it, which may not even end well.
+
+    What versions are asked by is the same in all of them.
+    """
+
+    async def ask() -> Any:
+        more = {} if security is None else security.get_connection_args("client")
+        comm = await connect(address, timeout=timeout, **more)
+        return await asyncio.wait_for(send_recv(comm, close=True, op="versions"), timeout)
+
+    # In a thread of its own: the one that calls may have an event loop, which `asyncio.run` would take from it.
+    with ThreadPoolExecutor(1) as thread:
+        theirs = thread.submit(lambda: asyncio.run(ask())).result()["packages"]
+    _compare_versions("the scheduler", theirs, {name: version_of(name) for name in ("dask", "distributed")})
 
 
 def _compare_versions(who: str, theirs: dict[str, str], own: dict[str, str]) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from dask.system import CPU_COUNT
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ammrank_dask.storage.errors import BadInput
@@ -123,11 +122,9 @@ def load_cluster(path: Path) -> ClusterConfig:
     return config
 
 
-def in_threads(config: ClusterConfig) -> ClusterConfig:
-    """Return the built-in cluster with one worker, a thread a core of this process: nothing of it is on the network."""
-    kwargs = {name: value for name, value in config.kwargs.items() if name != "host"}
-    kwargs |= {"processes": False, "n_workers": 1, "threads_per_worker": CPU_COUNT}
-    return config.model_copy(update={"kwargs": kwargs, "security": None})
+def is_built_in(given: str | None, site: Path | None) -> bool:
+    """Tell whether the cluster in force is the built-in one: another one is what somebody chose."""
+    return load_cluster(find_cluster_file(given, site)) == load_cluster(BUILT_IN)
 
 
 def check_address(address: str, config: ClusterConfig, path: Path) -> None:

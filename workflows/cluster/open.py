@@ -30,9 +30,8 @@ from ammrank_dask.workflows.cluster.certificates import (
     secured,
     temporary_security,
 )
-from ammrank_dask.workflows.cluster.checks import checked_workers, private_workers
+from ammrank_dask.workflows.cluster.checks import check_dask, checked_workers, private_workers
 from ammrank_dask.workflows.cluster.cluster_file import (
-    BUILT_IN,
     ENCRYPTED,
     LOCAL_HOSTS,
     MEMORY,
@@ -40,7 +39,6 @@ from ammrank_dask.workflows.cluster.cluster_file import (
     Tls,
     check_address,
     find_cluster_file,
-    in_threads,
     is_open_to_accounts,
     load_cluster,
     refuse_open,
@@ -65,17 +63,15 @@ def open_cluster(
     quiet: bool = False,
     *,
     beside: Path | None = None,
-    small: bool = False,
 ) -> Iterator[Client]:
     """Start or join the cluster, say where its dashboard is, and close what was started.
 
     The workers must see the files of `site`; `beside` is a site whose cluster file counts and that nobody looks at.
-    For `small` work the built-in cluster has threads of this process for workers: processes take seconds to start.
     """
     from ammrank_dask.monitor.plugin import page_address, watch_cluster
 
     path = find_cluster_file(cluster_file, site or beside)
-    config = _for_small_work(load_cluster(path)) if small else load_cluster(path)
+    config = load_cluster(path)
     _hush_distributed()
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(config.dask))
@@ -124,11 +120,6 @@ def open_cluster(
             if is_scheduler_gone(client) and not isinstance(error, AmmrankError):
                 raise AmmrankError("the scheduler is gone; run the command again to go on") from error
             raise
-
-
-def _for_small_work(config: ClusterConfig) -> ClusterConfig:
-    """Return the cluster for little work: another one than the built-in is what somebody chose, and stays."""
-    return in_threads(config) if config == load_cluster(BUILT_IN) else config
 
 
 def _name_host(link: str, address: str | None) -> str:
@@ -252,9 +243,13 @@ def _join(address: str, security: Security | None, config: ClusterConfig) -> dic
 def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
     cluster = target.pop("cluster", None)
     try:
+        if isinstance(target["address"], str) and not target["address"].startswith(MEMORY):
+            check_dask(target["address"], target["security"], timeout=timeout)
         client = Client(timeout=timeout, set_as_default=False, **target)
         client.cluster = client.cluster or cluster  # who asks for its limits finds it, whichever way it was reached
         return client
+    except BadInput:
+        raise
     except CommClosedError as error:
         cause = error.__cause__
         # Who refuses the other's certificate says so by an alert, which is no fatal error to Dask.

@@ -4,27 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
-
-from distributed import Client
+from typing import TYPE_CHECKING
 
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.tasks import Progress
-from ammrank_dask.workflows.cluster.open import open_cluster
 from ammrank_dask.workflows.session.config import Config, load_config
-from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.progress import progress_for
 from ammrank_dask.workflows.session.unfinished import refuse_unfinished
 
+if TYPE_CHECKING:  # Dask takes a second to import, and little work needs none of it
+    from distributed import Client
 
-class StartCluster(Protocol):
-    """Starts the cluster of a command when it is called for the first time, and returns it ever after."""
+    from ammrank_dask.tasks import Progress
+    from ammrank_dask.workflows.session.night import Night
 
-    def __call__(self, *, small: bool = False) -> tuple[Client, Progress]:
-        """Return the client, and whom to tell how far it is."""
+
+StartCluster = Callable[[], "tuple[Client, Progress]"]
+"""Starts the cluster of a command when it is called for the first time, and returns it ever after."""
 
 
 @dataclass(frozen=True)
@@ -40,10 +38,6 @@ class Session:
         """The cluster; it starts when it is asked for the first time."""
         return self.start()[0]
 
-    def start_small(self) -> None:
-        """Start the cluster for little work: in threads of this process, unless a cluster file says otherwise."""
-        self.start(small=True)
-
     @property
     def progress(self) -> Progress:
         """Whom to tell how far it is."""
@@ -51,6 +45,8 @@ class Session:
 
     def night(self, date: dt.date) -> Night:
         """Return one night of the site, on the cluster."""
+        from ammrank_dask.workflows.session.night import Night
+
         refuse_unfinished(self.site)
         return Night(self.client, self.site, self.config, date, self.progress)
 
@@ -70,9 +66,11 @@ def open_lazily(cluster: str | None, site: Path | None, *, as_json: bool, quiet:
     with contextlib.ExitStack() as stack:
         started: list[tuple[Client, Progress]] = []
 
-        def start(*, small: bool = False) -> tuple[Client, Progress]:
+        def start() -> tuple[Client, Progress]:
+            from ammrank_dask.workflows.cluster.open import open_cluster
+
             if not started:
-                client = stack.enter_context(open_cluster(cluster, site, quiet, small=small))
+                client = stack.enter_context(open_cluster(cluster, site, quiet))
                 started.append((client, stack.enter_context(progress_for(quiet, as_json))))
             return started[0]
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ammrank_dask.features.build import FeatureSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import EventColumns
@@ -19,6 +18,9 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
 from ammrank_dask.workflows.session.config import Config
+
+if TYPE_CHECKING:  # what builds features imports Dask and numba, and many commands need neither
+    from ammrank_dask.features.build import FeatureSettings
 
 CATEGORIES_NAME = "categories.csv"
 _LEFT_OUT = {"lake.day_zone": "UTC"}
@@ -124,6 +126,8 @@ def first_change(before: Mapping[str, Any], now: Mapping[str, Any]) -> str | Non
 
 def feature_settings(config: Config, taxonomy: Taxonomy) -> FeatureSettings:
     """Return what features are made of."""
+    from ammrank_dask.features.build import FeatureSettings
+
     return FeatureSettings(
         tuple(config.event_groups),
         tuple(config.features.groups),

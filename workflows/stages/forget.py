@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ammrank_dask.forget import Forgetting, Reach
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -17,23 +17,28 @@ from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.runs import open_run, remove_run
-from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.thread_tasks import silent
 from ammrank_dask.user_hash import bucket_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.copies import renew_copies
 from ammrank_dask.workflows.stages.work_area import remove_work
 
+if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it
+    from distributed import Client
+
+    from ammrank_dask.thread_tasks import Progress
+
 SMALL = 4 << 30
-"""Bytes of files that threads of one process go through in less time than processes take to start and do it."""
+"""Bytes of files that threads of the command go through in less time than a cluster takes to start and do it."""
 
 
 def forget_users(
-    client: Any, site: Site, users: LakePath, *, config: Config | None = None, progress: Progress = silent
+    client: Client | None, site: Site, users: LakePath, *, config: Config | None = None, progress: Progress = silent
 ) -> dict[str, Any]:
     """Put users on the list, remove them from all that is kept, and look that nothing of them is left.
 
     The list is written first: whatever happens afterwards, later nights leave these users out, and the same command
-    goes on where it stopped.
+    goes on where it stopped. Without a `client` threads of this process do the work.
     """
     head, ids = _read_users(site, users)
     add_forgotten(site.path, ids)
@@ -68,7 +73,8 @@ def is_small(site: Site, users: LakePath) -> bool:
     """Tell whether there is so little to read and write that starting processes for it would take longer."""
     try:
         ids = _read_users(site, users)[1]
-        return Reach(None if site.is_forgetting() else ids).count_bytes(site.kept_runs()) <= SMALL
+        reach = Reach(None if site.is_forgetting() else ids)
+        return sum(reach.count_bytes(open_run(path)) for path in site.kept_runs()) <= SMALL
     except BadInput:  # who forgets the users will say so, after they are on the list
         return True
 

@@ -1,5 +1,6 @@
 """What is checked before the first task, who may talk to a cluster, and what listens where."""
 
+import asyncio
 import contextlib
 import datetime as dt
 import os
@@ -30,6 +31,7 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import version_of
 from ammrank_dask.workflows.cluster import checks
 from ammrank_dask.workflows.cluster.checks import (
     PrivateFiles,
@@ -102,6 +104,38 @@ def test_check_scheduler__of_another_version(client, monkeypatch):
         BadInput, match=r"the scheduler has distributed 2020\.1\.0 instead of \d+\.\S+; install the same versions"
     ):
         check_scheduler(client)
+
+
+@contextlib.contextmanager
+def own_event_loop():
+    """Give this thread an event loop; afterwards it has what it had before."""
+    before = asyncio.get_event_loop_policy()
+    asyncio.set_event_loop_policy(asyncio.DefaultEventLoopPolicy())
+    try:
+        with contextlib.closing(asyncio.new_event_loop()) as loop:
+            asyncio.set_event_loop(loop)
+            yield loop
+    finally:
+        asyncio.set_event_loop_policy(before)
+
+
+def test_open_cluster__a_scheduler_of_another_dask_is_not_joined(tmp_path, monkeypatch):
+    """A client that joins one may fail in any way, and waits for a long time when it ends."""
+
+    def other_versions(packages=None):
+        return {"host": {}, "packages": {"dask": version_of("dask"), "distributed": "2020.1.0"}}
+
+    path = tmp_path / "cluster.yaml"
+    kinds = {"protocol": "tcp", "host": "127.0.0.1", "processes": False, "dashboard_address": None}
+    with own_event_loop() as loop, LocalCluster(n_workers=0, **kinds) as cluster:
+        path.write_text(f"version: 1\naddress: {cluster.scheduler_address}\n", encoding="utf-8")
+        monkeypatch.setattr("distributed.node.get_versions", other_versions)
+        with (
+            pytest.raises(BadInput, match=r"^the scheduler has distributed 2020\.1\.0 instead of \d+\.\S+; install"),
+            open_cluster(str(path), None, quiet=True),
+        ):
+            pytest.fail("joined")
+        assert asyncio.get_event_loop() is loop  # that of the caller stays
 
 
 def test_package_versions__ours_are_known():
@@ -259,7 +293,17 @@ def test_estimate_memory__scores_of_all_categories_and_the_model():
 def test_estimate_memory__clusterings_and_own_columns():
     model = ModelSize(categories=300, planes=1_500, weights=3_000 + 2_400 + 1, centers=2_400, columns=3_000)
     planes, centers, own = 4 * 1_500 * 5_401, 2 * 2_400 * 3_001, 20 * 3_000
-    assert estimate_memory(PartitionSize(0, 0, 0), model, k=10) == PROCESS_BYTES + planes + centers + own
+    assert model.n_bytes == planes + centers + own
+    rows = PartitionSize(1_000_000, 0, 0)
+    assert estimate_memory(rows, model, k=10) == PROCESS_BYTES + 600_000_000 + planes + centers + own
+
+
+def test_estimate_memory__training_where_it_takes_more_than_scoring():
+    nobody, many = PartitionSize(0, 0, 0), ModelSize(300, 1_500, 5_401, centers=2_400, columns=3_000)
+    rounds = 16 * 1_500 * 5_401 + 4 * 2_400 * 3_000
+    assert estimate_memory(nobody, many, k=10, threads=2) == PROCESS_BYTES + 2 * rounds
+    wide = ModelSize(50, 50, 2_912, centers=2_400, columns=511, sample_values=8_000_000)
+    assert estimate_memory(nobody, wide, k=10) == PROCESS_BYTES + 18 * 2_400 * 511 + 12 * 8_000_000
 
 
 def test_model_size__is_what_the_scored_arrays_take():
@@ -281,10 +325,18 @@ def test_model_size__is_what_the_scored_arrays_take():
 )
 def test_largest_model__counts_clusterings(train, centers):
     config = check_config({**CONFIG, "train": {**train, "max_planes": 2}}, "test")
-    size = largest_model(config, 50, n_users=100_000)
+    size = largest_model(config, 50, n_users=100_000, n_cells=2_000_000)
     n_columns = len(interest_columns(config.features.groups, [""] * 50, recency=True, demographics=True).names)
     plus = centers is not None
-    assert size == ModelSize(50, 100, n_columns + 1 + (centers or 0), centers or 0, n_columns if plus else 0)
+    rows = (n_columns, 20_000 * 4 * 20) if plus else (0, 0)  # four values for each of 20 cells, of 20,000 users
+    assert size == ModelSize(50, 100, n_columns + 1 + (centers or 0), centers or 0, *rows)
+
+
+def test_largest_model__a_sample_has_no_more_than_its_room():
+    config = check_config(CONFIG, "test")
+    model = largest_model(config, 1_000, n_users=100_000, n_cells=10**9)
+    assert model.sample_values == pytest.approx(1 << 23, rel=0.01)
+    assert largest_model(config, 50, n_users=0, n_cells=0).sample_values == 0
 
 
 def test_score_partition__workers_load_no_estimators():
@@ -369,18 +421,20 @@ def test_check_memory__scores_of_all_categories_and_the_model(place):
     chosen_only = content | {"report": {"policies": ["user_top_k"]}}
     with (
         LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="440MiB"
+            n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None, memory_limit="460MiB"
         ) as small,
         Client(small) as client,
     ):
         # 100,000 users a partition: 6 MiB of slots, 17 of 1,000 planes of 2,011 columns and 2,400 centres, 9 of the
-        # centres, 76 of all scores, beside 320.
+        # centres, 76 of all scores, beside 320. Training takes 86.
         check_memory(client, place, check_config(chosen_only, "test"), FIRST, 200)
         with pytest.raises(
             BadInput, match=r"about 428 MiB .* 200 categories \(1 at a time\).*; set partitions above 2 in"
         ):
             check_memory(client, place, check_config(content, "test"), FIRST, 200)
-        with pytest.raises(BadInput, match=r"about 608 MiB .*; more partitions would not help: give the workers more"):
+        with pytest.raises(
+            BadInput, match=r"about 1,359 MiB .*; more partitions would not help: give the workers more"
+        ):
             check_memory(client, place, check_config(chosen_only, "test"), FIRST, 1_000)
 
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 from certificates import write_certificates
 from cryptography import x509
-from dask.system import CPU_COUNT
 from distributed import Client, Security
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -23,6 +22,7 @@ from ammrank_dask.workflows.cluster.cluster_file import (
     ClusterConfig,
     Tls,
     find_cluster_file,
+    is_built_in,
     is_open_to_accounts,
     load_cluster,
     refuse_open,
@@ -42,24 +42,16 @@ def local_cluster(folder, kwargs, *lines):
 
 
 @pytest.mark.parametrize("name", [None, "copy.yaml"])
-def test_open_cluster__small_work_is_done_in_threads_where_the_built_in_cluster_is_in_force(
-    tmp_path, monkeypatch, capsys, name
-):
+def test_is_built_in__also_a_copy_of_its_file(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     if name is not None:
         (tmp_path / name).write_bytes(BUILT_IN.read_bytes())
-    with open_cluster(name, None, small=True) as client:
-        assert client.cluster.scheduler_address.startswith("inproc://")
-        assert capsys.readouterr().err.startswith("dashboard http://127.0.0.1:")  # where it listens
-        workers = client.scheduler_info()["workers"].values()
-        assert [worker["nthreads"] for worker in workers] == [CPU_COUNT]
-        assert client.submit(os.getpid).result() == os.getpid()
+    assert is_built_in(name, None)
 
 
-def test_open_cluster__small_work_is_done_on_another_cluster_that_a_file_names(tmp_path):
-    path = local_cluster(tmp_path, "processes: false, protocol: tls")
-    with open_cluster(path, None, quiet=True, small=True) as client:
-        assert client.cluster.scheduler_address.startswith("tls://")
+def test_is_built_in__not_another_cluster_that_the_site_has(tmp_path):
+    local_cluster(tmp_path, "processes: false, protocol: tls")
+    assert not is_built_in(None, tmp_path)
 
 
 def test_load_cluster__the_built_in_cluster_has_certificates_of_its_own():

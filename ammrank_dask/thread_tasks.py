@@ -1,0 +1,99 @@
+"""Run block functions in threads of this process: for so little work that the start of a cluster would take longer.
+
+Nothing here imports Dask, whose import is part of that start.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any, TypeVar
+
+from ammrank_dask.storage.store.retried import is_passing
+
+logger = logging.getLogger(__name__)
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+Progress = Callable[[str, int, int], None]
+"""Called with (stage, tasks done, tasks in all) on the client after every finished task."""
+
+SECONDS_BEFORE_TRIES = (0.1, 1.0)
+"""A task whose error `is_passing` is run again after so long: single operations on files were tried again before."""
+
+
+def silent(stage: str, done: int, total: int) -> None:
+    """Report no progress."""
+
+
+def run_in_threads(
+    stage: str, function: Callable[..., Any], arguments: Iterable[Sequence[Any]], *, progress: Progress = silent
+) -> list[Any]:
+    """Run `function(*args)` for every item of `arguments`, one a core at a time, and return the results in order.
+
+    The first exception cancels what has not begun, and is raised here when nothing runs any more.
+    """
+    items = list(arguments)
+    results: list[Any] = [None] * len(items)
+    if not items:
+        return results
+    progress(stage, 0, len(items))
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        futures = {pool.submit(run_again, function, item): index for index, item in enumerate(items)}
+        try:
+            for done, future in enumerate(as_completed(futures), start=1):
+                results[futures[future]] = future.result()
+                progress(stage, done, len(items))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    return results
+
+
+def read_ahead(read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Yield what `read` returns of every item, in order; while one is worked on, a thread reads the next."""
+    with ThreadPoolExecutor(1) as pool:
+        before = None
+        for item in items:
+            reading = pool.submit(read, item)
+            if before is not None:
+                yield before.result()
+            before = reading
+        if before is not None:
+            yield before.result()
+
+
+def run_again(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Run a function, twice more if it ends with an error that may pass."""
+    for pause in SECONDS_BEFORE_TRIES:
+        try:
+            return function(*args)
+        except Exception as error:
+            if not is_passing(error):
+                raise
+            logger.warning("a task failed with %s and is run again", type(error).__name__)
+        time.sleep(pause)
+    return function(*args)
+
+
+def batches(items: Sequence[Item], weights: Sequence[float]) -> list[list[Item]]:
+    """Return consecutive items in batches whose weights add up to at most 1, or of one item.
+
+    Examples
+    --------
+    >>> batches("abcd", [0.5, 0.5, 0.2, 3])
+    [['a', 'b'], ['c'], ['d']]
+    """
+    found: list[list[Item]] = []
+    room = 0.0
+    for item, weight in zip(items, weights, strict=True):
+        if weight > room or not found:
+            found.append([])
+            room = 1.0
+        found[-1].append(item)
+        room -= weight
+    return found
