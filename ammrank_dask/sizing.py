@@ -10,6 +10,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from ammrank_dask.scoring.learn_chances import count_users
+
 SMALL, MORE_PARTITIONS, MORE_USERS = (3_000, 8), (3_000, 16), (15_000, 8)
 """Users and partitions of the nights that are measured."""
 BY_CATEGORY = frozenset({"train", "gate", "chances", "score"})
@@ -17,6 +19,8 @@ BY_CATEGORY = frozenset({"train", "gate", "chances", "score"})
 BY_DAY = frozenset({"ingest"})
 """Stages of a first night that grow with the days of the history."""
 SHARDED = "train"
+SAMPLED = "chances"
+"""The stage that looks at no more users than are enough to learn from."""
 SECONDS_PER_TASK = 0.0025
 """What a task costs the scheduler, which does one after the other."""
 
@@ -88,7 +92,8 @@ class Calibration:
             width = min(workers, load.partitions, self.shards if name == SHARDED else workers)
             days = load.days / self.workload.days if name in BY_DAY and night is self.first else 1.0
             wide = load.categories / self.workload.categories if name in BY_CATEGORY else 1.0
-            work = (fit.per_partition * load.partitions + fit.per_user * load.users * busy * wide) * days
+            users = min(load.users, count_users(load.categories)) if name == SAMPLED else load.users
+            work = (fit.per_partition * load.partitions + fit.per_user * users * busy * wide) * days
             found[name] = (fit.fixed, work * self.workers / width)
         return found
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +111,7 @@ class FeatureSource:
     ranking. Without, users are those of the state, and of `users` if `all_users`. With `label_days` and `splits`, users
     are these too, those of the splits only, and have their ranking, whether they clicked or not. The users of
     `suppressed`, by partition, are left out; `eligibility` keeps categories out of the rankings of groups of users.
+    With `n_sampled`, partitions behind the first so many have no users: a sample, for users are dealt by hash.
     """
 
     date: dt.date
@@ -123,9 +124,13 @@ class FeatureSource:
     suppressed: Mapping[int, UserIds] = field(default_factory=dict)
     eligibility: Eligibility = field(default_factory=Eligibility)
     splits: tuple[str, ...] = ()
+    n_sampled: int | None = None
 
     def part(self, partition: int) -> FeaturePart:
         """Return the source of one partition."""
+        if self.n_sampled is not None and partition >= self.n_sampled:
+            without = tuple((day, None) for day, _ in self.label_days)
+            return replace(self, state=None, users=None, label_days=without, n_sampled=None).part(partition)
         return FeaturePart(
             self.date,
             part_of(self.state, partition),

@@ -166,3 +166,68 @@ def logistic_sums(curves, cells, out_intercept, out_slope, out_bend, out_level):
             out_bend[below, j] += (1.0 - share) * error * basis[j]
             out_bend[above, j] += share * error * basis[j]
     return loss
+
+
+@kernel
+def logistic_curvature(curves, cells, out_curvature):
+    """Add the second derivatives of the log loss of all cells by the parameters of the curves, one after the other.
+
+    Parameters
+    ----------
+    out_curvature
+        (n, n) by intercepts, slopes, bends (those of a class together) and levels, in this order, added to.
+    """
+    n_categories, n_knots = curves.intercept.shape[0], curves.knot.shape[0]
+    first_bend, first_level = 2 * n_categories, 2 * n_categories + curves.bend.size
+    place, factor = np.empty(4 + 2 * n_knots, np.uintp), np.empty(4 + 2 * n_knots, np.float64)
+    bend = np.empty(n_knots, np.float64)
+    for cell in range(cells.z.shape[0]):
+        z, category = cells.z[cell], cells.category[cell]
+        below = min(np.int64(cells.activity[cell]), curves.level.shape[0] - 1)
+        above = min(below + 1, curves.level.shape[0] - 1)
+        share = cells.activity[cell] - below
+        place[0], factor[0] = category, 1.0
+        place[1], factor[1] = n_categories + category, z
+        place[2], factor[2] = first_level + below, 1.0 - share
+        place[3], factor[3] = first_level + above, share
+        logit = mix_classes(curves, cells.activity[cell], bend)
+        logit += curves.intercept[category] + curves.slope[category] * z
+        for j in range(n_knots):
+            t = (z - curves.knot[j]) / curves.width
+            basis = t / (1.0 + abs(t))
+            logit += bend[j] * basis
+            at = 4 + 2 * j
+            place[at], factor[at] = first_bend + below * n_knots + j, (1.0 - share) * basis
+            place[at + 1], factor[at + 1] = first_bend + above * n_knots + j, share * basis
+        odds = math.exp(-abs(logit))
+        weight = cells.n_cells[cell] * odds / ((1.0 + odds) * (1.0 + odds))
+        for one in range(place.shape[0]):
+            weighted = weight * factor[one]
+            for other in range(place.shape[0]):
+                out_curvature[place[one], place[other]] += weighted * factor[other]
+
+
+@kernel
+def solve_positive(matrix, out_vector):
+    """Solve a system of a positive definite matrix (n, n), which is written over; `out_vector` (n,) has the right side.
+
+    Cholesky's method in one order of additions: the bits do not depend on how many threads a library would take.
+    """
+    n = matrix.shape[0]
+    for row in range(n):
+        for column in range(row + 1):
+            total = matrix[row, column]
+            for i in range(column):
+                total -= matrix[row, i] * matrix[column, i]
+            if column < row:
+                matrix[row, column] = total / matrix[column, column]
+            else:
+                matrix[row, row] = math.sqrt(total)
+    for row in range(n):
+        for i in range(row):
+            out_vector[row] -= matrix[row, i] * out_vector[i]
+        out_vector[row] /= matrix[row, row]
+    for row in range(n - 1, -1, -1):
+        for i in range(row + 1, n):
+            out_vector[row] -= matrix[i, row] * out_vector[i]
+        out_vector[row] /= matrix[row, row]

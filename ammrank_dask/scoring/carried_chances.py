@@ -103,8 +103,11 @@ def read_again(
     """Return the users of one partition who have features at both dates, or a share of them by hash."""
     panels = receive_panels(source)
     before = open_features(path_then).partition(partition)
-    part = read_rows(open_features(path_now), partition, panels, variant)
     assert before.rankings is not None
+    if not len(before.user_ids):  # of a partition that is not sampled
+        nobody = np.empty(0, np.int64)
+        return UsersAgain(nobody, nobody, np.empty((0, len(panels.tie_order)), np.float32), nobody)
+    part = read_rows(open_features(path_now), partition, panels, variant)
     row = part.user_ids.positions_of(before.user_ids)
     chosen = np.flatnonzero((row >= 0) & (hash_ids(before.user_ids, CHANCE_SALT) / 2.0**64 < share))
     _, _, scores = top_categories(part.X[row[chosen]], panels, 1, keep_all=True)

@@ -11,19 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.optimize import minimize
 
-from ammrank_dask.kernels.chances import Cells, Curves, chance_pairs, chance_rows, logistic_sums
+from ammrank_dask.kernels.chances import Cells, Curves, chance_pairs, chance_rows
 from ammrank_dask.kernels.scoring import Filter
+from ammrank_dask.scoring.curve_fit import CurveFit
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.atomic import digest_of
 
 _KNOTS = (0.05, 0.35, 0.65, 0.95)
 _WIDTH = 0.7
-_LOWEST_SLOPE = 1e-3
 _CLASSES, _USERS_A_CLASS = 10, 50
 """Classes of activity where there are users enough: 25 a class are learnt by heart."""
-_MAX_ITERATIONS = 300
 _BIN = 0.05
 """Width in z of the bins whose cells are taken as one: a chance changes by at most 2 % within."""
 _STEPS = 4
@@ -126,8 +124,8 @@ def fit_chances(
 ) -> Chances:
     """Return chances learnt from users whose clicks are known, also those who clicked nothing.
 
-    All parameters are found together by L-BFGS-B on the log loss. Intercepts and slopes of categories are drawn to
-    common ones, so that a rare category follows the others; the bends of classes of activity too.
+    All parameters are found together by Newton's method on the log loss. Intercepts and slopes of categories are drawn
+    to common ones, so that a rare category follows the others; the bends of classes of activity too.
 
     Parameters
     ----------
@@ -163,7 +161,7 @@ def fit_chances(
     positions = np.interp(log_activity(activity), centers, np.arange(len(centers)))
     cells = gather_cells(scores, clicked, positions, center, scale or 1.0)
     shape = (scores.shape[1], len(edges) + 1)
-    return Chances(_Fit(cells, shape, frame, {**_PRIOR, **(prior or {})}).run(), edges, centers)
+    return Chances(CurveFit(cells, shape, frame, {**_PRIOR, **(prior or {})}).run(), edges, centers)
 
 
 def log_activity(activity: np.ndarray) -> np.ndarray:
@@ -240,76 +238,3 @@ def _knots(finite: np.ndarray, center: float, scale: float, n_knots: int) -> np.
         return np.zeros(0)
     shares = np.interp(np.linspace(0, 1, n_knots), np.linspace(0, 1, len(_KNOTS)), _KNOTS)
     return (np.quantile(finite, shares) - center) / scale
-
-
-class _Fit:
-    """The log loss of all parameters as one vector: those of the curves, then the common ones."""
-
-    def __init__(self, cells: Cells, shape: tuple[int, int], frame: Curves, prior: Mapping[str, float]) -> None:
-        self.cells, self.frame, self.prior = cells, frame, prior
-        (n_categories, n_classes), n_knots = shape, len(frame.knot)
-        shapes = {
-            "intercept": (n_categories,), "slope": (n_categories,), "bend": (n_classes, n_knots), "level": (n_classes,),
-            "mean_intercept": (), "mean_slope": (), "mean_bend": (n_knots,),
-        }  # fmt: skip
-        self.shapes: dict[str, tuple[int, ...]] = shapes
-        self.ends = np.cumsum([int(np.prod(shape)) for shape in shapes.values()])
-
-    def split(self, vector: np.ndarray) -> dict[str, np.ndarray]:
-        """Return views of a vector by the names of the parameters."""
-        pieces = np.split(vector, self.ends[:-1])
-        return {name: piece.reshape(shape) for (name, shape), piece in zip(self.shapes.items(), pieces, strict=True)}
-
-    def curves(self, parts: Mapping[str, np.ndarray]) -> Curves:
-        """Return the curves of some parameters."""
-        return self.frame._replace(
-            intercept=parts["intercept"], slope=parts["slope"], bend=parts["bend"], level=parts["level"]
-        )
-
-    def loss(self, vector: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the penalised loss and its gradient."""
-        parts, gradient = self.split(vector), np.zeros(len(vector))
-        slopes = self.split(gradient)
-        total = logistic_sums(
-            self.curves(parts), self.cells, slopes["intercept"], slopes["slope"], slopes["bend"], slopes["level"]
-        )
-        for name in ("intercept", "slope", "bend"):
-            away = parts[name] - parts[f"mean_{name}"]
-            total += 0.5 * self.prior[name] * (away**2).sum()
-            slopes[name] += self.prior[name] * away
-            slopes[f"mean_{name}"] -= self.prior[name] * away.sum(axis=0)
-            total += 0.5 * self.prior["common"] * (parts[f"mean_{name}"] ** 2).sum()
-            slopes[f"mean_{name}"] += self.prior["common"] * parts[f"mean_{name}"]
-        total += 0.5 * self.prior["level"] * (parts["level"] ** 2).sum()
-        slopes["level"] += self.prior["level"] * parts["level"]
-        return float(total), gradient
-
-    def run(self) -> Curves:
-        """Return the curves of the lowest loss."""
-        start = np.zeros(self.ends[-1])
-        parts = self.split(start)
-        n_categories = len(parts["intercept"])
-        users, clicked = (
-            np.bincount(self.cells.category, weights, n_categories)
-            for weights in (self.cells.n_cells, self.cells.clicked)
-        )
-        share = (clicked / users).clip(1 / (users + 2), 1 - 1 / (users + 2))
-        parts["intercept"][:] = np.log(share / (1 - share))
-        parts["mean_intercept"][...] = parts["intercept"].mean()
-        parts["slope"][:] = parts["mean_slope"][...] = 0.5
-        lowest = np.full(len(start), -np.inf)
-        bounds = self.split(lowest)
-        bounds["slope"][:] = _LOWEST_SLOPE
-        bounds["bend"][:] = 0.0
-        # The loss is scaled to about 1 a cell, so that the stopping rules do not depend on the number of users.
-        scale = 1 / self.cells.n_cells.sum()
-
-        def scaled(vector: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self.loss(vector)
-            return value * scale, gradient * scale
-
-        done = minimize(
-            scaled, start, jac=True, method="L-BFGS-B", bounds=[(low, None) for low in lowest],
-            options={"maxiter": _MAX_ITERATIONS, "ftol": 1e-12, "gtol": 1e-8, "maxcor": 30},
-        )  # fmt: skip
-        return self.curves({name: part.copy() for name, part in self.split(done.x).items()})

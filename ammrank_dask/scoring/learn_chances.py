@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -115,6 +116,23 @@ def history_share(alpha: float, days_then: int, days_now: int) -> float:
     [0.492, 0.714, 0.897, 0.998]
     """
     return (1 - alpha**days_then) / (1 - alpha**days_now)
+
+
+def count_partitions(n_users: int, n_partitions: int, n_categories: int) -> int:
+    """Return how many partitions of `n_users` users have held-out users enough to learn from; users are dealt by hash.
+
+    Examples
+    --------
+    >>> [count_partitions(users, users // 50_000, 50) for users in (400_000, 800_000, 3_200_000)]
+    [8, 16, 16]
+    """
+    share = count_users(n_categories) / max(1, n_users)
+    return max(1, min(n_partitions, math.ceil(n_partitions * share)))
+
+
+def count_users(n_categories: int) -> float:
+    """Return how many users there must be for those of one split to be enough to learn from."""
+    return MAX_CELLS / (_SPLIT_SHARE * max(1, n_categories))
 
 
 def _sample_share(features: Features) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,14 @@ class ScoreSettings:
     caps: Mapping[str, float] = field(default_factory=dict)
     explore: float = 0.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that must be whole and are not; those of numpy become plain ones, as JSON takes them."""
+        for name in ("k", "n", "seed"):
+            value = getattr(self, name)
+            if value is not None and not isinstance(value, Integral):
+                raise BadInput(f"{name} must be a whole number, got {value!r}")
+            object.__setattr__(self, name, None if value is None else int(value))
 
     def check(self, categories: Sequence[str]) -> None:
         """Refuse settings that do not fit the categories."""

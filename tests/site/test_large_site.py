@@ -8,7 +8,10 @@ import json
 import pytest
 from nights import config_of, copy_world, day
 
+from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.user_hash import SPLITS, split_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.nightly import nightly
@@ -89,3 +92,18 @@ def test_nightly__policies_with_samples_of_a_large_site(client, site, monkeypatc
         assert set(held.groupby("user_id").size()) == {4}
     for measures in summary["policies"].values():
         assert measures["slots"] == pytest.approx(len(held), rel=0.05)
+
+
+def test_nightly__chances_of_a_large_site_are_learnt_from_some_partitions(client, site, monkeypatch):
+    features = open_features(site.path / site.current().runs["features"])
+    gate_users = [
+        int((split_of(features.partition(number).user_ids) == SPLITS.index("gate")).sum()) for number in range(2)
+    ]
+    assert features.n_partitions == 2
+    assert min(gate_users) > 0
+    half = int(0.05 * features.n_users * features.n_categories)  # a tenth of the users validate
+    monkeypatch.setattr("ammrank_dask.scoring.learn_chances.MAX_CELLS", half)
+    nightly(Night(client, site, config_of(gate=FEW), day(7)))
+    facts = open_run(site.path / site.current().runs["chances"]).manifest["facts"]
+    assert facts["gate_users"] == gate_users[0]
+    assert facts["carried"]["users"] > 0

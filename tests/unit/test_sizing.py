@@ -73,3 +73,10 @@ def test_most_useful_workers__end_where_the_scheduler_sets_the_pace():
     # 20 s of one worker, 1,000 tasks of 2.5 ms: 8 workers.
     assert calibration.most_useful_workers(calibration.first, load_of()) == 8
     assert calibration.most_useful_workers(calibration.first, load_of(users=10_000_000)) == 10
+
+
+def test_seconds__chances_look_at_no_more_users_than_are_enough():
+    calibration = calibration_of({"chances": LinearFit(0.0, 0.0, 1e-4)})
+    # 4 million cells of a tenth of the users and 50 categories are 800,000 users.
+    assert calibration.seconds(calibration.first, load_of(users=400_000), 2) == pytest.approx(40.0)
+    assert calibration.seconds(calibration.first, load_of(users=8_000_000), 2) == pytest.approx(80.0)

@@ -28,7 +28,7 @@ from ammrank_dask.workflows.stages.train import too_little_history
 
 logger = logging.getLogger(__name__)
 
-CHANCES_VERSION = 4
+CHANCES_VERSION = 5
 """Version of how chances are learnt: those of another version are learnt again when they are due."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 
 from ammrank_dask.features.build import FeaturePlan, FeatureSource, build_features
 from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
+from ammrank_dask.scoring.learn_chances import count_partitions
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.user_lists import read_user_list
@@ -64,10 +66,20 @@ def _plan_training(night: Night, ingested: Ingested) -> FeaturePlan:
 
 
 def plan_chance_features(night: Night, ingested: Ingested) -> FeaturePlan:
-    """Plan the features at the end of the lag date of all held-out users, also of those who clicked nothing since."""
+    """Plan the features at the end of the lag date of held-out users, also of those who clicked nothing since.
+
+    They are those of as many partitions as have enough to learn chances from.
+    """
     all_users = night.config.score.users == "all"
     source, inputs = _plan_labelled(night, ingested, all_users=all_users, splits=HELD_OUT)
-    return _plan(night, ingested, source, {**inputs, "splits": list(HELD_OUT)})
+    runs = [source.state, *([source.users] if all_users else [])]
+    n_users, n_partitions = max(run.n_rows for run in runs if run is not None), night.config.partitions
+    n_sampled = count_partitions(n_users, n_partitions, len(ingested.taxonomy.categories))
+    inputs |= {"splits": list(HELD_OUT)}
+    if n_sampled < n_partitions:
+        source = replace(source, n_sampled=n_sampled)
+        inputs |= {"sampled_partitions": n_sampled}
+    return _plan(night, ingested, source, inputs)
 
 
 def _plan_labelled(

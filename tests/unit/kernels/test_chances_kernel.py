@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from sklearn.metrics import log_loss
 
-from ammrank_dask.kernels.chances import Cells, Curves, chance_pairs, chance_rows, logistic_sums
+from ammrank_dask.kernels.chances import (
+    Cells,
+    Curves,
+    chance_pairs,
+    chance_rows,
+    logistic_curvature,
+    logistic_sums,
+    solve_positive,
+)
 
 INF = np.float32(np.inf)
 NOBODY = np.zeros((0, 2), bool)
@@ -98,11 +106,14 @@ def test_chance_rows__more_users_than_a_block():
 def sum_losses(curves, scores, clicked, activity):
     """Return the loss and its derivatives by intercept, slope, bend and level."""
     outs = [np.zeros_like(array) for array in (curves.intercept, curves.slope, curves.bend, curves.level)]
+    return logistic_sums(curves, make_cells(curves, scores, clicked, activity), *outs), outs
+
+
+def make_cells(curves, scores, clicked, activity):
     n, n_categories = scores.shape
     z = np.where(np.isfinite(scores), (scores.astype(np.float64) - curves.center) / curves.scale, 0.0)
     codes = np.tile(np.arange(n_categories), n)
-    cells = Cells(z.ravel(), np.ones(z.size), clicked.ravel().astype(float), codes, np.repeat(activity, n_categories))
-    return logistic_sums(curves, cells, *outs), outs
+    return Cells(z.ravel(), np.ones(z.size), clicked.ravel().astype(float), codes, np.repeat(activity, n_categories))
 
 
 def draw_cells(rng, n=40):
@@ -137,3 +148,33 @@ def test_logistic_sums__derivatives_are_differences_of_the_loss(number):
             for sign in (1, -1)
         )
         assert derivatives[number][place] == pytest.approx((up - down) / 2e-5, rel=1e-5, abs=1e-6)
+
+
+def test_logistic_curvature__is_differences_of_the_derivatives():
+    scores, clicked, activity = draw_cells(np.random.default_rng(2))
+    curves = make_curves(bend=np.array([[0.5], [3.0]]))
+    names = ("intercept", "slope", "bend", "level")
+    places = [(name, place) for name in names for place in np.ndindex(getattr(curves, name).shape)]
+    curvature = np.zeros((len(places), len(places)))
+    logistic_curvature(curves, make_cells(curves, scores, clicked, activity), curvature)
+    for row, (name, place) in enumerate(places):
+        step = np.zeros_like(getattr(curves, name))
+        step[place] = 1e-5
+        up, down = (
+            np.concatenate([
+                out.ravel()
+                for out in sum_losses(
+                    curves._replace(**{name: getattr(curves, name) + sign * step}), scores, clicked, activity
+                )[1]
+            ])
+            for sign in (1, -1)
+        )  # fmt: skip
+        np.testing.assert_allclose(curvature[row], (up - down) / 2e-5, rtol=1e-5, atol=1e-6)
+
+
+def test_solve_positive__is_the_solution_of_lapack():
+    rng = np.random.default_rng(3)
+    root, right = rng.normal(size=(7, 9)), rng.normal(size=7)
+    matrix, found = root @ root.T, right.copy()
+    solve_positive(matrix.copy(), found)
+    np.testing.assert_allclose(found, np.linalg.solve(matrix, right), rtol=1e-9)

@@ -7,12 +7,14 @@ import pytest
 from examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.optimize import minimize
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.scoring.chance_sums import N_FOLDS, fold_of, measure_chances
-from ammrank_dask.scoring.chances import Chances, activity_edges, fit_chances, gather_cells
+from ammrank_dask.scoring.chances import _PRIOR, Chances, activity_edges, fit_chances, gather_cells, log_activity
+from ammrank_dask.scoring.curve_fit import CurveFit
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import ids_from_values
 
@@ -84,6 +86,33 @@ def test_fit_chances__scores_that_mislead_still_rise():
     scores, clicked, activity, _ = simulate(1_000, 4)
     chances = fit_chances(-scores, clicked, activity)
     assert (chances.curves.slope > 0).all()
+
+
+@pytest.mark.parametrize(("sign", "n", "seed"), [(1, 3_000, 5), (1, 200, 6), (-1, 1_000, 7)])
+def test_curve_fit__is_not_above_the_loss_that_scipy_reaches(sign, n, seed):
+    scores, clicked, activity, _ = simulate(n, seed)
+    learnt = fit_chances(sign * scores, clicked, activity)
+    positions = np.interp(log_activity(activity), learnt.centers, np.arange(len(learnt.centers)))
+    cells = gather_cells(sign * scores, clicked, positions, learnt.curves.center, learnt.curves.scale)
+    fit = CurveFit(cells, (8, len(learnt.curves.level)), learnt.curves, _PRIOR)
+    start, lowest = fit.start()
+    bounds = [(low if np.isfinite(low) else None, None) for low in lowest]
+    peer = minimize(
+        fit.loss,
+        start,
+        jac=True,
+        method="L-BFGS-B",
+        bounds=bounds,
+        options={"maxiter": 5_000, "maxfun": 10_000, "ftol": 0, "gtol": 1e-9},
+    )
+    found = fit.find()
+    assert fit.loss(found)[0] <= peer.fun * (1 + 1e-9)
+    np.testing.assert_allclose(fit.curves(found).bend, learnt.curves.bend)
+    # At the lowest point the loss rises from every bound, and is flat in all other directions.
+    gradient, at_bound = fit.loss(found)[1], found <= lowest
+    assert at_bound.any()
+    assert (gradient[at_bound] >= 0).all()
+    np.testing.assert_allclose(gradient[~at_bound], 0, atol=1e-6)
 
 
 @given(

@@ -375,6 +375,8 @@ def test_score__limits_hold_under_both_policies(client, tmp_path):
         ({"n": 0}, "n must be at least 1, got 0"),
         ({"k": 0}, r"k must be between 1 and n_categories \(6\), got 0"),
         ({"k": 7}, r"k must be between 1 and n_categories \(6\), got 7"),
+        ({"k": 2.5}, r"k must be a whole number, got 2\.5"),
+        ({"n": "3"}, "n must be a whole number, got '3'"),
     ],
 )
 def test_score__refuses_what_does_not_fit(client, tmp_path, options, message):
@@ -383,6 +385,11 @@ def test_score__refuses_what_does_not_fit(client, tmp_path, options, message):
     with pytest.raises(BadInput, match=message):
         score(client, make_model(rng), features, tmp_path / "quals", **{"k": 2, **options})
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
+
+
+def test_score_settings__numbers_of_numpy_are_plain_ones():
+    settings = ScoreSettings(k=np.int32(3), n=np.int64(4))
+    assert json.dumps(settings.to_json()) == json.dumps(ScoreSettings(k=3, n=4).to_json())
 
 
 def test_score__refuses_a_folder_of_something_else(client, tmp_path):
