@@ -1,7 +1,8 @@
 """Estimate the memory that the largest partition of a site takes, before any of it is read.
 
 The figures were read off a worker with one thread while nights of 100,000 and 600,000 users in one partition ran, those
-of scores and planes while 200,000 users of 300 categories were scored, and 5,000 by a model of 191 MiB.
+of scores and planes while 200,000 users of 300 categories were scored, and 5,000 by a model of 191 MiB; those of
+training are the arrays that its tasks have at a time with 1,500 planes of 5,401 weights.
 """
 
 from __future__ import annotations
@@ -20,6 +21,13 @@ BYTES_PER_CHANCE = 6
 """A chance as float32 and two marks: whether it is too low, and whether the category is barred."""
 BYTES_PER_WEIGHT = 4
 BYTES_PER_CENTER_VALUE = 2
+BYTES_PER_TRAINED_WEIGHT = 16
+"""State, mean, weights and their copy in another order, when a round is closed or a model is validated."""
+BYTES_PER_TRAINED_CENTER_VALUE = 4
+BYTES_PER_CLUSTERED_VALUE = 18
+"""A value of a centre while it is sought: sums and centres in float64, and what kernels read."""
+BYTES_PER_SAMPLED_VALUE = 12
+"""A value of the rows that centres are sought with: itself, its column, and which kind of column that is."""
 BYTES_PER_OWN_COLUMN = 20
 """Kind, category and lift of a column of amm-rank-plus."""
 CELLS_PER_EVENT = 0.75
@@ -40,7 +48,7 @@ class ModelSize:
     """The most that a model can grow to: categories, planes of all of them, weights of a plane, and its clusterings.
 
     `centers` are those of all clusterings, of `columns` values each; weights of a plane count columns, centres and the
-    constant.
+    constant. `sample_values` are those of the rows that centres are sought with.
     """
 
     categories: int
@@ -48,6 +56,15 @@ class ModelSize:
     weights: int
     centers: int = 0
     columns: int = 0
+    sample_values: int = 0
+
+    @property
+    def training_bytes(self) -> int:
+        """Memory of a task that trains the model, besides some rows: before the first step, or in and after rounds."""
+        values = self.centers * self.columns
+        begin = BYTES_PER_CLUSTERED_VALUE * values + BYTES_PER_SAMPLED_VALUE * self.sample_values
+        rounds = BYTES_PER_TRAINED_WEIGHT * self.planes * self.weights + BYTES_PER_TRAINED_CENTER_VALUE * values
+        return max(begin, rounds)
 
     @property
     def n_bytes(self) -> int:
@@ -73,7 +90,7 @@ def estimate_memory(
     Parameters
     ----------
     size, model
-        The largest partition, and the model that scores it: every task reads its own.
+        The largest partition, and the model that is trained and scores it: every task reads its own.
     k
         Categories a user qualifies for.
     keeps_all_scores
@@ -90,4 +107,4 @@ def estimate_memory(
         score += BYTES_PER_SCORE * model.categories * size.users
     if keeps_chances:
         score += BYTES_PER_CHANCE * model.categories * size.users
-    return PROCESS_BYTES + threads * max(fold, collect, score)
+    return PROCESS_BYTES + threads * max(fold, collect, score, model.training_bytes)

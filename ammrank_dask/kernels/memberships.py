@@ -35,6 +35,14 @@ class Centers(NamedTuple):
     unit: float
 
 
+class Members(NamedTuple):
+    """What `find_memberships` found of some rows, as CSR: centres over all clusterings, ascending, and weights."""
+
+    indptr: np.ndarray
+    center: np.ndarray
+    weight: np.ndarray
+
+
 class NearestWork(NamedTuple):
     """Work space of `find_memberships`; `make_work` says how much."""
 

@@ -59,10 +59,11 @@ class PlusPanels(NamedTuple):
 
 
 @kernel
-def score_plus_top_k(data, indices, indptr, panels, kept, out_category, out_score, out_all):
+def score_plus_top_k(data, indices, indptr, panels, members, kept, out_category, out_score, out_all):
     """Write the k best categories of each row, and all scores when there is room for them.
 
-    Parameters and results are those of `scoring.score_top_k`; every score is finite before `kept` masks it.
+    Parameters and results are those of `scoring.score_top_k`; every score is finite before `kept` masks it. `members`
+    are the memberships of the rows; they are found where it has no rows.
     """
     n_rows = indptr.shape[0] - 1
     planes, centers = panels.planes, panels.centers
@@ -84,7 +85,11 @@ def score_plus_top_k(data, indices, indptr, panels, kept, out_category, out_scor
         plane_score[:] = 0.0
         add_to_planes(data, indices, indptr, first, stop, planes.weights, plane_score)
         _scale_to_unit(planes, inverse, stop - first, centers.unit_rows, plane_score)
-        if n_members > 0:
+        if members.indptr.shape[0] > 1:
+            add_to_planes(
+                members.weight, members.center, members.indptr, first, stop, panels.member_weights, plane_score
+            )
+        elif n_members > 0:
             find_memberships(
                 data, indices, indptr, first, stop, centers, inverse, work, member_indptr, member, member_weight
             )

@@ -207,8 +207,7 @@ def prefer_default(tuning: Tuning, default: dict[str, Any], gains: np.ndarray) -
     Parameters
     ----------
     gains
-        (n,) by held-out row how much lower the error of the best setting is than that of the default. They are clear
-        when their mean is above one standard error.
+        (n,) by held-out row how much lower the error of the best setting is than that of the default.
 
     Examples
     --------
@@ -216,14 +215,24 @@ def prefer_default(tuning: Tuning, default: dict[str, Any], gains: np.ndarray) -
     >>> prefer_default(Tuning({"x": 2}, trials), {"x": 1}, np.array([0.5, -0.3])).best
     {'x': 1}
     """
-    n_rows = len(gains)
-    if n_rows > 1 and gains.mean() > gains.std(ddof=1) / math.sqrt(n_rows):
+    if are_clear(gains):
         return tuning
     last = max(trial.rung for trial in tuning.trials)
     trials = [
         replace(trial, kept=trial.parameters == default) if trial.rung == last else trial for trial in tuning.trials
     ]
     return replace(tuning, best=dict(default), trials=trials)
+
+
+def are_clear(gains: np.ndarray, standard_errors: float = 1.0) -> bool:
+    """Tell whether the mean of gains is above so many of its standard errors.
+
+    Examples
+    --------
+    >>> are_clear(np.array([0.3, 0.1, 0.2])), are_clear(np.array([0.5, -0.3])), are_clear(np.array([0.5]))
+    (True, False, False)
+    """
+    return len(gains) > 1 and bool(gains.mean() > standard_errors * gains.std(ddof=1) / math.sqrt(len(gains)))
 
 
 def _widen(

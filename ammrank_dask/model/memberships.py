@@ -19,7 +19,7 @@ TABLE_CENTERS, TABLE_NEAREST = (10, 30, 100, 300), 8
 SAMPLE_ROWS = 10_000
 _ROWS_A_CENTER, _FEWEST_CENTERS, _MOST_CENTERS = 60, 200, 800
 _PASSES = 4
-_ROWS_AT_ONCE = 4096
+_ROWS_AT_ONCE = 512
 CENTER_UNIT = 2.0**-14
 """Centres of the cosine are whole multiples of this, from -2 to 2: kernels read them as numbers of 16 bits."""
 
@@ -92,7 +92,7 @@ def fit_memberships(
     """
     norms = np.sqrt(_sums_of_squares(X)).astype(np.float32)
     if geometry == COSINE and not norms.all():
-        X, norms = X[norms > 0], norms[norms > 0]
+        X, norms = _drop_rows(X, norms == 0), norms[norms > 0]
     if geometry != COSINE:
         norms = np.ones(X.shape[0], np.float32)
     if n_clusterings == 0:
@@ -180,6 +180,14 @@ def _squared_width(X: sp.csr_matrix, centers: np.ndarray) -> float:
     nearest_centers(data, X.indices, X.indptr, norms, kernel_form, nearest, affinity)
     distances = np.maximum(0.0, _sums_of_squares(X) - 2.0 * affinity[:, 0])
     return float(max(np.median(distances), 1e-12))
+
+
+def _drop_rows(X: sp.csr_matrix, dropped: np.ndarray) -> sp.csr_matrix:
+    """Return the other rows; where those that are dropped have no values, as is usual, nothing is copied."""
+    if np.diff(X.indptr)[dropped].any():
+        return X[~dropped]
+    indptr = np.concatenate([X.indptr[:1], X.indptr[1:][~dropped]])
+    return sp.csr_matrix((X.data, X.indices, indptr), shape=(len(indptr) - 1, X.shape[1]))
 
 
 def _sums_of_squares(X: sp.csr_matrix) -> np.ndarray:

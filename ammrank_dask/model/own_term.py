@@ -66,11 +66,13 @@ class OwnTerm:
     def with_knots(self, X: sp.csr_matrix, prior: np.ndarray) -> OwnTerm:
         """Return the term with knots at the quantiles of the stored non-zeros of some rows, and of their priors."""
         knots, n_knots = np.zeros_like(self.knots), np.zeros_like(self.n_knots)
-        by_column = X.tocsc()
-        found = [quantile_knots(_non_zeros(by_column, columns[columns >= 0])[1]) for columns in self.columns]
+        # Not by column, which would be one more copy of all rows.
+        cells = self.cells(X.shape[1])
+        kind = cells.kind.astype(np.int16)[X.indices] if self.n_kinds else np.zeros(0, np.int16)
+        kind[X.data[: len(kind)] == 0] = -1
+        found = [quantile_knots(X.data[kind == number]) for number in range(self.n_kinds)]
         if self.has_lift:
-            codes = np.flatnonzero(self.columns[0] >= 0)
-            found.append(quantile_knots(prior[codes[_non_zeros(by_column, self.columns[0, codes])[0]]]))
+            found.append(quantile_knots(prior[cells.category[X.indices[kind == 0]]]))
         for row, at in enumerate(found):
             knots[row, : len(at)], n_knots[row] = at, len(at)
         return replace(self, knots=knots, n_knots=n_knots)
@@ -102,13 +104,6 @@ class OwnTerm:
         return OwnCells(kind, category, self.group, self.knots[: self.n_kinds], self.n_knots[: self.n_kinds])
 
 
-def _non_zeros(by_column: sp.csc_matrix, columns: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return of the non-zeros of some columns which of these they are in, and their values."""
-    part = by_column[:, columns]
-    stored = part.data != 0
-    return np.repeat(np.arange(len(columns)), np.diff(part.indptr))[stored], part.data[stored]
-
-
 def quantile_knots(values: np.ndarray) -> np.ndarray:
     """Return the distinct ones of six quantiles, float32, rising; none without values.
 
@@ -119,7 +114,8 @@ def quantile_knots(values: np.ndarray) -> np.ndarray:
     """
     if not len(values):
         return np.zeros(0, np.float32)
-    return np.unique(np.quantile(values.astype(np.float64), np.linspace(0, 1, N_KNOTS)).astype(np.float32))
+    at = np.quantile(values.astype(np.float64), np.linspace(0, 1, N_KNOTS), overwrite_input=True)
+    return np.unique(at.astype(np.float32))
 
 
 def check_own_columns(

@@ -3,10 +3,13 @@
 import numpy as np
 import scipy.sparse as sp
 
+from ammrank_dask.kernels.memberships import Members
 from ammrank_dask.kernels.scoring import Filter, Panels, score_top_k
 from ammrank_dask.kernels.scoring_plus import PlusPanels, score_plus_top_k
 from ammrank_dask.model.cache_lines import LINE, at_line
 
+UNKNOWN = Members(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+"""Of rows whose memberships are not known yet."""
 _PANEL_BYTES = 640 * 1024
 _PANEL_WIDTH = (32, 640)
 
@@ -53,10 +56,12 @@ def top_categories(
     limits: Filter | None = None,
     *,
     keep_all: bool = False,
+    members: Members = UNKNOWN,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return codes (n, k) int32 and scores (n, k) float32, best first, and if asked for all scores (L, n).
 
-    Where a row may hold fewer than k, codes are -1 and scores -inf.
+    Where a row may hold fewer than k, codes are -1 and scores -inf. `members` are the rows' memberships in the centres
+    of AMM-rank-plus, where they were found before.
     """
     n_rows, n_categories = X.shape[0], len(panels.tie_order)
     if limits is None:
@@ -64,8 +69,10 @@ def top_categories(
     codes = np.empty((n_rows, k), np.int32)
     scores = np.empty((n_rows, k), np.float32)
     everything = np.empty((n_categories, n_rows) if keep_all else (0, 0), np.float32)
-    kernel = score_plus_top_k if isinstance(panels, PlusPanels) else score_top_k
-    kernel(X.data, X.indices, X.indptr, panels, limits, codes, scores, everything)
+    if isinstance(panels, PlusPanels):
+        score_plus_top_k(X.data, X.indices, X.indptr, panels, members, limits, codes, scores, everything)
+    else:
+        score_top_k(X.data, X.indices, X.indptr, panels, limits, codes, scores, everything)
     return codes, scores, everything
 
 

@@ -20,9 +20,12 @@ from ammrank_dask.model.memberships import (
     memberships_from,
 )
 from ammrank_dask.model.own_term import OwnTerm
+from ammrank_dask.model.rows import RowStack
 
 _SAMPLE = 2**28
 _ROWS_A_CENTER = 25
+SAMPLE_VALUES = 1 << 23
+"""Values of the sample, at most: 64 MiB, which are 20,000 rows of 419."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +112,11 @@ class PlusBasis:
         """Columns of a row with its memberships, without the constant."""
         return self.n_features + self.memberships.n_centers
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether every training row ranks all categories, as tables do."""
+        return bool(np.all(self.clicks == self.n_rows))
+
     def with_own_weights(self, weights: np.ndarray) -> PlusBasis:
         """Return the basis with learned weights of the own term."""
         return replace(self, own=self.own.with_weights(weights))
@@ -177,16 +185,40 @@ def make_basis(
     )
 
 
-def sample_size(n_rows: int, n_centers: int | None) -> int:
-    """Return how many rows centres and knots are made from."""
+def sample_size(n_rows: int, n_centers: int | None, n_values: int) -> int:
+    """Return how many of the training rows centres and knots are made from.
+
+    Rows with very many values are fewer: the sample is in the memory of one task.
+
+    Parameters
+    ----------
+    n_rows, n_values
+        Training rows, and the values of all of them.
+    n_centers
+        Centres of a clustering; None for as many as the rows are worth.
+
+    Examples
+    --------
+    >>> sample_size(100_000, None, 100 * 100_000), sample_size(100_000, None, 1_000 * 100_000)
+    (20000, 8388)
+    """
     wanted = count_centers(n_rows) if n_centers is None else n_centers
-    return min(n_rows, max(SAMPLE_ROWS, _ROWS_A_CENTER * wanted))
+    room = max(1, SAMPLE_VALUES * n_rows // max(1, n_values))
+    return min(n_rows, max(SAMPLE_ROWS, _ROWS_A_CENTER * wanted), room)
 
 
 def sample_rows(
-    labelled: Sequence[np.ndarray], read: Callable[[int], sp.csr_matrix], n_wanted: int, *, seed: int
+    labelled: Sequence[np.ndarray],
+    read: Callable[[int], sp.csr_matrix],
+    *,
+    n_rows: int,
+    n_values: int,
+    n_centers: int | None,
+    seed: int,
 ) -> sp.csr_matrix:
     """Return rows drawn by (seed, block), in the order of the blocks; rows without a ranking are not drawn.
+
+    Nothing is kept of the rows that are not drawn, nor a second copy of those that are.
 
     Parameters
     ----------
@@ -194,14 +226,24 @@ def sample_rows(
         By block, (n_rows,) booleans: the row has a ranking.
     read
         Returns the rows of a block.
-    n_wanted
-        Rows to draw, at most those with a ranking.
+    n_rows, n_values, n_centers
+        As in `sample_size`, which says how many are drawn; all rows have a ranking that count.
     """
-    draws = []
-    for block, marks in enumerate(labelled):
-        draw = np.random.default_rng([seed, _SAMPLE, block]).random(len(marks))
-        draws.append(np.where(marks, draw, np.inf))
-    every = np.concatenate(draws)
-    highest = np.partition(every, n_wanted - 1)[n_wanted - 1]
-    parts = [read(block)[np.flatnonzero(draw <= highest)] for block, draw in enumerate(draws)]
-    return sp.vstack(parts, format="csr")
+    n_wanted = sample_size(n_rows, n_centers, n_values)
+
+    def draw(block: int) -> np.ndarray:
+        marks = labelled[block]
+        return np.where(marks, np.random.default_rng([seed, _SAMPLE, block]).random(len(marks)), np.inf)
+
+    lowest = np.empty(0)
+    for block in range(len(labelled)):
+        lowest = np.concatenate([lowest, draw(block)])
+        if len(lowest) > 2 * n_wanted or block + 1 == len(labelled):
+            lowest = np.partition(lowest, n_wanted - 1)[:n_wanted]
+    highest = lowest.max()
+    stack = RowStack(n_values * n_wanted // n_rows)
+    for block in range(len(labelled)):
+        drawn = np.flatnonzero(draw(block) <= highest)
+        if len(drawn):
+            stack.add(read(block)[drawn])
+    return stack.rows()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.kernels.memberships import Centers
+from ammrank_dask.kernels.memberships import Centers, Members
 from ammrank_dask.kernels.plus_rows import OwnCells, write_rows
 
 
@@ -31,6 +31,12 @@ class PlusRows:
 
     def __len__(self) -> int:
         return len(self.indptr) - 1
+
+    def members(self, n_features: int) -> Members:
+        """Return the memberships alone: the columns of a row behind the `n_features` of the store."""
+        is_member = self.indices >= n_features
+        n_before = np.concatenate([[0], np.cumsum(is_member)])
+        return Members(n_before[self.indptr], self.indices[is_member] - np.int32(n_features), self.data[is_member])
 
 
 def prepare_plus_rows(X: sp.csr_matrix | sp.csr_array, centers: Centers, own: OwnCells) -> PlusRows:

@@ -30,12 +30,15 @@ class Rates(NamedTuple):
     own: float
 
 
-def rates_of(basis: PlusBasis, shards: int = 1) -> Rates:
-    """Return the rates of a training: those of one shard times the root of the shards, whose mean is taken."""
-    pace, planes = math.sqrt(shards), PLANE_RATE
+def rates_of(basis: PlusBasis, shards: int = 1, pace: float = 1.0) -> Rates:
+    """Return the rates of a training: those of one shard times the root of the shards, whose mean is taken.
+
+    The rate of the planes is multiplied by `pace`.
+    """
+    root, planes = math.sqrt(shards), PLANE_RATE
     if basis.own.n_kinds:
         planes = min(PLANE_RATE, LOW_PLANE_RATE * max(1.0, math.sqrt(basis.n_rows / LOW_RATE_ROWS)))
-    return Rates(pace * planes, pace * OWN_RATE)
+    return Rates(root * planes * pace, root * OWN_RATE)
 
 
 @dataclass
@@ -73,7 +76,9 @@ class PlusState:
         """Return w, (d + 1, n_planes) float32, planes in the order of their birth."""
         scale = regularization * self.planes.step + np.sqrt(self.squares) / rate
         sums = self.planes.sums[:, : self.planes.n_planes.sum()]
-        return (sums / scale[:, None]).astype(np.float32)
+        # In float64, rounded as it is written: no second copy of all planes in between.
+        weights = np.empty(sums.shape, np.float32)
+        return np.divide(sums, scale[:, None], out=weights, dtype=np.float64, casting="same_kind")
 
     def own_weights(self, rate: float) -> np.ndarray:
         """Return the weights of the own term, float32."""

@@ -43,6 +43,41 @@ def read_csr(reader: RowReader, start: int, stop: int, prefix: str = "") -> sp.c
     return sp.csr_matrix((data, indices, indptr - begin), shape=(stop - start, reader.facts["columns"]))
 
 
+class RowStack:
+    """CSR rows that are put below each other without a second copy of them all.
+
+    Memory that nothing was written to is no memory yet: some more room than is needed costs nothing.
+    """
+
+    def __init__(self, n_values: int) -> None:
+        room = n_values + n_values // 8
+        self._data, self._indices = np.empty(room, np.float32), np.empty(room, np.int32)
+        self._ends = [np.zeros(1, np.int64)]
+        self._n_values, self._n_columns = 0, 0
+
+    def add(self, X: sp.csr_matrix | sp.csr_array) -> None:
+        """Append rows, all with as many columns; where there are more values than expected, all of them move."""
+        start, self._n_columns = self._n_values, X.shape[1]
+        stop = self._n_values = start + X.nnz
+        if stop > len(self._data):
+            self._data, self._indices = (_grow(values, start, stop) for values in (self._data, self._indices))
+        self._data[start:stop], self._indices[start:stop] = X.data, X.indices
+        self._ends.append(X.indptr[1:] + np.int64(start))
+
+    def rows(self) -> sp.csr_matrix:
+        """Return all rows."""
+        n = self._n_values
+        indptr = np.concatenate(self._ends)
+        return sp.csr_matrix((self._data[:n], self._indices[:n], indptr), shape=(len(indptr) - 1, self._n_columns))
+
+
+def _grow(values: np.ndarray, n_kept: int, n_wanted: int) -> np.ndarray:
+    """Return room for half as many values again as are wanted, with those that are kept."""
+    grown = np.empty(n_wanted + n_wanted // 2, values.dtype)
+    grown[:n_kept] = values[:n_kept]
+    return grown
+
+
 def check_n_features(X: sp.csr_matrix | sp.csr_array, n_features: int) -> None:
     """Refuse rows of another width than the model's."""
     if X.shape[1] != n_features:

@@ -95,7 +95,12 @@ class TableRanker(RankingEstimator):
 
     def _plus(self, kappa: float) -> AMMRankPlus:
         model = AMMRankPlus(
-            kappa=kappa, max_planes=self.max_planes, clickers_per_plane=1, epochs=self.epochs, seed=self.seed
+            kappa=kappa,
+            max_planes=self.max_planes,
+            clickers_per_plane=1,
+            epochs=self.epochs,
+            hold_out=False,
+            seed=self.seed,
         )
         return model.set_params(n_clusterings=0) if self.leaf_rows or self.boosted_trees else model
 

@@ -156,8 +156,14 @@ class Training:
                 start.save(earlier)
             task = (learner, folders, blocks, counts, self.features.columns_of(self.variant), earlier)
             run_tasks(self.client, "train-centres", write_basis, [task], progress=self.progress)
-        outputs = [self.folder.path / f"plus-{partition:05d}" for partition in range(len(folders))]
-        tasks = [(learner, rows, output) for rows, output in zip(folders, outputs, strict=True) if not is_saved(output)]
+        outputs = [
+            (learner.rows_folder(partition), learner.members_folder(partition)) for partition in range(len(folders))
+        ]
+        tasks = [
+            (learner, rows, *both)
+            for rows, both in zip(folders, outputs, strict=True)
+            if not all(is_saved(output) for output in both)
+        ]
         run_tasks(self.client, "train-memberships", add_memberships, tasks, progress=self.progress)
 
     def _warn_of_unclicked(self, popularity: np.ndarray) -> None:
@@ -292,7 +298,7 @@ class Training:
     def _validate(self, checkpoint: Path, kind: str) -> float | None:
         """Return the disagreement error of a model on the validation users, None without any."""
         tasks = [
-            (checkpoint, kind, self.folder.rows(partition), self.learner)
+            (checkpoint, kind, self.folder.rows(partition), partition, self.learner)
             for partition in range(self.features.n_partitions)
         ]
         return self._mean_error("train-validate", validate_rows, tasks)

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
+import scipy.sparse as sp
 
+from ammrank_dask.kernels.memberships import Members
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean, train_block
@@ -92,6 +94,11 @@ class PlaneLearner(_Learner[AMMRank]):
         model.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
         return model
 
+    def score(self, scorer: AMMRank, X: sp.csr_matrix, partition: int) -> np.ndarray:
+        """Return the scores (n, L) of the validation rows of a partition."""
+        del partition
+        return scorer.decision_function(X)
+
 
 @dataclass(frozen=True)
 class PlusLearner(_Learner[AMMRankPlus]):
@@ -143,7 +150,15 @@ class PlusLearner(_Learner[AMMRankPlus]):
 
     def open_rows(self, partition: int) -> PlusPreparedRows:
         """Open the training rows of a partition, with their memberships."""
-        return PlusPreparedRows(self.folder / f"plus-{partition:05d}")
+        return PlusPreparedRows(self.rows_folder(partition))
+
+    def rows_folder(self, partition: int) -> Path:
+        """Where the training rows of a partition are, with their memberships."""
+        return self.folder / f"plus-{partition:05d}"
+
+    def members_folder(self, partition: int) -> Path:
+        """Where the memberships of the validation rows of a partition are."""
+        return self.folder / f"members-{partition:05d}"
 
     def train(self, state: PlusState, rows: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool) -> float:
         """Make a step per row, in the order given, and return the sum of the losses."""
@@ -170,6 +185,11 @@ class PlusLearner(_Learner[AMMRankPlus]):
         mean = self.load_mean(checkpoint) if kind == AVERAGE else None
         model.set_state(self.basis, self.load(checkpoint), mean, shards=self.shards)
         return model
+
+    def score(self, scorer: AMMRankPlus, X: sp.csr_matrix, partition: int) -> np.ndarray:
+        """Return the scores (n, L) of the validation rows of a partition, whose memberships were found once."""
+        folder = self.members_folder(partition)
+        return scorer.score_rows(X, Members(*(load_array(folder, name) for name in Members._fields)))
 
 
 Learner: TypeAlias = PlaneLearner | PlusLearner

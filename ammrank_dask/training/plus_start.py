@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.kernels.memberships import Centers
-from ammrank_dask.kernels.plus_rows import OwnCells
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import Memberships
 from ammrank_dask.model.plane_sums import PlaneSums
-from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, make_basis, sample_rows, sample_size
+from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, make_basis, sample_rows
 from ammrank_dask.model.plus_rows import prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, Rates
 from ammrank_dask.model.saved import RankModel, load_model
@@ -21,7 +20,7 @@ from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
 from ammrank_dask.training.learners import PlusLearner
-from ammrank_dask.training.prepared_rows import TRAIN, PreparedRows
+from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows
 from ammrank_dask.training.shards import RowBlock
 from ammrank_dask.training.warm_start import choose_planes, match_names
 
@@ -52,8 +51,11 @@ def write_basis(
         block = blocks[number]
         return readers[block.partition].read(block.start, block.stop)[0]
 
-    labelled = [np.ones(block.n_rows, bool) for block in blocks]
-    sample = sample_rows(labelled, read, sample_size(counts.n_rows, model.n_centers), seed=model.seed)
+    labelled = [np.broadcast_to(True, block.n_rows) for block in blocks]
+    sample = sample_rows(
+        labelled, read, n_rows=counts.n_rows, n_values=sum(reader.n_values for reader in readers),
+        n_centers=model.n_centers, seed=model.seed,
+    )  # fmt: skip
     earlier = None
     if start is not None:
         loaded = load_model(start)
@@ -63,31 +65,31 @@ def write_basis(
     learner.save_basis(make_basis(counts, sample, own, **model.basis_options(), start=earlier))
 
 
-def add_memberships(learner: PlusLearner, rows: Path, output: Path) -> None:
-    """Write the training rows of one prepared partition in the form in which AMM-rank-plus learns from them."""
+def add_memberships(learner: PlusLearner, rows: Path, output: Path, validation: Path) -> None:
+    """Write the training rows of one prepared partition in the form in which AMM-rank-plus learns from them.
+
+    Of the validation rows, which are scored after every epoch, the memberships alone are written.
+    """
     basis = learner.basis
     centers, own = basis.memberships.kernel_form(), basis.own.cells(basis.n_columns)
-    n_values = 0
-    with ArrayWriter(output) as writer:
-        reader = PreparedRows(rows, TRAIN)
-        for name, array in _rows_and_rankings(*reader.read(0, 0), centers, own).items():
-            writer.append(name, array)
-        for X, rankings in measure_each("read", reader.pieces()):
-            with measure("kernel"):
-                arrays = _rows_and_rankings(X, rankings, centers, own)
-            arrays["indptr"] = arrays["indptr"][1:] + n_values
-            n_values += len(arrays["data"])
-            with measure("write"):
-                for name, array in arrays.items():
-                    writer.append(name, array)
-        writer.finish({})
-
-
-def _rows_and_rankings(
-    X: sp.csr_matrix, rankings: np.ndarray, centers: Centers, own: OwnCells
-) -> dict[str, np.ndarray]:
-    """Return the arrays of rows in the form of training, with their rankings."""
-    return {**vars(prepare_plus_rows(X, centers, own)), "rankings": rankings}
+    for name, folder in ((VALIDATION, validation), (TRAIN, output)):
+        reader = PreparedRows(rows, name)
+        n_values = 0
+        with ArrayWriter(folder) as writer:
+            # A piece without rows, the first one, says of which types arrays are, and where the first row begins.
+            for X, rankings in measure_each("read", itertools.chain([reader.read(0, 0)], reader.pieces())):
+                with measure("kernel"):
+                    prepared = prepare_plus_rows(X, centers, own)
+                arrays = {**vars(prepared), "rankings": rankings}
+                if name == VALIDATION:
+                    arrays = prepared.members(X.shape[1])._asdict()
+                is_first = not X.shape[0]
+                arrays["indptr"] = arrays["indptr"][0 if is_first else 1 :] + n_values
+                n_values = int(arrays["indptr"][-1])
+                with measure("write"):
+                    for array_name, array in arrays.items():
+                        writer.append(array_name, array)
+            writer.finish({})
 
 
 def match_centers(model: AMMRankPlus, columns: Sequence[str]) -> Memberships:

@@ -107,6 +107,11 @@ class PreparedRows:
     def __len__(self) -> int:
         return int(self._reader.facts[self._name])
 
+    @property
+    def n_values(self) -> int:
+        """Values of all rows."""
+        return int(self._reader.read(f"{self._name}-indptr", len(self), len(self) + 1)[0])
+
     def read(self, start: int = 0, stop: int | None = None) -> tuple[sp.csr_matrix, np.ndarray]:
         """Return the rows from `start` to `stop` and their rankings."""
         stop = len(self) if stop is None else stop

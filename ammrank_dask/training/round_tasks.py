@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.monitor.meters import measure
-from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts, save_arrays
+from ammrank_dask.storage.store.scratch_arrays import RowReader, load_facts, save_arrays
 from ammrank_dask.training.learners import Learner
 from ammrank_dask.training.prepared_rows import VALIDATION, PreparedRows
 from ammrank_dask.training.shards import RowBlock, advance_step, merge_sums
 
+VALUES_AT_ONCE = 1 << 17
+"""Values of each model that are merged at a time."""
 FIRST_PASS = -1
 """The epoch of the pass over a sample that gives all shards a common set of planes."""
 
@@ -50,9 +54,21 @@ def train_shard(
 def merge_shards(parts: list[Path], weights: list[float], names: Sequence[str], output: Path) -> None:
     """Write the weighted sum of some models."""
     with measure("merge"):
-        arrays = {name: merge_sums([load_array(part, name, mapped=True) for part in parts], weights) for name in names}
+        arrays = {name: merge_arrays(parts, name, weights, np.float64) for name in names}
     with measure("write"):
         save_arrays(output, arrays, {})
+
+
+def merge_arrays(parts: Sequence[Path], name: str, weights: Sequence[float], dtype: npt.DTypeLike) -> np.ndarray:
+    """Return the weighted sum of an array of some models; of these a few rows at a time are in memory."""
+    readers = [RowReader(part) for part in parts]
+    shape = readers[0].shape(name)
+    total = np.empty(shape, dtype)
+    step = max(1, VALUES_AT_ONCE // max(1, math.prod(shape[1:])))
+    for start in range(0, shape[0], step):
+        stop = min(shape[0], start + step)
+        total[start:stop] = merge_sums([reader.read(name, start, stop) for reader in readers], weights)
+    return total
 
 
 def close_round(
@@ -81,8 +97,7 @@ def close_round(
     with measure("merge"):
         for name in learner.merged:
             owner = planes if hasattr(planes, name) else state
-            total = merge_sums([load_array(part, name, mapped=True) for part in parts], weights)
-            setattr(owner, name, total.astype(getattr(owner, name).dtype))
+            setattr(owner, name, merge_arrays(parts, name, weights, getattr(owner, name).dtype))
     planes.step = advance_step(before["step"], [facts["step"] - before["step"] for facts in learned])
     mean: Any = learner.load_mean(now)
     if averages:
@@ -93,7 +108,7 @@ def close_round(
     return {"loss": loss, "n_planes": planes.n_planes.tolist()}
 
 
-def validate_rows(checkpoint: Path, kind: str, rows: Path, learner: Learner) -> tuple[float, int]:
+def validate_rows(checkpoint: Path, kind: str, rows: Path, partition: int, learner: Learner) -> tuple[float, int]:
     """Return the sum of the disagreement errors of the validation users of a partition, and their number."""
     X, rankings = PreparedRows(rows, VALIDATION).read()
     n_categories = learner.model.n_categories
@@ -101,8 +116,8 @@ def validate_rows(checkpoint: Path, kind: str, rows: Path, learner: Learner) -> 
     # With one category there is no pair that could be in the wrong order.
     if not len(rankings) or n_categories < 2:
         return 0.0, 0
-    scorer = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64))
-    return disagreement_error(scorer.decision_function(X), rankings) * len(rankings), len(rankings)
+    scorer: Any = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64))
+    return disagreement_error(learner.score(scorer, X, partition), rankings) * len(rankings), len(rankings)
 
 
 def validate_popularity(rows: Path, clicks: np.ndarray) -> tuple[float, int]:

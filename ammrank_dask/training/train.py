@@ -130,8 +130,9 @@ def _make_model(
         if other != kind and given:
             raise BadInput(f"{given[0]} must not be given for {kind}, it is a parameter of {other}; leave it out")
     chosen = {name: value for name, value in by_kind.get(kind, {}).items() if value is not None}
-    if kind == AMMRankPlus.method and "own_columns" not in chosen:
-        chosen |= own_parameters(features, variant)
+    if kind == AMMRankPlus.method:
+        chosen["hold_out"] = False  # the parameters are trained with as they are
+        chosen = chosen if "own_columns" in chosen else chosen | own_parameters(features, variant)
     if "own_columns" in chosen:
         chosen["own_columns"] = np.asarray(chosen["own_columns"]).tolist()
     ranker = make_model(kind, **shared, **chosen, n_categories=len(features.categories))

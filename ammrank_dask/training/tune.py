@@ -146,8 +146,12 @@ def tune(
 
 
 def _plus_parameters(features: Features, variant: str | None, options: dict[str, int | None]) -> dict[str, Any]:
-    """Return the parameters of amm-rank-plus that are not tried: the options that are given, and the own columns."""
-    return {name: value for name, value in options.items() if value is not None} | own_parameters(features, variant)
+    """Return the parameters of amm-rank-plus that are not tried: the options that are given, and the own columns.
+
+    Validation users choose, so no training rows are held out.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    return given | own_parameters(features, variant) | {"hold_out": False}
 
 
 @dataclass(frozen=True)

@@ -156,6 +156,10 @@ class RowReader:
         self._places = _places(content)
         self._folder = folder
 
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of one array."""
+        return tuple(self._places[name][1])
+
     @retried
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
         """Return the rows from `start` to `stop` of one array."""

@@ -11,6 +11,7 @@ from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estim
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import count_centers
+from ammrank_dask.model.plus_basis import sample_size
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import count_file_rows
@@ -25,6 +26,8 @@ from ammrank_dask.workflows.session.settings import lake_days, lake_path
 USABLE_SHARE = 0.9
 """Share of its memory up to which a worker takes tasks (distributed.worker.memory.pause)."""
 FILES_OPENED = 50
+VALUES_PER_CELL = 4
+"""Values of a row that learns, for each cell of the average user: intensity and recency, and who clicks has more."""
 
 
 def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categories: int) -> None:
@@ -34,7 +37,9 @@ def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categ
     if not limited:
         return
     size = largest_partition(site, config, date, n_categories)
-    model = largest_model(config, n_categories, n_users=size.users * config.partitions)
+    model = largest_model(
+        config, n_categories, n_users=size.users * config.partitions, n_cells=size.cells * config.partitions
+    )
     wanted = ScoreSettings(policy=config.score.policy, also=tuple(config.report.policies)).wanted
     score = config.score
     keeps_chances = score.min_chance is not None or score.explore > 0 or any(policy.needs_chances for policy in wanted)
@@ -56,7 +61,7 @@ def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categ
         )
 
 
-def largest_model(config: Config, n_categories: int, *, n_users: int) -> ModelSize:
+def largest_model(config: Config, n_categories: int, *, n_users: int, n_cells: int) -> ModelSize:
     """Return the size of a model that all users train, and whose categories have as many planes as the config lets."""
     columns = interest_columns(
         config.features.groups,
@@ -69,7 +74,10 @@ def largest_model(config: Config, n_categories: int, *, n_users: int) -> ModelSi
         return ModelSize(n_categories, n_planes, n_columns + 1)
     n_clusterings = config.train.clusterings
     n_centers = (AMMRankPlus.n_clusterings if n_clusterings is None else n_clusterings) * count_centers(n_users)
-    return ModelSize(n_categories, n_planes, n_columns + n_centers + 1, n_centers, n_columns)
+    values_per_user = min(n_columns, VALUES_PER_CELL * n_cells / max(1, n_users))
+    n_values = math.ceil(values_per_user * n_users)
+    sample_values = math.ceil(values_per_user * sample_size(max(1, n_users), None, n_values))
+    return ModelSize(n_categories, n_planes, n_columns + n_centers + 1, n_centers, n_columns, sample_values)
 
 
 def largest_partition(site: Site, config: Config, date: dt.date, n_categories: int) -> PartitionSize:

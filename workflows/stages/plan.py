@@ -152,7 +152,7 @@ def worker_memory(load: Workload, config: Config) -> int:
         math.ceil(cells / load.partitions),
         math.ceil(load.users * load.events / load.partitions),
     )
-    model = largest_model(config, load.categories, n_users=load.users)
+    model = largest_model(config, load.categories, n_users=load.users, n_cells=math.ceil(cells))
     return estimate_memory(size, model, k=config.score.k, keeps_all_scores=True)
 
 

@@ -7,8 +7,11 @@ import reference_ranking
 import scipy.sparse as sp
 
 from ammrank_dask.features.eligibility import Eligibility
+from ammrank_dask.kernels.memberships import Members
+from ammrank_dask.kernels.scoring import LANES
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.plus_rows import prepare_plus_rows
 
 L, D = 5, 12
 OWN = np.array([np.arange(L), np.arange(L, 2 * L)])
@@ -33,7 +36,7 @@ def fitted(request):
 
 def rows_to_score():
     """More rows than the kernel takes at once, and one without a cell."""
-    X, _ = draw(np.random.default_rng(1), 70)
+    X, _ = draw(np.random.default_rng(1), LANES + 22)
     return sp.vstack([X, sp.csr_matrix((1, D), dtype=np.float32)], format="csr")
 
 
@@ -57,3 +60,19 @@ def test_score_plus_top_k__what_is_excluded_is_nobodys(fitted):
     assert (everything[2] == -np.inf).all()
     without = np.delete(np.arange(L), 2)
     np.testing.assert_array_equal(everything[without], top_categories(X, fitted.panels(), L, keep_all=True)[2][without])
+
+
+def test_score_plus_top_k__memberships_that_were_found_before_give_the_same_bits(fitted):
+    X, basis = rows_to_score(), fitted.basis_
+    members = prepare_plus_rows(X, basis.memberships.kernel_form(), basis.own.cells(basis.n_columns)).members(D)
+    assert members.indptr[-1] == len(members.center) == (X.shape[0] - 1) * basis.memberships.n_nearest.sum()
+    np.testing.assert_array_equal(fitted.score_rows(X, members), fitted.decision_function(X))
+
+
+@pytest.mark.parametrize("fitted", ["own term and memberships"], indirect=True)
+def test_score_plus_top_k__takes_the_memberships_it_is_given(fitted):
+    X = rows_to_score()
+    nobody = Members(np.zeros(X.shape[0] + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
+    differs = (fitted.score_rows(X, nobody) != fitted.decision_function(X)).any(axis=1)
+    assert differs[:-1].any()
+    assert not differs[-1]  # a row without a cell has no memberships

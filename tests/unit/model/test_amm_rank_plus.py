@@ -272,6 +272,7 @@ def test_fit__category_without_clicks_is_finite_and_last():
     ("parameters", "message"),
     [
         ({"kappa": 0}, "kappa must be above 0, got 0"),
+        ({"pace": np.inf}, "pace must be above 0, got inf"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
         ({"max_planes": 0}, "max_planes must be at least 1, got 0"),
         ({"clickers_per_plane": 0}, "clickers_per_plane must be at least 1, got 0"),

@@ -10,13 +10,14 @@ from lost_worker import lose_a_worker
 
 import ammrank_dask.tasks as tasks
 import ammrank_dask.training.driver as driver
+import ammrank_dask.training.round_tasks as round_tasks
 import ammrank_dask.training.train as training
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.scratch_arrays import load_arrays
+from ammrank_dask.storage.store.scratch_arrays import load_arrays, save_arrays
 from ammrank_dask.training.prepared_rows import PreparedRows, prepare_rows
 from ammrank_dask.training.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
 from ammrank_dask.training.warm_start import planes_of_model
@@ -213,6 +214,20 @@ def test_merge_sums__is_the_weighted_sum_and_keeps_the_bits_of_one():
     one, two = rng.random((2, 4, 3)).astype(np.float32)
     assert merge_sums([one], [1.0]).astype(np.float32).tobytes() == one.tobytes()
     np.testing.assert_allclose(merge_sums([one, two], [0.25, 0.75]), 0.25 * one + 0.75 * two, rtol=1e-6)
+
+
+@pytest.mark.parametrize("at_once", [1, 14, 1 << 17])
+def test_merge_arrays__does_not_depend_on_the_pieces(tmp_path, monkeypatch, at_once):
+    monkeypatch.setattr(round_tasks, "VALUES_AT_ONCE", at_once)
+    rng = np.random.default_rng(0)
+    sums = [rng.normal(size=(9, 7)).astype(np.float32) for _ in range(3)]
+    for number, part in enumerate(sums):
+        save_arrays(tmp_path / str(number), {"sums": part, "squares": part[:, 0].astype(np.float64)}, {})
+    folders, weights = [tmp_path / str(number) for number in range(3)], [0.2, 0.3, 0.5]
+    merged = round_tasks.merge_arrays(folders, "sums", weights, np.float32)
+    np.testing.assert_array_equal(merged, merge_sums(sums, weights).astype(np.float32))
+    squares = round_tasks.merge_arrays(folders, "squares", weights, np.float64)
+    np.testing.assert_array_equal(squares, merge_sums([part[:, 0] for part in sums], weights))
 
 
 @pytest.mark.serial

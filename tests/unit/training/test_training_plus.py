@@ -67,7 +67,7 @@ def test_train__one_shard_is_the_plain_loop(client, features, average):
     columns, groups = own_columns_of_names(COLUMNS, CATEGORIES)
     options = {name: PLUS[name] for name in ("n_centers", "clickers_per_plane", "max_planes")}
     plain = AMMRankPlus(
-        n_categories=5, own_columns=columns, own_groups=groups, average=average, epochs=3, **options
+        n_categories=5, own_columns=columns, own_groups=groups, average=average, epochs=3, hold_out=False, **options
     ).fit_blocks(rows)
     for name in ("weights_", "plane_category_", "squares_", "own_squares_"):
         assert getattr(found, name).tobytes() == getattr(plain, name).tobytes(), name
