@@ -56,7 +56,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "features": (
         "ammrank_dask/features/demographics.py:describe_users",
         "ammrank_dask/kernels/features.py:write_values",
-        "ammrank_dask/features/store.py:finish_features",
+        "ammrank_dask/features/write.py:finish_features",
     ),
     "training features": ("ammrank_dask/kernels/features.py:rank_clicks",),
     "train": (
@@ -74,7 +74,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "score": (
         "ammrank_dask/kernels/scoring_plus.py:score_plus_top_k",
         "ammrank_dask/scoring/policies.py:UserTopK.assign",
-        "storage/store/qualifications.py:write_partition_files",
+        "storage/store/qualification_files.py:write_partition_files",
     ),
     "report": (
         "storage/store/qualifications.py:QualificationPart.read",

@@ -7,15 +7,17 @@ import json
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import click
 import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.write import write_features
 from ammrank_dask.scoring.score import score
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.training.train import train
-from benchmarks.command_line import Users, benchmark
+from benchmarks.command_line import Option, Users, benchmark
 from benchmarks.drawing import draw_curves
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 from benchmarks.nights import warm_nights
@@ -32,20 +34,30 @@ KINDS = ("cpu", "seconds", "peak")
 
 
 @benchmark("growth")
-def measure_growth(work: Path, *, users: Users = 100_000) -> None:
+def measure_growth(
+    work: Path,
+    *,
+    users: Users = 100_000,
+    least: Annotated[int, Option("Users of the smallest night.", click.IntRange(min=1_000))] = 10_000,
+    categories: Annotated[Sequence[int], Option("Numbers of categories, with commas between.")] = CATEGORIES,
+) -> None:
     """Print what a night uses against users (up to a number) and workers, and training and scoring against categories.
 
+    Slopes are by CPU seconds and by the clock; where other programs run, only those by CPU seconds say something.
     Writes `growth.json` and `growth.svg`.
     """
+    sizes = sizes_up_to(users, least=least)
+    if len(sizes) < 2:
+        raise BadInput(f"users must be above {least:,}, of the smallest night, got {users:,}: a slope needs two sizes")
     with cluster(2) as client:
         warm_nights(client, work)
-    by_users = {size: _measure_night(work, size, 2) for size in sizes_up_to(users)}
+    by_users = {size: _measure_night(work, size, 2) for size in sizes}
     middle = sorted(by_users)[len(by_users) // 2]
     by_workers = {1: _measure_night(work, middle, 1), 2: by_users[middle]}
     by_categories = {}
     with cluster(2) as client:
-        _measure_categories(client, work, CATEGORIES[0])  # compiles
-        for number in CATEGORIES:
+        _measure_categories(client, work, categories[0])  # compiles
+        for number in categories:
             by_categories[number] = _measure_categories(client, work, number)
     results = {
         "machine": describe_machine(),
@@ -67,16 +79,16 @@ def measure_growth(work: Path, *, users: Users = 100_000) -> None:
     _print(results)
 
 
-def sizes_up_to(users: int) -> list[int]:
-    """Return 10,000 users and more, three times as many each time, up to a number.
+def sizes_up_to(users: int, *, least: int) -> list[int]:
+    """Return `least` users and more, 1 and 3 times the powers of ten, up to a number.
 
     Examples
     --------
-    >>> sizes_up_to(100_000)
+    >>> sizes_up_to(100_000, least=10_000)
     [10000, 30000, 100000]
     """
-    steps = [number * 10**power for power in range(4, 10) for number in (1, 3)]
-    return [*(step for step in steps if step < users), users]
+    steps = [number * 10**power for power in range(3, 10) for number in (1, 3)]
+    return sorted({min(least, users), *(step for step in steps if least < step < users), users})
 
 
 def slope_of(found: Mapping[int, Mapping[str, Any]], kind: str) -> float:
@@ -101,8 +113,9 @@ def _measure_night(work: Path, users: int, workers: int) -> dict[str, Any]:
         site, config = site_of(folder, lake, users)
         meter = run_night(client, site, config, FIRST + dt.timedelta(DAYS - 1))
     shutil.rmtree(folder)
-    stages = {f"stage {name}": usage.cpu for name, usage in meter.stages.items()}
-    return _figures(meter.total()) | stages
+    figures = _figures(meter.total())
+    print(f"  measured {users:9,} users, {workers} workers: {_row(figures)}", flush=True)
+    return figures | {f"stage {name}": usage.cpu for name, usage in meter.stages.items()}
 
 
 def _measure_categories(client: Client, work: Path, categories: int) -> dict[str, Any]:
@@ -125,7 +138,9 @@ def _measure_categories(client: Client, work: Path, categories: int) -> dict[str
     whole.add(first, begin)
     for folder in (path, out):
         shutil.rmtree(folder)
-    return _figures(whole) | found
+    figures = _figures(whole)
+    print(f"  measured {categories:9,} categories: {_row(figures)}", flush=True)
+    return figures | found
 
 
 def _figures(usage: Usage) -> dict[str, Any]:
@@ -152,17 +167,28 @@ def _print_table(title: str, found: Mapping[int, Mapping[str, Any]], most: float
         print(f"    {number:12,} {_row(figures)}")
     slopes = {kind: slope_of(found, kind) for kind in KINDS}
     print(f"    {'slope':>12} {slopes['cpu']:9.2f}       {slopes['seconds']:9.2f}   {slopes['peak']:7.2f}")
-    # Of the two largest sizes: what is the same at every size hides in the others.
-    last: Sequence[int] = sorted(found)[-2:]
-    largest = {number: found[number] for number in last}
-    stages = [name for name in found[last[0]] if name.startswith("stage ") and name in found[last[1]]]
-    for name in ["cpu", *stages]:
-        if found[last[1]][name] < LEAST_SECONDS:
-            continue
-        slope = slope_of(largest, name)
+    largest, slopes = last_slopes(found)
+    for name, slope in slopes.items():
         verdict = "" if most is None else " DEFECT" if slope > most else " ok"
-        title = name.removeprefix("stage ")
-        print(f"      {title:20} {found[last[1]][name]:8.1f} CPU s, last slope {slope:5.2f}{verdict}")
+        unit = "s by the clock" if name == "seconds" else "CPU s"
+        title = name.removeprefix("stage ") if name.startswith("stage ") else "all of it"
+        print(f"      {title:20} {found[largest][name]:8.1f} {unit}, last slope {slope:5.2f}{verdict}")
+
+
+def last_slopes(found: Mapping[int, Mapping[str, Any]]) -> tuple[int, dict[str, float]]:
+    """Return the largest size, and how the whole and each stage grow to it from the next one below.
+
+    What is the same at every size hides growth at smaller ones. A stage of less than `LEAST_SECONDS` is left out.
+
+    Examples
+    --------
+    >>> last_slopes({10: {"cpu": 5.0, "seconds": 3.0}, 100: {"cpu": 50.0, "seconds": 30.0, "stage new": 0.1}})
+    (100, {'cpu': 1.0, 'seconds': 1.0})
+    """
+    before, largest = sorted(found)[-2:]
+    stages = [name for name in found[before] if name.startswith("stage ") and name in found[largest]]
+    names = [name for name in ("cpu", "seconds", *stages) if found[largest][name] >= LEAST_SECONDS]
+    return largest, {name: round(slope_of({n: found[n] for n in (before, largest)}, name), 6) for name in names}
 
 
 def _row(figures: Mapping[str, Any]) -> str:

@@ -7,6 +7,8 @@ import contextlib
 import logging
 import multiprocessing
 import os
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +22,7 @@ from distributed import Client, Scheduler, Security, Worker
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
 
 SECONDS_TO_START = 300
+SECONDS_TO_END = 30
 WORKER_TASKS = "benchmarks.worker_tasks"
 """What workers import before they are forked, so that they share its memory."""
 SHARED_CORES = {
@@ -77,10 +80,13 @@ def start_processes(
     with tempfile.TemporaryDirectory(prefix="ammrank-bench-") as folder, contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(settings))
 
+        started: list[Any] = []
+        stack.callback(_end, started)
+
         def start(function: Any, *args: Any) -> psutil.Process:
             process = context.Process(target=function, args=(settings, security, *args), daemon=True)
             process.start()
-            stack.callback(_end, process)
+            started.append(process)
             return psutil.Process(process.pid)
 
         scheduler = start(run_scheduler, list(preload), sender)
@@ -93,9 +99,12 @@ def start_processes(
         yield ProcessCluster(client, scheduler, workers)
 
 
-def _end(process: Any) -> None:
-    process.terminate()
-    process.join(30)
+def _end(processes: Sequence[Any]) -> None:
+    """End processes, the last ones first, all at once."""
+    for process in reversed(processes):
+        process.terminate()
+    for process in processes:
+        process.join(SECONDS_TO_END)
 
 
 def run_scheduler(settings: Mapping[str, Any], security: Security | None, preload: list[str], address: Any) -> None:
@@ -125,6 +134,8 @@ def run_worker(settings: Mapping[str, Any], security: Security | None, address: 
 
 
 def _run(serve: Callable[[], Coroutine[Any, Any, None]], settings: Mapping[str, Any]) -> None:
-    logging.disable(logging.WARNING)  # who comes and goes
+    logging.disable(logging.CRITICAL)  # who comes and goes
+    # Not killed by it: packages have semaphores, which a process that ends by itself gives back.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     with dask.config.set(settings):
         asyncio.run(serve())

@@ -188,9 +188,11 @@ def make_rows(rng: np.random.Generator, users: int) -> sp.csr_matrix:
 
 
 def make_features(path: Path, rng: np.random.Generator, users: int) -> Features:
-    """Write features of random rows in partitions of 50,000 users; many rows are there several times."""
+    """Write features of random rows in partitions of 50,000 users; many rows have their columns from another one."""
     rows = make_rows(rng, min(users, 50_000))
-    X = sp.vstack([rows] * -(-users // rows.shape[0]), format="csr")[:users]
+    # Values that are moved on make other rows: equal ones would have equal scores, as users have them hardly ever.
+    copies = [(np.roll(rows.data, number), rows.indices, rows.indptr) for number in range(-(-users // rows.shape[0]))]
+    X = sp.vstack([sp.csr_matrix(copy, shape=rows.shape) for copy in copies], format="csr")[:users]
     columns = [f"pv:intensity:{i}" for i in range(COLUMNS)]
     ids = rng.permutation(users).astype(np.int64) * 7919 + 10**9
     return write_features(path, X, ids, columns, categories=[f"Category/{i}" for i in range(CATEGORIES)])

@@ -72,7 +72,7 @@ def test_backtest__nights_of_the_past_leave_the_site_as_it_is(site, cluster_file
     def refuse(*_):
         raise AssertionError("a cluster was opened")
 
-    monkeypatch.setattr("ammrank_dask.workflows.session.session.open_cluster", refuse)
+    monkeypatch.setattr("ammrank_dask.workflows.cluster.open.open_cluster", refuse)
     written = {path.name: path.read_bytes() for path in page.parent.iterdir()}
     assert run(site, cluster_file, 4, 5) == found
     assert {path.name: path.read_bytes() for path in page.parent.iterdir()} == written

@@ -72,7 +72,7 @@ def test_nightly__the_command_again_starts_no_cluster(client, empty_site, monkey
         opened.append(True)
         raise BadInput("a cluster was opened")
 
-    monkeypatch.setattr("ammrank_dask.workflows.session.session.open_cluster", refuse)
+    monkeypatch.setattr("ammrank_dask.workflows.cluster.open.open_cluster", refuse)
     done = CliRunner().invoke(command, [str(empty_site.path), "--date", str(day(5)), "--json", "--quiet"])
     assert done.exit_code == 0, done.output
     facts = json.loads(done.output)

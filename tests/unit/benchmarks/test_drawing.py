@@ -51,4 +51,4 @@ def test_slope_of__is_that_of_the_logarithms():
     ("users", "sizes"), [(10_000, [10_000]), (40_000, [10_000, 30_000, 40_000]), (20_000, [10_000, 20_000])]
 )
 def test_sizes_up_to__triples_up_to_the_last(users, sizes):
-    assert sizes_up_to(users) == sizes
+    assert sizes_up_to(users, least=10_000) == sizes
