@@ -24,8 +24,10 @@ BYTES_PER_CENTER_VALUE = 2
 BYTES_PER_TRAINED_WEIGHT = 16
 """State, mean, weights and their copy in another order, when a round is closed or a model is validated."""
 BYTES_PER_TRAINED_CENTER_VALUE = 4
-BYTES_PER_CLUSTERED_VALUE = 18
+BYTES_PER_CLUSTERED_VALUE = 37
 """A value of a centre while it is sought: sums and centres in float64, and what kernels read."""
+BYTES_PER_USED_CENTER_VALUE = 13
+"""A value of a centre when rows get their memberships: itself, and on its way to what kernels read."""
 BYTES_PER_SAMPLED_VALUE = 12
 """A value of the rows that centres are sought with: itself, its column, and which kind of column that is."""
 BYTES_PER_OWN_COLUMN = 20
@@ -48,7 +50,7 @@ class ModelSize:
     """The most that a model can grow to: categories, planes of all of them, weights of a plane, and its clusterings.
 
     `centers` are those of all clusterings, of `columns` values each; weights of a plane count columns, centres and the
-    constant. `sample_values` are those of the rows that centres are sought with.
+    constant. `sample_values` are those of the rows that centres are sought with, one clustering at a time.
     """
 
     categories: int
@@ -57,12 +59,15 @@ class ModelSize:
     centers: int = 0
     columns: int = 0
     sample_values: int = 0
+    clusterings: int = 1
 
     @property
     def training_bytes(self) -> int:
         """Memory of a task that trains the model, besides some rows: before the first step, or in and after rounds."""
         values = self.centers * self.columns
-        begin = BYTES_PER_CLUSTERED_VALUE * values + BYTES_PER_SAMPLED_VALUE * self.sample_values
+        of_one = values // max(1, self.clusterings)
+        centers = BYTES_PER_CLUSTERED_VALUE * of_one + BYTES_PER_SAMPLED_VALUE * self.sample_values
+        begin = max(centers, BYTES_PER_USED_CENTER_VALUE * values)
         rounds = BYTES_PER_TRAINED_WEIGHT * self.planes * self.weights + BYTES_PER_TRAINED_CENTER_VALUE * values
         return max(begin, rounds)
 

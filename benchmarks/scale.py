@@ -47,7 +47,7 @@ MEASURED_PARTITIONS, HISTORY, CATEGORIES, EVENTS = 4, 45, 50, 1.66
 """Of the night whose tasks are measured: partitions, days before it, categories, and events of a user and day."""
 FIRST = dt.date(2026, 1, 5)
 ROUND = re.compile(r"train-e\d+-r\d+(-merge)?$")
-ALONE = ("train-centres", "train-first", "sample", "balance")
+ALONE = ("train-sample", "train-centres", "train-first", "sample", "balance")
 """Stages of as many tasks at any size: the report balances a sample of users."""
 SAMPLED, SAMPLED_PARTITIONS = ("select", "category_top_n"), 14
 """Stages of a policy that the report only shows, and in how many partitions the users are whom it counts."""

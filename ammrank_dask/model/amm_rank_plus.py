@@ -21,9 +21,11 @@ from ammrank_dask.model.own_term import OwnTerm, check_own_columns
 from ammrank_dask.model.plane_panels import UNKNOWN, top_categories
 from ammrank_dask.model.plus_basis import (
     PlusBasis,
+    RankingCounts,
     basis_arrays,
     basis_from,
     count_rankings,
+    geometry_of,
     make_basis,
     sample_rows,
 )
@@ -210,6 +212,11 @@ class AMMRankPlus(KeptModel):
         """Return the keywords of `make_basis` that follow from the parameters."""
         names = ("max_planes", "clickers_per_plane", "n_clusterings", "n_centers", "geometry", "seed")
         return {name: getattr(self, name) for name in names}
+
+    def membership_options(self, counts: RankingCounts) -> dict[str, Any]:
+        """Return the keywords of `fit_memberships` that follow from the parameters and what the rows rank."""
+        options = {name: getattr(self, name) for name in ("n_clusterings", "n_centers", "seed")}
+        return {**options, "n_rows": counts.n_rows, "geometry": geometry_of(counts, self.geometry)}
 
     def block_options(self, basis: PlusBasis, shards: int = 1) -> dict[str, Any]:
         """Return the keywords of `train_plus_block` that follow from the parameters and the number of shards."""

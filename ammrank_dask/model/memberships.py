@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,10 +56,18 @@ class Memberships:
         Centres of the cosine that are no whole multiples of the unit, of models of 0.2.0, are read as float32.
         """
         of = (self.start, self.n_nearest, self.temperature, self.geometry)
-        whole = self.centers / np.float32(CENTER_UNIT)
-        if self.geometry != COSINE or np.any(whole != np.rint(whole)) or np.abs(whole).max(initial=0) >= 2**15:
-            return _centers_of(self.centers, *of)
-        return _centers_of(whole.astype(np.int16), *of, unit=CENTER_UNIT)
+        whole = self._whole_centers() if self.geometry == COSINE else None
+        return _centers_of(self.centers, *of) if whole is None else _centers_of(whole, *of, unit=CENTER_UNIT)
+
+    def _whole_centers(self) -> np.ndarray | None:
+        """Return the centres as multiples of the unit, or None where some are not; some at a time, to save memory."""
+        whole = np.empty(self.centers.shape, np.int16)
+        for start in range(0, len(whole), _ROWS_AT_ONCE):
+            piece = self.centers[start : start + _ROWS_AT_ONCE] / np.float32(CENTER_UNIT)
+            if np.any(piece != np.rint(piece)) or np.abs(piece).max(initial=0) >= 2**15:
+                return None
+            whole[start : start + _ROWS_AT_ONCE] = piece
+        return whole
 
 
 def fit_memberships(
@@ -71,6 +79,7 @@ def fit_memberships(
     geometry: str,
     seed: int,
     start: Memberships | None = None,
+    only: int | None = None,
 ) -> Memberships:
     """Cluster sampled rows; one thread and one order of addition, so that the same rows give the same bits.
 
@@ -89,6 +98,8 @@ def fit_memberships(
     start
         Clusterings to start from instead, over the columns of the sample, so that a centre stays what it was; their
         number of centres stays too. They are left aside where geometry or number of clusterings differ.
+    only
+        Make this one of the clusterings alone, counted from 0: `join_memberships` puts them together.
     """
     norms = np.sqrt(_sums_of_squares(X)).astype(np.float32)
     if geometry == COSINE and not norms.all():
@@ -110,8 +121,13 @@ def fit_memberships(
         counts = [len(part) for part in starts if part is not None]
     if not counts or not X.shape[0]:
         return Memberships.nothing(X.shape[1], geometry)
+    numbers = [number for number in range(len(counts)) if only in (None, number)]
+    if not numbers:
+        return Memberships.nothing(X.shape[1], geometry)
+    counts = [counts[number] for number in numbers]
     found = [
-        cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number]) for number, k in enumerate(counts)
+        cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number])
+        for number, k in zip(numbers, counts, strict=True)
     ]
     nearest = [min(N_NEAREST if geometry == COSINE else TABLE_NEAREST, k) for k in counts]
     if geometry == COSINE:
@@ -124,6 +140,26 @@ def fit_memberships(
         np.array(widths, np.float32),
         geometry,
     )
+
+
+def join_memberships(parts: Sequence[Memberships]) -> Memberships:
+    """Return clusterings that were made one by one as `fit_memberships` makes them together."""
+    counts = np.concatenate([np.diff(part.start) for part in parts])
+    return Memberships(
+        np.concatenate([part.centers for part in parts]),
+        np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+        np.concatenate([part.n_nearest for part in parts]),
+        np.concatenate([part.temperature for part in parts]),
+        parts[0].geometry,
+    )
+
+
+def count_clusterings(n_clusterings: int, geometry: str) -> int:
+    """Return how many calls of `fit_memberships` with `only` make all of them, at least one.
+
+    The number of rows may be worth fewer; the calls that are too many find nothing.
+    """
+    return max(1, n_clusterings if geometry == COSINE or not n_clusterings else len(TABLE_CENTERS))
 
 
 def count_centers(n_rows: int) -> int:

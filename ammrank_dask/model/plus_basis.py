@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -172,17 +172,26 @@ def make_basis(
     n_clusterings, n_centers, geometry, seed, start
         As in `fit_memberships`; a geometry of None is Euclidean where every row ranks all categories.
     """
-    if geometry is None:
-        geometry = EUCLIDEAN if counts.is_complete else COSINE
-    limit = np.clip(counts.clicks // clickers_per_plane, 1, max_planes)
     memberships = fit_memberships(
-        sample, n_rows=counts.n_rows, n_clusterings=n_clusterings, n_centers=n_centers, geometry=geometry, seed=seed,
-        start=start,
+        sample, n_rows=counts.n_rows, n_clusterings=n_clusterings, n_centers=n_centers,
+        geometry=geometry_of(counts, geometry), seed=seed, start=start,
     )  # fmt: skip
-    prior = prior_of(counts)
-    return PlusBasis(
-        sample.shape[1], counts.n_rows, counts.clicks, prior, limit, memberships, own.with_knots(sample, prior)
-    )
+    own = own.with_knots(sample, prior_of(counts))
+    return join_basis(counts, memberships, own, max_planes=max_planes, clickers_per_plane=clickers_per_plane)
+
+
+def join_basis(
+    counts: RankingCounts, memberships: Memberships, own: OwnTerm, *, max_planes: int, clickers_per_plane: int
+) -> PlusBasis:
+    """Return the basis of training rows that were counted, of their clusterings and of an own term with its knots."""
+    limit = np.clip(counts.clicks // clickers_per_plane, 1, max_planes)
+    n_features = memberships.centers.shape[1]
+    return PlusBasis(n_features, counts.n_rows, counts.clicks, prior_of(counts), limit, memberships, own)
+
+
+def geometry_of(counts: RankingCounts, wanted: str | None) -> str:
+    """Return the geometry of the clusterings: the one that is wanted, or Euclidean for tables."""
+    return wanted or (EUCLIDEAN if counts.is_complete else COSINE)
 
 
 def sample_size(n_rows: int, n_centers: int | None, n_values: int) -> int:
@@ -230,6 +239,15 @@ def sample_rows(
         As in `sample_size`, which says how many are drawn; all rows have a ranking that count.
     """
     n_wanted = sample_size(n_rows, n_centers, n_values)
+    stack = RowStack(n_values * n_wanted // n_rows)
+    for block, drawn in enumerate(draw_rows(labelled, n_wanted, seed)):
+        if len(drawn):
+            stack.add(read(block)[drawn])
+    return stack.rows()
+
+
+def draw_rows(labelled: Sequence[np.ndarray], n_wanted: int, seed: int) -> Iterator[np.ndarray]:
+    """Yield by block which of its rows are drawn: so many have the lowest numbers drawn by (seed, block)."""
 
     def draw(block: int) -> np.ndarray:
         marks = labelled[block]
@@ -241,9 +259,5 @@ def sample_rows(
         if len(lowest) > 2 * n_wanted or block + 1 == len(labelled):
             lowest = np.partition(lowest, n_wanted - 1)[:n_wanted]
     highest = lowest.max()
-    stack = RowStack(n_values * n_wanted // n_rows)
     for block in range(len(labelled)):
-        drawn = np.flatnonzero(draw(block) <= highest)
-        if len(drawn):
-            stack.add(read(block)[drawn])
-    return stack.rows()
+        yield np.flatnonzero(draw(block) <= highest)

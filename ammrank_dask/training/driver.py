@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 import time
@@ -18,17 +17,17 @@ from ammrank_dask.features.store import Features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_sums import PlaneSums
-from ammrank_dask.model.plus_basis import RankingCounts
 from ammrank_dask.model.plus_sums import PlusState
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.events import publish
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
 from ammrank_dask.tasks import Progress, run_tasks, run_together, silent
+from ammrank_dask.training.basis import prepare_basis
 from ammrank_dask.training.checkpoints import TrainingFolder
 from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
-from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model, write_basis
-from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, load_counts, prepare_rows
+from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model
+from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, prepare_rows
 from ammrank_dask.training.round_tasks import (
     FIRST_PASS,
     close_round,
@@ -148,14 +147,9 @@ class Training:
     def _prepare_plus(self, learner: PlusLearner, start: RankModel | None, blocks: list[RowBlock]) -> None:
         """Fix what comes before the first step of AMM-rank-plus, and add memberships to the training rows."""
         folders = [self.folder.rows(partition) for partition in range(self.features.n_partitions)]
-        if not is_saved(learner.basis_folder):
-            counts = functools.reduce(RankingCounts.__add__, map(load_counts, folders))
-            earlier = None
-            if start is not None:
-                earlier = self.folder.path / "start-model"
-                start.save(earlier)
-            task = (learner, folders, blocks, counts, self.features.columns_of(self.variant), earlier)
-            run_tasks(self.client, "train-centres", write_basis, [task], progress=self.progress)
+        earlier = start if isinstance(start, AMMRankPlus) else None
+        columns = self.features.columns_of(self.variant)
+        prepare_basis(self.client, learner, folders, blocks, columns, earlier, self.progress)
         outputs = [
             (learner.rows_folder(partition), learner.members_folder(partition)) for partition in range(len(folders))
         ]

@@ -11,7 +11,7 @@ from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.own_term import OwnTerm
 from ammrank_dask.model.plus_basis import PlusBasis
 from ammrank_dask.model.saved import RankModel, make_model
-from ammrank_dask.training.plus_start import match_centers
+from ammrank_dask.training.basis import match_centers
 from ammrank_dask.training.warm_start import match_names
 
 Siblings = Mapping[str, Sequence[str]]

@@ -1,4 +1,4 @@
-"""Make what AMM-rank-plus begins with: the basis from a sample of the training rows, or from an earlier model."""
+"""Make what AMM-rank-plus begins with: rows with their memberships, and the state of an earlier model."""
 
 from __future__ import annotations
 
@@ -7,62 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import scipy.sparse as sp
 
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.memberships import Memberships
 from ammrank_dask.model.plane_sums import PlaneSums
-from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, make_basis, sample_rows
+from ammrank_dask.model.plus_basis import PlusBasis
 from ammrank_dask.model.plus_rows import prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, Rates
-from ammrank_dask.model.saved import RankModel, load_model
+from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
 from ammrank_dask.training.learners import PlusLearner
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows
-from ammrank_dask.training.shards import RowBlock
 from ammrank_dask.training.warm_start import choose_planes, match_names
-
-
-def write_basis(
-    learner: PlusLearner, rows: Sequence[Path], blocks: Sequence[RowBlock], counts: RankingCounts,
-    columns: Sequence[str], start: Path | None,
-) -> None:  # fmt: skip
-    """Draw a sample of the prepared training rows and write the basis made from it.
-
-    Parameters
-    ----------
-    rows
-        The folders of the prepared partitions.
-    blocks
-        All blocks of training rows.
-    counts
-        What all training rows rank.
-    columns
-        The names of the columns.
-    start
-        A saved model whose centres the clusterings start from; None for none.
-    """
-    model = learner.model
-    readers = [PreparedRows(folder, TRAIN) for folder in rows]
-
-    def read(number: int) -> sp.csr_matrix:
-        block = blocks[number]
-        return readers[block.partition].read(block.start, block.stop)[0]
-
-    labelled = [np.broadcast_to(True, block.n_rows) for block in blocks]
-    sample = sample_rows(
-        labelled, read, n_rows=counts.n_rows, n_values=sum(reader.n_values for reader in readers),
-        n_centers=model.n_centers, seed=model.seed,
-    )  # fmt: skip
-    earlier = None
-    if start is not None:
-        loaded = load_model(start)
-        assert isinstance(loaded, AMMRankPlus)  # `train` refuses others
-        earlier = match_centers(loaded, columns)
-    own = model.own_term(len(columns), len(counts.clicks))
-    learner.save_basis(make_basis(counts, sample, own, **model.basis_options(), start=earlier))
 
 
 def add_memberships(learner: PlusLearner, rows: Path, output: Path, validation: Path) -> None:
@@ -90,15 +47,6 @@ def add_memberships(learner: PlusLearner, rows: Path, output: Path, validation: 
                     for array_name, array in arrays.items():
                         writer.append(array_name, array)
             writer.finish({})
-
-
-def match_centers(model: AMMRankPlus, columns: Sequence[str]) -> Memberships:
-    """Return the clusterings of a model over other columns; a column it did not know is 0 in all centres."""
-    members = model.basis_.memberships
-    new, old = match_names("columns", model.columns_, model.n_features_in_, columns)
-    centers = np.zeros((members.n_centers, len(columns)), np.float32)
-    centers[:, new] = members.centers[:, old]
-    return Memberships(centers, members.start, members.n_nearest, members.temperature, members.geometry)
 
 
 def state_of_model(

@@ -118,6 +118,19 @@ class PreparedRows:
         X = read_csr(self._reader, start, stop, prefix=f"{self._name}-")
         return X, self._reader.read(f"{self._name}-rankings", start, stop)
 
+    def read_some(self, chosen: np.ndarray) -> sp.csr_matrix:
+        """Return some rows without their rankings, by number and ascending; those between them are not read."""
+        starts = chosen[np.diff(chosen, prepend=-2) != 1]
+        stops = chosen[np.diff(chosen, append=-2) != 1] + 1
+        indptr = self._reader.read(f"{self._name}-indptr", 0, len(self) + 1)
+        ends = np.cumsum(np.diff(indptr)[chosen])
+        data, indices = (
+            self._reader.read_stretches(f"{self._name}-{part}", indptr[starts], indptr[stops])
+            for part in ("data", "indices")
+        )
+        shape = (len(chosen), self._reader.facts["columns"])
+        return sp.csr_matrix((data, indices, np.concatenate([[0], ends])), shape=shape)
+
     def pieces(self) -> Iterator[tuple[sp.csr_matrix, np.ndarray]]:
         """Yield all rows and their rankings, some at a time."""
         for rows in cut_rows(self._reader.read(f"{self._name}-indptr", 0, len(self) + 1)):

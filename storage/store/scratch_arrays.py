@@ -8,6 +8,7 @@ saved together share one file, for making and removing files is what small ones 
 from __future__ import annotations
 
 import errno
+import io
 import math
 import shutil
 from collections.abc import Mapping
@@ -169,6 +170,18 @@ class RowReader:
         found = _read_values(self._folder / file, kind, (stop - start) * row, begin)
         return found.reshape(stop - start, *shape[1:])
 
+    @retried
+    def read_stretches(self, name: str, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+        """Return the rows of many stretches of one array, one behind the other, and read nothing between them."""
+        dtype, shape, offset, file = self._places[name]
+        kind, row = np.dtype(dtype), math.prod(shape[1:])
+        lengths = (stops - starts) * row
+        values, ends = np.empty(int(lengths.sum()), kind), np.cumsum(lengths)
+        with open(self._folder / file, "rb", buffering=0) as source:
+            for start, begin, end in zip(starts.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True):
+                _fill(values[begin:end], source, offset + start * row * kind.itemsize)
+        return values.reshape(-1, *shape[1:])
+
 
 def _read_array(folder: Path, dtype: str, shape: list[int], offset: int, file: str) -> np.ndarray:
     return _read_values(folder / file, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
@@ -178,14 +191,21 @@ def _read_values(path: Path, dtype: np.dtype, count: int, offset: int) -> np.nda
     """Return values of a file. Not with np.fromfile, which takes an error of the disk for the end of the file."""
     values = np.empty(count, dtype)
     with open(path, "rb", buffering=0) as file:
-        file.seek(offset)
-        view = values.view(np.uint8).data if count else memoryview(b"")
-        while len(view):
-            n_read = file.readinto(view)
-            if not n_read:
-                raise OSError(errno.EIO, "the file is shorter than it was", str(path))
-            view = view[n_read:]
+        _fill(values, file, offset)
     return values
+
+
+def _fill(values: np.ndarray, file: io.FileIO, offset: int) -> None:
+    """Read values from where they begin in a file."""
+    if not len(values):
+        return
+    file.seek(offset)
+    view = values.view(np.uint8).data
+    while len(view):
+        n_read = file.readinto(view)
+        if not n_read:
+            raise OSError(errno.EIO, "the file is shorter than it was", str(file.name))
+        view = view[n_read:]
 
 
 def _write_array(path: Path, array: np.ndarray) -> Place:

@@ -72,12 +72,14 @@ def largest_model(config: Config, n_categories: int, *, n_users: int, n_cells: i
     n_planes, n_columns = n_categories * config.train.max_planes, len(columns.names)
     if config.train.model == AMMRank.method:
         return ModelSize(n_categories, n_planes, n_columns + 1)
-    n_clusterings = config.train.clusterings
-    n_centers = (AMMRankPlus.n_clusterings if n_clusterings is None else n_clusterings) * count_centers(n_users)
+    n_clusterings = AMMRankPlus.n_clusterings if config.train.clusterings is None else config.train.clusterings
+    n_centers = n_clusterings * count_centers(n_users)
     values_per_user = min(n_columns, VALUES_PER_CELL * n_cells / max(1, n_users))
     n_values = math.ceil(values_per_user * n_users)
     sample_values = math.ceil(values_per_user * sample_size(max(1, n_users), None, n_values))
-    return ModelSize(n_categories, n_planes, n_columns + n_centers + 1, n_centers, n_columns, sample_values)
+    return ModelSize(
+        n_categories, n_planes, n_columns + n_centers + 1, n_centers, n_columns, sample_values, n_clusterings
+    )
 
 
 def largest_partition(site: Site, config: Config, date: dt.date, n_categories: int) -> PartitionSize:

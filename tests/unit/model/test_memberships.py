@@ -1,9 +1,10 @@
 """Clusterings of rows: what stands in for them when there are too few rows."""
 
 import numpy as np
+import pytest
 import scipy.sparse as sp
 
-from ammrank_dask.model.memberships import fit_memberships
+from ammrank_dask.model.memberships import count_clusterings, fit_memberships, join_memberships
 
 
 def test_fit_memberships__too_few_rows_with_a_start_of_none_have_none():
@@ -12,3 +13,24 @@ def test_fit_memberships__too_few_rows_with_a_start_of_none_have_none():
     nothing = fit_memberships(rows, **options)
     assert nothing.n_centers == 0
     assert fit_memberships(rows, **options, start=nothing).n_centers == 0
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("n_rows", [8, 300])
+@pytest.mark.parametrize(
+    ("geometry", "n_clusterings", "n_calls"),
+    [("cosine", 3, 3), ("cosine", 0, 1), ("euclidean", 3, 4), ("euclidean", 0, 1)],
+)
+def test_join_memberships__one_by_one_they_are_the_same(geometry, n_clusterings, n_calls, n_rows, warm):
+    X = sp.random(n_rows, 12, 0.4, format="csr", dtype=np.float32, random_state=np.random.default_rng(1))
+    options = {"n_rows": 5_000, "n_clusterings": n_clusterings, "n_centers": 6, "geometry": geometry, "seed": 3}
+    if warm:
+        options["start"] = fit_memberships(X, **{**options, "seed": 4})
+    assert count_clusterings(n_clusterings, geometry) == n_calls
+    parts = [fit_memberships(X, **options, only=number) for number in range(n_calls)]
+    assert all(len(part.n_nearest) <= 1 for part in parts)
+    joined, expected = join_memberships(parts), fit_memberships(X, **options)
+    assert joined.geometry == expected.geometry
+    for name in ("centers", "start", "n_nearest", "temperature"):
+        assert getattr(joined, name).dtype == getattr(expected, name).dtype
+        np.testing.assert_array_equal(getattr(joined, name), getattr(expected, name))

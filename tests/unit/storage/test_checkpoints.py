@@ -74,6 +74,28 @@ def test_row_reader__gives_the_stretch_that_was_asked_for(tmp_path, start, stop)
         assert found.flags.writeable
 
 
+@pytest.mark.parametrize(
+    ("starts", "stops", "expected"),
+    [([], [], []), ([1], [3], [1, 2]), ([0, 3, 9], [1, 5, 10], [0, 3, 4, 9]), ([2, 4], [2, 6], [4, 5])],
+)
+def test_row_reader__stretches_of_rows(tmp_path, starts, stops, expected):
+    rows = np.arange(20, dtype=np.int32).reshape(10, 2)
+    with ArrayWriter(tmp_path / "saved") as writer:
+        writer.append("rows", rows)
+        writer.finish({})
+    found = RowReader(tmp_path / "saved").read_stretches("rows", np.array(starts, np.int32), np.array(stops, np.int32))
+    assert found.dtype == np.int32
+    np.testing.assert_array_equal(found, rows[np.array(expected, np.int64)])
+
+
+def test_row_reader__a_file_that_was_cut_short_is_an_error(tmp_path):
+    save_arrays(tmp_path / "saved", {"rows": np.arange(10)}, {})
+    (packed,) = (tmp_path / "saved").glob("*.bin")
+    packed.write_bytes(packed.read_bytes()[:-4])
+    with pytest.raises(OSError, match="the file is shorter than it was"):
+        RowReader(tmp_path / "saved").read_stretches("rows", np.array([0, 9]), np.array([2, 10]))
+
+
 def test_load_array__by_many_threads_at_once(tmp_path):
     save_arrays(tmp_path / "saved", ARRAYS, {})
     with ThreadPoolExecutor(8) as pool:

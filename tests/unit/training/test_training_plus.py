@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from distributed import Client
 from lost_worker import lose_a_worker
 
@@ -16,9 +17,11 @@ from ammrank_dask.model.own_term import own_columns_of_names
 from ammrank_dask.model.plus_sums import PlusState, Rates
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
 from ammrank_dask.tasks import silent
 from ammrank_dask.training import driver
 from ammrank_dask.training.plus_start import state_of_model
+from ammrank_dask.training.prepared_rows import PreparedRows
 from ammrank_dask.training.shards import cut_blocks
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import split_of
@@ -284,3 +287,15 @@ def test_train__popularity_error_by_hand(client, tmp_path):
         tmp_path / "f", np.ones((6, 1))[order], ids[order], ["x"], rankings[order], categories=list("abc")
     )
     assert train(client, stored, shards=1, epochs=1).training_["popularity_error"] == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("chosen", [[], [0], [2, 3, 4, 9], [39], list(range(40))])
+def test_prepared_rows__some_of_them(tmp_path, chosen):
+    X = sp.random(40, 7, 0.5, format="csr", dtype=np.float32, random_state=np.random.default_rng(0))
+    with ArrayWriter(tmp_path / "rows") as writer:
+        for part in ("data", "indices", "indptr"):
+            writer.append(f"train-{part}", getattr(X, part))
+        writer.finish({"train": 40, "columns": 7})
+    found = PreparedRows(tmp_path / "rows", "train").read_some(np.array(chosen, np.int64))
+    np.testing.assert_array_equal(found.toarray(), X[chosen].toarray())
+    assert found.nnz == X[chosen].nnz

@@ -299,11 +299,13 @@ def test_estimate_memory__clusterings_and_own_columns():
 
 
 def test_estimate_memory__training_where_it_takes_more_than_scoring():
-    nobody, many = PartitionSize(0, 0, 0), ModelSize(300, 1_500, 5_401, centers=2_400, columns=3_000)
+    nobody, many = PartitionSize(0, 0, 0), ModelSize(300, 1_500, 5_401, centers=2_400, columns=3_000, clusterings=3)
     rounds = 16 * 1_500 * 5_401 + 4 * 2_400 * 3_000
     assert estimate_memory(nobody, many, k=10, threads=2) == PROCESS_BYTES + 2 * rounds
-    wide = ModelSize(50, 50, 2_912, centers=2_400, columns=511, sample_values=8_000_000)
-    assert estimate_memory(nobody, wide, k=10) == PROCESS_BYTES + 18 * 2_400 * 511 + 12 * 8_000_000
+    wide = ModelSize(50, 50, 2_912, centers=2_400, columns=511, sample_values=8_000_000, clusterings=3)
+    assert estimate_memory(nobody, wide, k=10) == PROCESS_BYTES + 37 * 800 * 511 + 12 * 8_000_000
+    used = ModelSize(1, 1, 10_000, centers=2_400, columns=9_999, clusterings=3)
+    assert estimate_memory(nobody, used, k=10) == PROCESS_BYTES + 13 * 2_400 * 9_999
 
 
 def test_model_size__is_what_the_scored_arrays_take():
@@ -320,16 +322,19 @@ def test_model_size__is_what_the_scored_arrays_take():
 
 
 @pytest.mark.parametrize(
-    ("train", "centers"),
-    [({}, 3 * 800), ({"clusterings": 1}, 800), ({"clusterings": 0}, 0), ({"model": "amm-rank"}, None)],
+    ("train", "clusterings"),
+    [({}, 3), ({"clusterings": 1}, 1), ({"clusterings": 0}, 0), ({"model": "amm-rank"}, None)],
 )
-def test_largest_model__counts_clusterings(train, centers):
+def test_largest_model__counts_clusterings(train, clusterings):
     config = check_config({**CONFIG, "train": {**train, "max_planes": 2}}, "test")
     size = largest_model(config, 50, n_users=100_000, n_cells=2_000_000)
     n_columns = len(interest_columns(config.features.groups, [""] * 50, recency=True, demographics=True).names)
-    plus = centers is not None
-    rows = (n_columns, 20_000 * 4 * 20) if plus else (0, 0)  # four values for each of 20 cells, of 20,000 users
-    assert size == ModelSize(50, 100, n_columns + 1 + (centers or 0), centers or 0, *rows)
+    if clusterings is None:
+        assert size == ModelSize(50, 100, n_columns + 1)
+        return
+    values = 20_000 * 4 * 20  # four for each of 20 cells, of 20,000 users
+    centers = 800 * clusterings
+    assert size == ModelSize(50, 100, n_columns + 1 + centers, centers, n_columns, values, clusterings)
 
 
 def test_largest_model__a_sample_has_no_more_than_its_room():
