@@ -62,7 +62,7 @@ test-long: setup
 coverage: setup
 	$(BIN)/python -m coverage erase
 	$(MAKE) test MORE='--deselect tests/unit/kernels/test_without_jit.py --cov --cov-append --cov-report= $(MORE)'
-	NUMBA_DISABLE_JIT=1 $(PYTEST) tests/unit/kernels tests/unit/ingest/test_interest.py --cov --cov-append --cov-report=
+	NUMBA_DISABLE_JIT=1 $(PYTEST) --numprocesses $(TEST_PROCESSES) tests/unit/kernels tests/unit/ingest/test_interest.py --cov --cov-append --cov-report=
 	$(BIN)/python -m coverage report --fail-under $(COVERED)
 
 # The two links hand mypy the other rooms: it must say that it checked every file.
