@@ -9,7 +9,7 @@ from ammrank_dask.monitor.plugin import watch_cluster
 from ammrank_dask.sizing import Workload
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.stages.plan import USUAL_EVENTS, calibrate, describe_plan, measure_nights
+from ammrank_dask.workflows.stages.plan import FURTHER_NIGHTS, USUAL_EVENTS, calibrate, describe_plan, measure_nights
 from benchmarks.command_line import Users, benchmark
 from benchmarks.measure import cluster, describe_machine, make_lake, worker_facts
 
@@ -33,9 +33,9 @@ def compare_plan(work: Path, *, users: Users = 120_000) -> None:
     print(f"\nplan against nights of {DAYS} days, 2 workers; {describe_machine()}")
     for size in (users // 4, users // 2, users):
         load = Workload(size, choose_partitions(size), 50, DAYS, USUAL_EVENTS)
-        lake = work / f"plan-lake-{size}"
+        lake = work / f"plan-lake-{size}-{DAYS + FURTHER_NIGHTS}"
         with cluster(2) as client:
-            make_lake(client, lake, users=size, days=DAYS + 1)
+            make_lake(client, lake, users=size, days=DAYS + FURTHER_NIGHTS)
         with cluster(2) as client:  # what made the lake has left no memory behind
             watch_cluster(client)  # counts tasks
             measured = measure_nights(client, _fresh(work / f"plan-site-{size}"), lake, load.partitions, config, DAYS)
