@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
 
 from ammrank_dask.kernels.boosting import push_scores
+from ammrank_dask.model.parameters import Parameters
 
 SAMPLE = 0.5
 """Share of the rows that a tree is grown on, drawn anew for each."""
 
 
-class BoostedTrees(BaseEstimator):
+class BoostedTrees(Parameters):
     """Describe a row by the row itself and a score of each category, added up by trees that are grown one by one.
 
     Each tree is grown on what AMM-rank-plus's loss, Σ ln(1 + e^(s_k − s_i)) over the pairs i ≻ k of a row, pushes the

@@ -6,10 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator
-from sklearn.exceptions import NotFittedError
 
 from ammrank_dask.kernels.topk import top_k_rows
+from ammrank_dask.model.parameters import Parameters
 from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 
@@ -17,7 +16,7 @@ SCORE_ROWS = 8192
 """Rows of which all scores are in memory at a time while the best of each are chosen."""
 
 
-class RankingEstimator(BaseEstimator, ABC):
+class RankingEstimator(Parameters, ABC):
     """Base of everything that ranks categories: write `learn_blocks` and `decision_function`, the other calls follow.
 
     Parameters are the keyword arguments of `__init__`, kept under their own names, as scikit-learn has it:
@@ -137,6 +136,8 @@ class RankingEstimator(BaseEstimator, ABC):
     def check_fitted(self) -> None:
         """Refuse a model that has not learned yet."""
         if not self.__sklearn_is_fitted__():
+            from sklearn.exceptions import NotFittedError  # takes long to import, and a night has fitted models
+
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
 
     def __sklearn_is_fitted__(self) -> bool:

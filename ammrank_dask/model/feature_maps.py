@@ -4,7 +4,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
+
+from ammrank_dask.model.parameters import Parameters
 
 
 class FeatureMap(Protocol):
@@ -20,7 +21,7 @@ class FeatureMap(Protocol):
     def get_params(self, deep: bool = True) -> dict[str, Any]: ...
 
 
-class RandomBins(BaseEstimator):
+class RandomBins(Parameters):
     """Describe a row by the cell it falls into in each of many random grids.
 
     A grid cuts a few randomly chosen features, in the scale of their training quantiles, into a random number

@@ -6,10 +6,11 @@ from typing import Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
+
+from ammrank_dask.model.parameters import Parameters
 
 
-class TreeCells(BaseEstimator):
+class TreeCells(Parameters):
     """Describe a row by the leaf it falls into in each of many extremely randomized trees, behind the row itself.
 
     As with `RandomBins` a cell is a 0/1 feature divided by √n_trees, one of each tree non-zero per row; but the cuts
