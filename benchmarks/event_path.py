@@ -39,13 +39,14 @@ WORK: dict[str, tuple[str, ...]] = {
     "ingest: rows to slices": (
         "storage/lake/events.py:decode_events",
         "storage/lake/quarantine.py:QuarantineRows.add",
-        "ammrank_dask/kernels/hashing.py:hash_integers",
-        "ammrank_dask/kernels/interest.py:order_rows",
+        "ammrank_dask/kernels/event_rows.py:place_rows",
+        "ammrank_dask/kernels/event_rows.py:pack_rows",
         "storage/store/exchange.py:write_slices",
     ),
     "ingest: slices to day partials": (
         "storage/store/exchange.py:read_slices",
-        "ammrank_dask/kernels/interest.py:aggregate_cells",
+        "ammrank_dask/kernels/event_rows.py:group_rows",
+        "ammrank_dask/kernels/event_rows.py:sum_events",
         "storage/store/codec.py:encode_array",
         "storage/store/runs.py:finish_run",
     ),

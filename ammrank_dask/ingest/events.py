@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from distributed import Client
 
+from ammrank_dask.ingest.event_rows import EventRows, EventWords, slice_events
 from ammrank_dask.ingest.intake import (
     VALUES_SHOWN,
     CollectedPart,
@@ -43,9 +44,11 @@ from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.ids import UserIds, empty_ids
+from ammrank_dask.storage.store.exchange import Slices
+from ammrank_dask.storage.store.ids import IntegerIds, UserIds, empty_ids
 from ammrank_dask.storage.store.registry import DAY, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
+from ammrank_dask.storage.vocabulary import DAY_US
 from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import N_BUCKETS, bucket_of, hash_ids
 
@@ -253,23 +256,53 @@ class DayReader(TableReader):
         rows = {"cell": batch.cell, "time": batch.time}
         return DecodedRows(batch.ids, batch.user, batch.status == KEPT, rows)
 
-    def collect(
-        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
-    ) -> CollectedPart:
+    @property
+    def words(self) -> EventWords | None:
+        """How events are one word on their way to the partitions; None where they are not: ids are strings."""
+        first_time = max(0, end_of(self.date) - (self.mapping.late_days + 1) * DAY_US)
+        words = EventWords.between(first_time, end_of(self.date), self.mapping.n_cells)
+        return words if self.id_kind == "int64" else None
+
+    def slice(self, rows: DecodedRows, n_partitions: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """Return the events to pass on, sorted by partition."""
+        words = self.words
+        if words is None:
+            return super().slice(rows, n_partitions)
+        assert isinstance(rows.ids, IntegerIds)
+        return slice_events(rows.ids, rows.keep, rows.columns["cell"], rows.columns["time"], words, n_partitions)
+
+    def collect(self, slices: Slices, partition: int, forgotten: ForgetList | None) -> CollectedPart:
         """Return the partial, with counts and a digest of its events."""
-        events = join_slices(slices, self.id_kind, self.mapping.n_cells)
+        words, n_cells = self.words, self.mapping.n_cells
+        if words is None or not slices:
+            return self._collect_events(join_slices(slices, self.id_kind, n_cells), forgotten)
+        rows = EventRows(slices.joined["event"], words)
+        if self.max_events is not None or (forgotten is not None and forgotten.is_on(rows.user_ids).any()):
+            events = PartitionEvents(rows.user_ids, rows.user, *words.unpack(rows.rows, n_cells))
+            return self._collect_events(events, forgotten)
+        buckets, by_cell = rows.digest(EVENT_SALT, n_cells)
+        state, by_user = rows.aggregate(end=end_of(self.date), alpha=self.alpha, n_cells=n_cells)
+        counts = sum_counts(by_cell, count_cells(state.cell, n_cells), by_user, self.n_categories, self.click_group)
+        counts.buckets = buckets
+        return CollectedPart(len(state.user_ids), state.to_arrays(), counts.to_json())
+
+    def _collect_events(self, events: PartitionEvents, forgotten: ForgetList | None) -> CollectedPart:
+        """Return the partial of events of any ids, some of which may not count."""
         left_out = np.zeros(len(events.user_ids), bool) if forgotten is None else forgotten.is_on(events.user_ids)
         buckets = events.digest(left_out)
         used = events if self.max_events is None else cap_events(events, self.max_events, self.n_categories)
         state = aggregate_events(*used, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells)
         cells = state.cell[~np.repeat(left_out, np.diff(state.indptr))] if left_out.any() else state.cell
-        counts = count_used(
-            used.without(left_out), cells, self.n_categories, self.mapping.n_groups, self.mapping.click_group
-        )
+        counts = count_used(used.without(left_out), cells, self.n_categories, self.mapping.n_groups, self.click_group)
         counts.buckets = buckets
         n_capped = len(events.user) - len(used.user)
         counts.counts.update({CAPPED: n_capped, "kept": -n_capped})
         return CollectedPart(len(state.user_ids), state.to_arrays(), counts.to_json())
+
+    @property
+    def click_group(self) -> int:
+        """Code of the group of clicks."""
+        return self.mapping.click_group
 
     @property
     def n_categories(self) -> int:
@@ -358,10 +391,25 @@ def count_used(
     >>> found.groups, found.clicks, found.clickers, found.users, found.heaviest
     (Counter({1: 2, 0: 1}), Counter({2: 2}), Counter({2: 1}), 1, [3])
     """
-    by_cell, users_by_cell = np.zeros((2, n_groups * n_categories), np.int64)
-    by_user, heaviest = np.zeros(len(events.user_ids), np.int64), np.empty(N_HEAVIEST, np.int64)
-    for codes, counts in ((events.cell, by_cell), (cells, users_by_cell), (events.user, by_user)):
-        count_codes(codes, counts)
+    n_cells = n_groups * n_categories
+    by_user = np.zeros(len(events.user_ids), np.int64)
+    count_codes(events.user, by_user)
+    by_cell, users_by_cell = count_cells(events.cell, n_cells), count_cells(cells, n_cells)
+    return sum_counts(by_cell, users_by_cell, by_user, n_categories, click_group)
+
+
+def count_cells(cells: np.ndarray, n_cells: int) -> np.ndarray:
+    """Return how often each cell is there."""
+    counts = np.zeros(n_cells, np.int64)
+    count_codes(cells, counts)
+    return counts
+
+
+def sum_counts(
+    by_cell: np.ndarray, users_by_cell: np.ndarray, by_user: np.ndarray, n_categories: int, click_group: int
+) -> DayFacts:
+    """Return the counts of a day from the events and the users of every cell, and the events of every user."""
+    heaviest = np.empty(N_HEAVIEST, np.int64)
     largest_counts(by_user, heaviest)
     groups = np.add.reduceat(by_cell, np.arange(0, len(by_cell), n_categories))
     clicked = slice(click_group * n_categories, (click_group + 1) * n_categories)
@@ -378,11 +426,9 @@ def _counter(counts: np.ndarray) -> Counter[int]:
     return Counter({int(code): int(counts[code]) for code in np.flatnonzero(counts)})
 
 
-def join_slices(slices: Sequence[Mapping[str, np.ndarray]], id_kind: str, n_cells: int) -> PartitionEvents:
+def join_slices(slices: Slices, id_kind: str, n_cells: int) -> PartitionEvents:
     """Return the events of one partition from its slices, in their order."""
     if not sum(len(part["user"]) for part in slices):
         nothing = np.empty(0, np.int64)
         return PartitionEvents(empty_ids(id_kind), nothing, np.empty(0, cell_dtype(n_cells)), nothing)
-    cell = np.concatenate([part["cell"] for part in slices])
-    time = np.concatenate([part["time"] for part in slices])
-    return PartitionEvents(*number_users(slices, id_kind), cell, time)
+    return PartitionEvents(*number_users(slices, id_kind), slices.joined["cell"], slices.joined["time"])

@@ -22,7 +22,7 @@ from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, pl
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.count_lines import append_counts, read_counts
-from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.storage.store.exchange import ExchangeBlock, Slices, read_slices, write_slices
 from ammrank_dask.storage.store.folders import list_paths, make_folder
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
@@ -104,10 +104,12 @@ class TableReader(ABC):
     def decode(self, table: pa.Table, file: FileFacts, row: int, counts: Any, bad_rows: QuarantineRows) -> DecodedRows:
         """Return the rows of a batch that begins at `row` of a file; add to counts and bad rows."""
 
+    def slice(self, rows: DecodedRows, n_partitions: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+        """Return the rows to pass on, sorted by partition, as sections of the exchange."""
+        return slice_by_partition(rows.ids, rows.user, rows.keep, rows.columns, n_partitions)
+
     @abstractmethod
-    def collect(
-        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
-    ) -> CollectedPart:
+    def collect(self, slices: Slices, partition: int, forgotten: ForgetList | None) -> CollectedPart:
         """Return one partition from the slices in file order.
 
         Users who are to be forgotten may be among them: they are left out of the arrays afterwards.
@@ -223,7 +225,7 @@ def read_block(
         for row, table in measure_each("read", read_batches(piece, names, dictionaries, fetched)):
             with measure("decode"):
                 rows = reader.decode(table, piece.file, row, counts, bad_rows)
-            sections = slice_by_partition(rows.ids, rows.user, rows.keep, rows.columns, n_partitions)
+            sections = reader.slice(rows, n_partitions)
             with measure("write"):
                 write_slices(block.slice_path(n_batches), n_partitions, sections)
             n_batches += 1

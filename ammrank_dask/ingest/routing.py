@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from ammrank_dask.kernels.interest import count_rows, locate_ids, merge_ids, number_ids, order_rows, rank_ids
+from ammrank_dask.storage.store.exchange import Slices
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, union
 from ammrank_dask.user_hash import partition_of
 
@@ -62,10 +63,10 @@ def _list_ids(
     return local, partition, {"id_lengths": (np.diff(offsets), starts), "id_bytes": (data, offsets[starts])}
 
 
-def number_users(slices: Sequence[Mapping[str, np.ndarray]], id_kind: str) -> tuple[UserIds, np.ndarray]:
+def number_users(slices: Slices, id_kind: str) -> tuple[UserIds, np.ndarray]:
     """Return the distinct users of one partition's slices, ascending, and of every row its user's position."""
     if id_kind == "int64":
-        return number_integer_ids(np.concatenate([part["user"] for part in slices]))
+        return number_integer_ids(slices.joined["user"])
     lists = [_listed_ids(part) for part in slices]
     ids = union(lists)
     rows = [ids.positions_of(listed)[part["user"]] for listed, part in zip(lists, slices, strict=True)]

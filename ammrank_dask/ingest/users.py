@@ -29,6 +29,7 @@ from ammrank_dask.storage.lake.files import FileFacts
 from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, decode_people
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList
+from ammrank_dask.storage.store.exchange import Slices
 from ammrank_dask.storage.store.ids import empty_ids
 from ammrank_dask.storage.store.registry import USERS, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
@@ -150,16 +151,14 @@ class UserReader(TableReader):
         columns = {"row": np.arange(first, first + table.num_rows), "age": people.age, "gender": people.gender}
         return DecodedRows(people.ids, people.user, people.has_id, columns)
 
-    def collect(
-        self, slices: Sequence[Mapping[str, np.ndarray]], partition: int, forgotten: ForgetList | None
-    ) -> CollectedPart:
+    def collect(self, slices: Slices, partition: int, forgotten: ForgetList | None) -> CollectedPart:
         """Return the part, with counts of its bad rows."""
         if sum(len(part["user"]) for part in slices):
             ids, user = number_users(slices, self.id_kind)
         else:
             ids, user = empty_ids(self.id_kind), np.empty(0, np.int64)
         columns = {
-            name: np.concatenate([part[name] for part in slices]) if slices else np.empty(0, dtype)
+            name: slices.joined[name] if slices else np.empty(0, dtype)
             for name, dtype in (("row", np.int64), ("age", np.int16), ("gender", np.int8))
         }
         first = np.full(len(ids), len(user), np.int64)

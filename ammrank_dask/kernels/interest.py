@@ -39,19 +39,18 @@ def number_ids(ids, table, slot_id, out_number):
     mask = np.uint64(len(table) - 1)
     n_distinct = 0
     for i in range(len(ids)):
+        # Written as if it were new, so that a free slot and one of the same id are one case: nobody can guess which.
+        slot_id[n_distinct] = ids[i]
         slot = mix(ids[i]) & mask
         while True:
             number = table[slot]
-            if number == -1:
-                table[slot] = n_distinct
-                slot_id[n_distinct] = ids[i]
-                out_number[i] = n_distinct
-                n_distinct += 1
-                break
-            if slot_id[number] == ids[i]:
-                out_number[i] = number
+            number = n_distinct if number < 0 else number
+            if slot_id[np.uintp(number)] == ids[i]:
                 break
             slot = (slot + np.uint64(1)) & mask
+        table[slot] = number
+        out_number[i] = number
+        n_distinct += number == n_distinct
     return n_distinct
 
 

@@ -7,7 +7,7 @@ its slices of all of them in file order.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_atomic, write_json
 from ammrank_dask.storage.store.retried import is_passing, retried
 
-SECTIONS = ("user", "cell", "time", "row", "age", "gender", "id_lengths", "id_bytes")
+SECTIONS = ("user", "cell", "time", "event", "row", "age", "gender", "id_lengths", "id_bytes")
 _DTYPES = {code: np.dtype(name) for code, name in enumerate(("uint8", "uint16", "uint32", "int64", "int16", "int8"))}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
 
@@ -32,7 +32,8 @@ class ExchangeBlock:
 
     def slice_path(self, batch: int) -> Path:
         """Return the file of one batch of the block."""
-        return self.folder / f"block-{self.number:05d}-{batch:03d}.slices"
+        # Another ending than in earlier versions, whose files have other sections.
+        return self.folder / f"block-{self.number:05d}-{batch:03d}.sections"
 
     @property
     def quarantine_path(self) -> Path:
@@ -94,11 +95,20 @@ def write_slices(path: Path, n_partitions: int, sections: Mapping[str, tuple[np.
     write_atomic(path, write, durable=False)
 
 
+class Slices(list[dict[str, np.ndarray]]):
+    """The slices of one partition, of every file its arrays by section; `joined` has those of all files as one."""
+
+    def __init__(self, files: Iterable[dict[str, np.ndarray]], joined: Mapping[str, np.ndarray]) -> None:
+        super().__init__(files)
+        self.joined = joined
+
+
 @retried
-def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> list[dict[str, np.ndarray]]:
+def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> Slices:
     """Return the slices of one partition of every file, in the order of the files."""
-    slices = []
     shape = (len(SECTIONS) + 1, n_partitions + 3)
+    joined: dict[str, _JoinedSection] = {}
+    files: list[dict[str, slice]] = []
     for path in paths:
         try:
             descriptor = os.open(path, os.O_RDONLY)
@@ -112,18 +122,46 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> lis
             ):
                 raise _not_whole(path)
             header = np.frombuffer(head, np.int64).reshape(shape)
-            found = {}
+            found: dict[str, slice] = {}
             for row, name in enumerate(SECTIONS, start=1):
                 if not header[row, 0]:
                     continue
                 dtype = _DTYPES[int(header[row, 1])]
                 begin, end = int(header[row, 2 + partition]), int(header[row, 3 + partition])
+                if name not in joined:
+                    joined[name] = _JoinedSection(dtype, (end - begin) * len(paths) * 5 // 4)
                 start = int(header[row, 0]) + begin * dtype.itemsize
-                found[name] = np.frombuffer(os.pread(descriptor, (end - begin) * dtype.itemsize, start), dtype)
+                found[name] = joined[name].read(descriptor, dtype, end - begin, start, path)
         finally:
             os.close(descriptor)
-        slices.append(found)
-    return slices
+        files.append(found)
+    arrays = {name: section.array() for name, section in joined.items()}
+    return Slices([{name: arrays[name][where] for name, where in found.items()} for found in files], arrays)
+
+
+class _JoinedSection:
+    """A section of several files, read into one array: to join them afterwards would be to touch twice the memory."""
+
+    def __init__(self, dtype: np.dtype, size: int) -> None:
+        self._values = np.empty(size, dtype)
+        self._n = 0
+
+    def read(self, descriptor: int, dtype: np.dtype, n: int, start: int, path: Path) -> slice:
+        """Read `n` values from `start` of an open file, and return where they are."""
+        begin, end = self._n, self._n + n
+        if end > len(self._values):
+            longer = np.empty(2 * end, self._values.dtype)
+            longer[:begin] = self._values[:begin]
+            self._values = longer
+        target = self._values[begin:end]
+        if dtype != target.dtype or os.preadv(descriptor, [target.data], start) != target.nbytes:
+            raise _not_whole(path)
+        self._n = end
+        return slice(begin, end)
+
+    def array(self) -> np.ndarray:
+        """Return all that was read."""
+        return self._values[: self._n]
 
 
 def _not_whole(path: Path) -> DamagedStore:

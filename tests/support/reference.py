@@ -72,3 +72,12 @@ def hash_id(value, salt):
     for byte in value.encode():
         state = ((state ^ byte) * 0x100000001B3) & mask
     return splitmix64(state)
+
+
+def event_digest(events, event_salt, bucket_salt, n_buckets):
+    """The digest of (user, cell, time) events: by bucket of users the sum of the events' hashes."""
+    sums = [0] * n_buckets
+    for who, cell, time in events:
+        hashed = splitmix64(splitmix64(hash_id(who, event_salt) ^ cell) ^ time)
+        sums[hash_id(who, bucket_salt) % n_buckets] += hashed
+    return [total % 2**64 for total in sums]

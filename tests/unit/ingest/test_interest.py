@@ -146,11 +146,7 @@ def test_aggregate_events__does_not_depend_on_the_order_of_rows(data, n_events):
 
 def plain_buckets(events):
     """Return the digest of (user, cell, time) events as it is defined, in Python's numbers."""
-    sums = [0] * N_BUCKETS
-    for who, cell, time in events:
-        hashed = reference.splitmix64(reference.splitmix64(reference.hash_id(who, EVENT_SALT) ^ cell) ^ time)
-        sums[reference.hash_id(who, BUCKET_SALT) % N_BUCKETS] += hashed
-    return [total % 2**64 for total in sums]
+    return reference.event_digest(events, EVENT_SALT, BUCKET_SALT, N_BUCKETS)
 
 
 def test_digest__is_the_sum_of_hashes_by_bucket_of_users():

@@ -10,6 +10,7 @@ import pytest
 
 UNIT = Path(__file__).parents[1]
 KERNEL_TESTS = [
+    "ingest/test_event_rows.py",
     "ingest/test_interest.py",
     "kernels/test_ammrank_kernel.py",
     "kernels/test_score_kernel.py",

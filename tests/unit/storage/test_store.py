@@ -563,7 +563,7 @@ def test_exchange__a_file_cut_by_a_crash_is_not_read(tmp_path, size):
     path = block.slice_path(0)
     path.write_bytes(path.read_bytes()[:size])
     assert not block.is_whole()
-    with pytest.raises(DamagedStore, match=r"block-00000-000\.slices is not what was written"):
+    with pytest.raises(DamagedStore, match=r"block-00000-000\.sections is not what was written"):
         read_slices([path], 0, 1)
 
 
