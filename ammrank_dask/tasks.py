@@ -126,17 +126,31 @@ def run_together(
     *,
     weights: Sequence[float],
     progress: Progress = silent,
-    units: Callable[[Any], int] | None = None,
+    units: Sequence[int] | Callable[[Any], int] | None = None,
     unit: str = "users",
 ) -> list[Any]:
     """Run small pieces of work as `run_tasks` does, consecutive ones in one task until their weights add up to 1.
 
-    A task costs Dask several milliseconds of CPU, whatever it does. `units` is a function of one piece's result.
+    Where there are many for each thread of the workers, more go into one task. A task costs Dask several milliseconds
+    of CPU, here and on the worker, whatever it does. `units` is a number per piece, or a function of its result.
     """
-    count = None if units is None else (lambda results: sum(map(units, results)))
-    tasks = [(function, batch) for batch in batches(list(arguments), weights)]
-    results = run_tasks(client, stage, run_each, tasks, progress=progress, units=count, unit=unit)
+    items = list(arguments)
+    together = batches(range(len(items)), weights, n_at_once=TaskWorkers(client, stage, 1).width())
+    tasks = [(function, [items[index] for index in batch]) for batch in together]
+    of_tasks = _add_units(units, together)
+    results = run_tasks(client, stage, run_each, tasks, progress=progress, units=of_tasks, unit=unit)
     return [result for of_task in results for result in of_task]
+
+
+def _add_units(
+    units: Sequence[int] | Callable[[Any], int] | None, together: Sequence[Sequence[int]]
+) -> Sequence[int] | Callable[[Any], int] | None:
+    """Return the units of tasks, given those of their pieces."""
+    if units is None:
+        return None
+    if callable(units):
+        return lambda results: sum(map(units, results))
+    return [sum(units[index] for index in batch) for batch in together]
 
 
 def run_each(function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> list[Any]:

@@ -25,6 +25,10 @@ Progress = Callable[[str, int, int], None]
 SECONDS_BEFORE_TRIES = (0.1, 1.0)
 """A task whose error `is_passing` is run again after so long: single operations on files were tried again before."""
 
+LEAST_WEIGHT, MOST_WEIGHT = 0.25, 8.0
+"""Weights of a batch when there are more to work on batches than there is work, and when there is much left: a batch
+is what is done twice when a worker is lost."""
+
 
 def silent(stage: str, done: int, total: int) -> None:
     """Report no progress."""
@@ -80,20 +84,27 @@ def run_again(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     return function(*args)
 
 
-def batches(items: Sequence[Item], weights: Sequence[float]) -> list[list[Item]]:
+def batches(items: Sequence[Item], weights: Sequence[float], *, n_at_once: int | None = None) -> list[list[Item]]:
     """Return consecutive items in batches whose weights add up to at most 1, or of one item.
+
+    With `n_at_once`, the number of batches that are worked on at the same time, they are larger while there is much
+    left, so that there are few, and smaller towards the end, so that all who work on them end together.
 
     Examples
     --------
     >>> batches("abcd", [0.5, 0.5, 0.2, 3])
     [['a', 'b'], ['c'], ['d']]
+    >>> ["".join(batch) for batch in batches("abcdefghijklmnop", [1] * 16, n_at_once=2)]
+    ['abcd', 'efg', 'hi', 'j', 'k', 'l', 'm', 'n', 'o', 'p']
     """
     found: list[list[Item]] = []
-    room = 0.0
+    room, left = 0.0, sum(weights)
+    least = 1.0 if n_at_once is None else min(1.0, max(LEAST_WEIGHT, left / (4 * n_at_once)))
     for item, weight in zip(items, weights, strict=True):
         if weight > room or not found:
             found.append([])
-            room = 1.0
+            room = least if n_at_once is None else min(MOST_WEIGHT, max(least, left / (2 * n_at_once)))
         found[-1].append(item)
         room -= weight
+        left -= weight
     return found

@@ -28,14 +28,16 @@ from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import PartSchema
 from ammrank_dask.storage.store.runs import Run, finish_run, start_run
-from ammrank_dask.tasks import Progress, run_tasks, run_together
+from ammrank_dask.tasks import Progress, run_together
 
 VALUES_SHOWN = 20
 """Distinct unknown values that a manifest lists, the most frequent first."""
-ROWS_A_TASK = 1 << 19
-"""Rows that a task collects, of as many partitions as have them."""
+ROWS_READ_A_TASK, ROWS_A_TASK = 1 << 21, 1 << 20
+"""Rows that a task reads, of as many blocks, and collects, of as many partitions as have them."""
 ROWS_OF_A_PART = 1 << 14
 """Rows that take as long as the files of a part."""
+ROWS_OF_A_BLOCK = 1 << 16
+"""Rows that take as long as the files of a block."""
 VALUES_COUNTED = 10_000
 """Distinct unknown values of a block that are passed on to be counted."""
 
@@ -156,7 +158,16 @@ def ingest_tables(
             for piece, block in zip(pieces, blocks[-1], strict=True)
         ]
     rows = [sum(piece.n_rows for piece in pieces) for pieces, *_ in readings]
-    run_tasks(client, f"{kind.stage}-read", read_block, readings, progress=progress, units=rows, unit=kind.unit)
+    run_together(
+        client,
+        f"{kind.stage}-read",
+        read_block,
+        readings,
+        weights=[(ROWS_OF_A_BLOCK + n) / ROWS_READ_A_TASK for n in rows],
+        progress=progress,
+        units=rows,
+        unit=kind.unit,
+    )
     for table, own in zip(tables, blocks, strict=True):
         slices = [path for block in own for path in block.slice_paths()]
         # A partition whose counts are lost with the scratch folder would look flawless: it is written again.

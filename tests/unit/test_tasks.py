@@ -17,6 +17,7 @@ from ammrank_dask import stop_tasks, task_workers, tasks
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.tasks import driver_id, run_tasks, run_together
+from ammrank_dask.thread_tasks import batches
 from ammrank_dask.workflows.cluster.checks import CheckedWorker, ClientView, package_versions
 
 
@@ -461,7 +462,8 @@ def test_width__is_that_of_the_workers_a_cluster_may_grow_to():
         assert task_workers.TaskWorkers(client, "write", 2).width() == 4
 
 
-def test_run_together__small_pieces_share_a_task_and_keep_their_order(client):
+@pytest.mark.parametrize("units", [int, [3, 4, 5, 6, 7]])
+def test_run_together__small_pieces_share_a_task_and_keep_their_order(client, units):
     steps, counts = [], []
 
     class Seen:
@@ -471,8 +473,25 @@ def test_run_together__small_pieces_share_a_task_and_keep_their_order(client):
         def count(self, stage, units, unit):
             counts.append(units)
 
-    pieces, weights = [(number,) for number in (3, -4, 5, -6, 7)], [0.5, 0.5, 2.0, 0.25, 0.5]
-    results = run_together(client, "small", abs, pieces, weights=weights, progress=Seen(), units=int)
+    pieces, weights = [(number,) for number in (3, -4, 5, -6, 7)], [0.1, 0.1, 2.0, 0.05, 0.1]
+    results = run_together(client, "small", abs, pieces, weights=weights, progress=Seen(), units=units)
     assert results == [3, 4, 5, 6, 7]
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert sorted(counts) == [5, 7, 13]
+
+
+@pytest.mark.parametrize("n_at_once", [1, 2, 8, 64])
+def test_batches__are_few_where_much_is_left_and_enough_for_all(n_at_once):
+    items = list(range(66))
+    found = batches(items, [0.2] * 66, n_at_once=n_at_once)
+    sizes = [len(batch) for batch in found]
+    assert [item for batch in found for item in batch] == items
+    assert sizes == sorted(sizes, reverse=True)
+    assert min(66, 3 * n_at_once) <= len(found)
+    assert sizes[-1] <= 5
+    assert len(found) <= 4 * n_at_once + 2
+
+
+def test_batches__never_get_larger_than_is_worth_losing():
+    found = batches(range(1000), [1.0] * 1000, n_at_once=2)
+    assert {len(batch) for batch in found[:100]} == {8}
