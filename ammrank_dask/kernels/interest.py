@@ -7,7 +7,8 @@ import numpy as np
 from ammrank_dask.kernels.hashing import mix
 from ammrank_dask.kernels.jit import kernel
 
-_DIGITS = 2048
+_DIGIT_BITS = 11
+_DIGITS = 1 << _DIGIT_BITS
 _DIGIT = np.uint64(_DIGITS - 1)
 _SIGN = np.uint64(1 << 63)
 
@@ -58,8 +59,7 @@ def number_ids(ids, table, slot_id, out_number):
 def rank_ids(ids, key, number, other_key, other_number, out_ids, out_rank):
     """Write distinct ids (uint64 view of int64) in ascending order, and of each the position in it.
 
-    A sort by digits of 11 bits, as many as the ids differ in. `key`, `other_key` (uint64) and `number`, `other_number`
-    (int32) are work space, as long as `ids`.
+    `key`, `other_key` (uint64) and `number`, `other_number` (int32) are work space, as long as `ids`.
     """
     if len(ids) == 0:
         return
@@ -67,30 +67,66 @@ def rank_ids(ids, key, number, other_key, other_number, out_ids, out_rank):
         key[i], number[i] = ids[i] ^ _SIGN, i
     lowest = key.min()
     spread = key.max() - lowest
+    n_bits = np.uint64(0)
+    while n_bits < np.uint64(64) and spread >> n_bits:
+        n_bits += np.uint64(1)
     for i in range(len(ids)):
         key[i] -= lowest
+    # Two digits put ids that are spread nearly in order. Ids that begin alike, as some do, are sorted by all digits.
+    first_bit = n_bits - min(n_bits, np.uint64(2 * _DIGIT_BITS))
+    sort_by_digits(key, number, other_key, other_number, first_bit, n_bits)
+    if not finish_order(key, number, 4 * len(ids)):
+        sort_by_digits(key, number, other_key, other_number, np.uint64(0), n_bits)
+    for i in range(len(ids)):
+        out_ids[i] = (key[i] + lowest) ^ _SIGN
+        out_rank[np.uintp(number[i])] = i
+
+
+@kernel
+def sort_by_digits(key, number, other_key, other_number, first_bit, n_bits):
+    """Sort keys, and their numbers with them, by their bits from `first_bit` to `n_bits` (excluded), in place.
+
+    Equal ones keep their order. `other_key` and `other_number` are work space.
+    """
     count = np.empty(_DIGITS, np.int64)
-    shift = np.uint64(0)
-    while shift < np.uint64(64) and spread >> shift:
+    shift = first_bit
+    is_elsewhere = False
+    while shift < n_bits:
         count[:] = 0
-        for i in range(len(ids)):
+        for i in range(len(key)):
             count[np.uintp((key[i] >> shift) & _DIGIT)] += 1
         total = 0
         for digit in range(_DIGITS):
             size = count[digit]
             count[digit] = total
             total += size
-        for i in range(len(ids)):
+        for i in range(len(key)):
             own = np.uintp((key[i] >> shift) & _DIGIT)
             slot = np.uintp(count[own])
             other_key[slot], other_number[slot] = key[i], number[i]
             count[own] += 1
         key, other_key = other_key, key
         number, other_number = other_number, number
-        shift += np.uint64(11)
-    for i in range(len(ids)):
-        out_ids[i] = (key[i] + lowest) ^ _SIGN
-        out_rank[np.uintp(number[i])] = i
+        is_elsewhere = not is_elsewhere
+        shift += np.uint64(_DIGIT_BITS)
+    if is_elsewhere:
+        other_key[:], other_number[:] = key, number
+
+
+@kernel
+def finish_order(key, number, most_moves):
+    """Sort keys that are nearly in order, and their numbers with them; return whether it took no more than so many."""
+    for i in range(1, len(key)):
+        own, own_number = key[i], number[i]
+        j = i
+        while j > 0 and key[j - 1] > own:
+            key[j], number[j] = key[j - 1], number[j - 1]
+            j -= 1
+        key[j], number[j] = own, own_number
+        most_moves -= i - j
+        if most_moves < 0:
+            return False
+    return True
 
 
 @kernel

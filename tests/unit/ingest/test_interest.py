@@ -425,6 +425,17 @@ def test_number_integer_ids__has_distinct_ids_ascending_and_the_position_of_each
     assert [distinct.values[at] for at in position] == ids
 
 
+@pytest.mark.parametrize("n_bits", [3, 11, 12, 22, 23, 40, 62])
+def test_number_integer_ids__orders_ids_that_begin_alike(n_bits):
+    # Half of them spread, half of them next to each other: their first bits say nothing.
+    rng = np.random.default_rng(n_bits)
+    spread = rng.integers(-(2**n_bits), 2**n_bits, 300)
+    ids = np.concatenate([spread, 2**n_bits - rng.permutation(300), [2**n_bits - 1, -(2**n_bits)]])
+    distinct, position = number_integer_ids(ids)
+    assert distinct.values.tolist() == sorted(set(ids.tolist()))
+    assert distinct.values[position].tolist() == ids.tolist()
+
+
 @given(counts=st.lists(st.integers(0, 9), max_size=20))
 def test_largest_counts__are_the_head_of_a_sort(counts):
     largest = np.empty(4, np.int64)
