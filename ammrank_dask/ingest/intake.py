@@ -21,6 +21,7 @@ from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
+from ammrank_dask.storage.store.atomic import begin_sync
 from ammrank_dask.storage.store.count_lines import append_counts, read_counts
 from ammrank_dask.storage.store.exchange import ExchangeBlock, Slices, read_slices, write_slices
 from ammrank_dask.storage.store.folders import list_paths, make_folder
@@ -264,7 +265,8 @@ def collect_partition(
         part = reader.collect(parts, partition, listed)
     with measure("write"):
         append_counts(folder, partition, part.counts)
-        write_part(run, partition, reader.schema, leave_out_forgotten(reader.schema, part.arrays, listed))
+        written = write_part(run, partition, reader.schema, leave_out_forgotten(reader.schema, part.arrays, listed))
+        begin_sync(run / written.name)  # while others are made: the end of the run waits for all
     return part.n_users
 
 
