@@ -21,28 +21,55 @@ def order_key(bits):
 
 
 @kernel
-def group_by_category(code, out_start, out_order):
-    """Sort pairs by category; those of a category keep their order.
+def group_rows(indptr, category, values, out_start, out_user, out_rank, out_values):
+    """Write the rows of users by category, those of a category by user.
 
     Parameters
     ----------
-    code
-        (n,) category codes.
+    indptr, category
+        The rows of user u are those from `indptr[u]` to `indptr[u + 1]`, best first.
+    values
+        Three float32 columns of the rows: score, chance and propensity; empty where there is none.
     out_start
-        (L + 1,) where each category starts in `out_order`.
-    out_order
-        (n,) positions of the pairs.
+        (L + 1,) where each category starts.
+    out_user, out_rank
+        (n,) the position of the user, and the rank from 1.
+    out_values
+        What `values` become.
     """
     out_start[:] = 0
-    for pair in range(code.shape[0]):
-        out_start[np.uintp(code[pair]) + np.uintp(1)] += 1
-    for category in range(out_start.shape[0] - 1):
-        out_start[category + 1] += out_start[category]
+    for row in range(category.shape[0]):
+        out_start[np.uintp(category[row]) + np.uintp(1)] += 1
+    for code in range(out_start.shape[0] - 1):
+        out_start[code + 1] += out_start[code]
     at = out_start[:-1].copy()
-    for pair in range(code.shape[0]):
-        own = np.uintp(code[pair])
-        out_order[np.uintp(at[own])] = pair
-        at[own] += 1
+    score, chance, propensity = values
+    out_score, out_chance, out_propensity = out_values
+    has_chance, has_propensity = chance.shape[0] > 0, propensity.shape[0] > 0
+    for user in range(indptr.shape[0] - 1):
+        first = indptr[user]
+        for row in range(first, indptr[user + 1]):
+            own = np.uintp(category[row])
+            to = np.uintp(at[own])
+            at[own] += 1
+            out_user[to] = user
+            out_rank[to] = row - first + 1
+            out_score[to] = score[row]
+            if has_chance:
+                out_chance[to] = chance[row]
+            if has_propensity:
+                out_propensity[to] = propensity[row]
+
+
+@kernel
+def count_exposure(indptr, category, out_count):
+    """Add the rows of users to `out_count` (L, ranks) by category and rank; with one rank, by category alone."""
+    n_ranks = out_count.shape[1]
+    for user in range(indptr.shape[0] - 1):
+        first = indptr[user]
+        for row in range(first, indptr[user + 1]):
+            rank = row - first if n_ranks > 1 else 0
+            out_count[np.uintp(category[row]), np.uintp(rank)] += 1
 
 
 @kernel
@@ -85,6 +112,14 @@ def _sort_digit(values, shift, count, out_values):
         own = np.uintp((value >> shift) & mask)
         out_values[np.uintp(count[own])] = value
         count[own] += 1
+
+
+@kernel
+def take_sorted(in_order, values, out_values):
+    """Write the values (n,) of pairs in the order that `sort_by_score` found."""
+    lower = np.uint64(0xFFFFFFFF)
+    for number in range(in_order.shape[0]):
+        out_values[number] = values[np.uintp(in_order[number] & lower)]
 
 
 @kernel

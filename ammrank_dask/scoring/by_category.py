@@ -10,16 +10,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import Client
 
-from ammrank_dask.kernels.selection import order_ties, sort_by_score
+from ammrank_dask.kernels.selection import order_ties, sort_by_score, take_sorted
+from ammrank_dask.scoring.qualification_columns import encode_category
 from ammrank_dask.storage.store.category_files import (
     CategoryFile,
     PartitionRows,
     is_batch_written,
     write_batch_list,
-    write_category_file,
 )
-from ammrank_dask.storage.store.qualification_files import category_starts
-from ammrank_dask.storage.vocabulary import SCORE, USER_ID
+from ammrank_dask.storage.store.ids import IntegerIds, UserIds, concat
+from ammrank_dask.storage.store.qualification_files import category_starts, write_groups
+from ammrank_dask.storage.vocabulary import SCORE
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 ROWS_OF_FILE = 1_000_000
@@ -82,19 +83,34 @@ def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
             if partition not in parts:
                 parts[partition] = PartitionRows(run, partition)
         slices = [parts[partition].of_category(file.code) for partition in range(file.first, file.last + 1)]
-        table = pa.concat_tables(slices).combine_chunks()
-        written[file.name] = write_category_file(run, file, table.take(pa.array(best_first(table))))
+        user_ids = concat([ids for ids, _ in slices if ids is not None])
+        columns = {name: np.concatenate([columns[name] for _, columns in slices]) for name in slices[0][1]}
+        in_order = best_first(user_ids, columns[SCORE])
+        best = {name: _take_sorted(in_order, values) for name, values in columns.items()}
+        groups = encode_category(_take_ids(in_order, user_ids), best)
+        written[file.name] = write_groups(run / file.name, groups)
     write_batch_list(run, number, written)
 
 
-def best_first(table: pa.Table) -> np.ndarray:
-    """Return the order of rows by score from the highest, then by user id; those of each partition are by user."""
-    score = np.ascontiguousarray(table[SCORE].to_numpy(), np.float32)
+def best_first(user_ids: UserIds, score: np.ndarray) -> np.ndarray:
+    """Return rows by score from the highest, then by id, as `sort_by_score` does; rows of a partition are by user."""
     in_order = np.empty(len(score), np.uint64)
-    sort_by_score(score.view(np.uint32), in_order)
-    ids = table[USER_ID].combine_chunks()
-    order_ties(ids.to_numpy() if pa.types.is_integer(ids.type) else _ranks_of_tied(ids, in_order), in_order)
-    return in_order.astype(np.uint32)
+    sort_by_score(np.ascontiguousarray(score, np.float32).view(np.uint32), in_order)
+    ids = user_ids.to_arrow()
+    order_ties(ids.to_numpy() if isinstance(user_ids, IntegerIds) else _ranks_of_tied(ids, in_order), in_order)
+    return in_order
+
+
+def _take_ids(in_order: np.ndarray, user_ids: UserIds) -> UserIds:
+    if isinstance(user_ids, IntegerIds):
+        return IntegerIds(_take_sorted(in_order, user_ids.values))
+    return user_ids.take(in_order.astype(np.uint32))
+
+
+def _take_sorted(in_order: np.ndarray, values: np.ndarray) -> np.ndarray:
+    taken = np.empty_like(values)
+    take_sorted(in_order, values, taken)
+    return taken
 
 
 def _ranks_of_tied(ids: pa.Array, in_order: np.ndarray) -> np.ndarray:

@@ -90,7 +90,7 @@ def compare_qualifications(
     """
     n_new = len(rows.category)
     if previous is None:
-        return Changes(rows.row_ids, rows.category, np.zeros(n_new, np.int8), np.arange(n_new), categories)
+        return Changes(rows.user_ids, rows.indptr, rows.category, np.zeros(n_new, np.int8), None, categories)
     names = [*categories, *sorted(set(previous.categories) - set(categories))]
     code_of = {name: code for code, name in enumerate(names)}
     old_code_of = np.array([code_of[name] for name in previous.categories], np.int32)
@@ -122,7 +122,8 @@ def compare_qualifications(
     change = np.repeat([CHANGES.index(name) for name, *_ in pieces], [len(users) for _, users, _, _ in pieces])
     codes = np.concatenate([codes for _, _, codes, _ in pieces]).astype(np.int32)
     row = np.concatenate([row for *_, row in pieces])
-    return Changes(everyone.take(user[by_user]), codes[by_user], change.astype(np.int8)[by_user], row[by_user], names)
+    indptr = _starts(user, len(everyone))
+    return Changes(everyone, indptr, codes[by_user], change.astype(np.int8)[by_user], row[by_user], names)
 
 
 def _positions_in(ids: UserIds, partition: int, n_partitions: int) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.kernels.selection import assign_above, order_assigned
+from ammrank_dask.kernels.selection import assign_above, count_exposure, order_assigned
 from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
@@ -147,12 +147,11 @@ class Policy(ABC):
 
     def count(self, rows: QualificationRows, n_categories: int, k: int) -> PolicyCounts:
         """Count what was handed out."""
-        n_ranks = self.n_ranks(k)
-        rank = rows.rank.astype(np.int64) - 1 if n_ranks > 1 else np.zeros(len(rows.category), np.int64)
-        cell = rows.category * n_ranks + rank
+        exposure = np.zeros((n_categories, self.n_ranks(k)), np.int64)
+        count_exposure(rows.indptr, rows.category, exposure)
         held = np.diff(rows.indptr)
         return PolicyCounts(
-            np.bincount(cell, minlength=n_categories * n_ranks).reshape(n_categories, n_ranks).astype(np.int64),
+            exposure,
             np.bincount(held, minlength=n_categories + 1).astype(np.int64),
             None if rows.chance is None else float(rows.chance.sum(dtype=np.float64)),
         )

@@ -13,7 +13,6 @@ from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartiti
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
-from ammrank_dask.kernels.selection import group_by_category
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panels_from
 from ammrank_dask.monitor.meters import measure, measure_each
@@ -34,6 +33,7 @@ from ammrank_dask.scoring.first_scores import FirstScores, FirstScratch
 from ammrank_dask.scoring.inclusion import add_inclusion, count_support
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
+from ammrank_dask.scoring.qualification_columns import encode_by_user, encode_delta, rows_by_category
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.scoring.shown_sample import move_to_front, sampled_rows
 from ammrank_dask.storage.site.tombstones import read_tombstones
@@ -109,13 +109,13 @@ class ScoreJob:
         self, partition: int, rows: QualificationRows, categories: Sequence[str], counts: Mapping[str, Any]
     ) -> None:
         """Write what the users of a partition hold, and what changed."""
-        start = np.empty(len(categories) + 1, np.int64)
-        order = np.empty(len(rows.category), np.int32)
-        group_by_category(rows.category, start, order)
+        start, by_category = rows_by_category(rows, len(categories))
         forgotten = None if self.tombstones is None else read_tombstones(self.tombstones)
         changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions, forgotten)
+        by_user = encode_by_user(rows, categories)
+        delta = encode_delta(rows, changes, by_user)
         write_partition_files(
-            self.run, partition, rows, categories, order=order, start=start, changes=changes, counts=counts
+            self.run, partition, by_user=by_user, delta=delta, by_category=by_category, start=start, counts=counts
         )
 
 

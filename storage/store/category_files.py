@@ -11,20 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, write_text
+from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualification_files import (
     batch_path,
     category_folder,
     category_starts,
     scratch_path,
-    write_table,
 )
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY
 from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.vocabulary import USER_ID
 
 
 @dataclass(frozen=True)
@@ -66,17 +68,20 @@ class PartitionRows:
 
     @retried
     def __init__(self, run: Path, partition: int) -> None:
-        self.starts = category_starts(run, partition)
-        self.table = pa.ipc.open_file(pa.memory_map(str(scratch_path(run, partition)))).read_all()
+        self._starts = category_starts(run, partition)
+        table = pa.ipc.open_file(pa.memory_map(str(scratch_path(run, partition)))).read_all().combine_chunks()
+        users = table[USER_ID].chunk(0) if table.num_rows else None
+        self._users = None if users is None else users.indices.to_numpy()
+        self._ids = None if users is None else ids_from_values(users.dictionary)
+        self._columns = {name: table[name].to_numpy() for name in table.column_names if name != USER_ID}
 
-    def of_category(self, code: int) -> pa.Table:
-        """Return the rows of a category."""
-        return self.table.slice(self.starts[code], self.starts[code + 1] - self.starts[code])
-
-
-def write_category_file(run: Path, file: CategoryFile, table: pa.Table) -> list[int]:
-    """Write a file, and return its size and checksum."""
-    return write_table(run / file.name, table)
+    def of_category(self, code: int) -> tuple[UserIds | None, dict[str, np.ndarray]]:
+        """Return the ids of the users who hold a category, None when nobody does, and the other columns by name."""
+        own = slice(self._starts[code], self._starts[code + 1])
+        columns = {name: values[own] for name, values in self._columns.items()}
+        if self._ids is None or self._users is None or own.start == own.stop:
+            return None, columns
+        return self._ids.take(self._users[own]), columns
 
 
 def write_batch_list(run: Path, number: int, files: Mapping[str, list[int]]) -> None:

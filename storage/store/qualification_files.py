@@ -24,26 +24,15 @@ import pyarrow.parquet as pq
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.folders import list_paths
+from ammrank_dask.storage.store.parquet_file import RowGroup, encode_file
 from ammrank_dask.storage.store.parts import check_files
-from ammrank_dask.storage.store.qualifications import (
-    BY_CATEGORY,
-    BY_USER,
-    CHANGES,
-    DELTA,
-    Changes,
-    QualificationRows,
-    table_path,
-)
+from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, table_path
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,
     CHANGE,
-    COLD,
     HELD_BY,
-    INCLUSION,
-    POLICY_NAMES,
-    PROPENSITY,
     RANK,
     SCORE,
     USER_ID,
@@ -56,13 +45,10 @@ _LONGEST_FOLDER, _CUT_FOLDER = 255, 120
 _WITH_GAPS = (CATEGORY, RANK, SCORE, CHANCE)
 """Columns of a delta that what is gone does not have."""
 _DICTIONARY = (CATEGORY, RANK, CHANGE, HELD_BY)
-_POLICY_SETS = [
-    " ".join(name for bit, name in enumerate(POLICY_NAMES) if number >> bit & 1)
-    for number in range(2 ** len(POLICY_NAMES))
-]
 _STARTS = "category_starts"
-_FORMAT = 2
-"""Of what a partition writes; 2 has `cold`. A run that an earlier version left half done is scored anew."""
+_FORMAT = 3
+"""Of what a partition writes; 2 has `cold`, 3 numbers the users of rows by category. A run that an earlier version left
+half done is scored anew."""
 _BATCH = "by-category-"
 _LARGE_FILE = 1 << 20
 """Bytes of a file that keeps a disk busy for longer than it takes to ask for it."""
@@ -99,83 +85,27 @@ def short_folders(categories: Iterable[str]) -> dict[str, str]:
 def write_partition_files(
     run: Path,
     partition: int,
-    rows: QualificationRows,
-    categories: Sequence[str],
     *,
-    order: np.ndarray,
+    by_user: Sequence[RowGroup],
+    delta: Sequence[RowGroup],
+    by_category: pa.Table,
     start: np.ndarray,
-    changes: Changes,
     counts: Mapping[str, Any],
 ) -> None:
     """Write one partition of a run: all its files, and then the list of them with `counts`.
 
     Parameters
     ----------
-    order, start
-        The rows by category: those of category c are `order[start[c]:start[c + 1]]`, by user.
-    changes
-        What is new and what is gone since the run before.
+    by_category, start
+        The rows by category: those of category c are from `start[c]` to `start[c + 1]`, by user.
     """
-    names = pa.array(categories, pa.string())
     files = {}
-
-    def keep(name: Path, columns: dict[str, pa.Array]) -> None:
-        files[name.as_posix()] = write_table(run / name, pa.table(columns))
-
-    keep(
-        table_path(Path(BY_USER), partition),
-        {
-            USER_ID: rows.row_ids.to_arrow(),
-            RANK: pa.array(rows.rank),
-            CATEGORY: pa.DictionaryArray.from_arrays(pa.array(rows.category), names),
-            SCORE: pa.array(rows.score),
-            **({} if rows.chance is None else {CHANCE: pa.array(rows.chance)}),
-            **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity)}),
-            **({} if rows.inclusion is None else {INCLUSION: pa.array(rows.inclusion)}),
-            **({} if rows.held_by is None else {HELD_BY: _policy_sets(rows.held_by)}),
-            **({} if rows.is_cold is None else {COLD: pa.array(np.repeat(rows.is_cold, np.diff(rows.indptr)))}),
-        },
-    )
-    ordered = {
-        USER_ID: rows.row_ids.take(order).to_arrow(),
-        SCORE: pa.array(rows.score[order]),
-        RANK: pa.array(rows.rank[order]),
-        **({} if rows.chance is None else {CHANCE: pa.array(rows.chance[order])}),
-        **({} if rows.propensity is None else {PROPENSITY: pa.array(rows.propensity[order])}),
-    }
-    files |= _save_by_category(run, partition, pa.table(ordered))
-    keep(table_path(Path(DELTA), partition), _delta_columns(rows, changes))
+    for folder, groups in ((BY_USER, by_user), (DELTA, delta)):
+        name = table_path(Path(folder), partition)
+        files[name.as_posix()] = write_groups(run / name, groups)
+    files |= _save_by_category(run, partition, by_category)
     listed = {"format": _FORMAT, "files": files, "facts": dict(counts), _STARTS: start.tolist()}
     write_text(_list_path(run, partition), json.dumps(listed), durable=False)
-
-
-def _policy_sets(held_by: np.ndarray) -> pa.Array:
-    """Return sets of policies as text, names with spaces between."""
-    return pa.DictionaryArray.from_arrays(pa.array(held_by.astype(np.int8)), pa.array(_POLICY_SETS, pa.string()))
-
-
-def _delta_columns(rows: QualificationRows, changes: Changes) -> dict[str, pa.Array]:
-    """Return the columns of a delta; what is gone has neither rank nor score."""
-    is_gone = changes.row < 0
-    mask = is_gone if is_gone.any() else None
-    at = changes.row if mask is None else np.where(is_gone, 0, changes.row)
-    is_every_row = mask is None and np.array_equal(at, np.arange(len(rows.category)))  # on the first night
-
-    def of_rows(values: np.ndarray) -> pa.Array:
-        if is_every_row:
-            return pa.array(values)
-        return pa.array(values[at] if len(values) else np.zeros(len(at), values.dtype), mask=mask)
-
-    is_nameless = changes.codes < 0
-    codes = pa.array(np.maximum(changes.codes, 0), mask=is_nameless) if is_nameless.any() else pa.array(changes.codes)
-    return {
-        USER_ID: changes.row_ids.to_arrow(),
-        CATEGORY: pa.DictionaryArray.from_arrays(codes, pa.array(changes.names, pa.string())),
-        CHANGE: pa.DictionaryArray.from_arrays(pa.array(changes.change), pa.array(CHANGES)),
-        RANK: of_rows(rows.rank),
-        SCORE: of_rows(rows.score),
-        **({} if rows.chance is None else {CHANCE: of_rows(rows.chance)}),
-    }
 
 
 def _save_by_category(run: Path, partition: int, table: pa.Table) -> dict[str, list[int]]:
@@ -243,15 +173,20 @@ def scratch_path(run: Path, partition: int) -> Path:
     return run / WORK / f"{_BATCH}{partition:05d}.arrow"
 
 
+def write_groups(path: Path, groups: Sequence[RowGroup]) -> list[int]:
+    """Write a file of encoded rows, and return its size and checksum. The end of the run syncs it."""
+    return _write_buffer(path, encode_file(groups))
+
+
 def write_table(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
     return _write_buffer(path, _encode_table(table))
 
 
-def _write_buffer(path: Path, data: pa.Buffer) -> list[int]:
+def _write_buffer(path: Path, data: bytes | pa.Buffer) -> list[int]:
     """Write the bytes of a file, and return their number and checksum."""
     write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=False)
-    return [data.size, google_crc32c.value(data)]
+    return [len(data), google_crc32c.value(data)]
 
 
 def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:

@@ -33,6 +33,11 @@ KIND = "qualifications"
 BY_USER, BY_CATEGORY, DELTA = "by_user", "by_category", "delta"
 CHANGES = ADDED, REMOVED, CHANGED, FORGOTTEN = "added", "removed", "changed", "forgotten"
 """What became of a pair since the night before; a user who was forgotten has one row without a category."""
+POLICY_SETS = [
+    " ".join(name for bit, name in enumerate(POLICY_NAMES) if number >> bit & 1)
+    for number in range(2 ** len(POLICY_NAMES))
+]
+"""The text of `held_by`, by its bits: names with spaces between."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +85,23 @@ class QualificationRows:
 
 @dataclass(frozen=True)
 class Changes:
-    """Qualifications that are new, gone or changed, by user, as parallel arrays.
+    """Qualifications that are new, gone or changed: those of user u are from `indptr[u]` to `indptr[u + 1]`.
 
-    `row_ids` has the user of each, `codes` number the `names` and are -1 for a user who was forgotten, and `change`
-    numbers `CHANGES`. `row` is the row of the new qualification that it is about, -1 where there is none.
+    `codes` number the `names` and are -1 for a user who was forgotten, and `change` numbers `CHANGES`. `row` is the row
+    of the new qualification that it is about, -1 where there is none; None when all rows are new, one after the other.
     """
 
-    row_ids: UserIds
+    user_ids: UserIds
+    indptr: np.ndarray
     codes: np.ndarray
     change: np.ndarray
-    row: np.ndarray
+    row: np.ndarray | None
     names: Sequence[str]
+
+    @property
+    def row_ids(self) -> UserIds:
+        """The user of every row."""
+        return self.user_ids.take(np.repeat(np.arange(len(self.user_ids)), np.diff(self.indptr)))
 
 
 def table_path(folder: Path, partition: int) -> Path:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.eligibility import UNKNOWN_AGE, Eligibility, group_of
-from ammrank_dask.kernels.selection import group_by_category, match_pairs, order_key, order_ties, sort_by_score
+from ammrank_dask.kernels.selection import match_pairs, order_key, order_ties, sort_by_score
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import arrange_planes, top_categories
 from ammrank_dask.scoring.category_cutoffs import order_keys
@@ -94,14 +94,6 @@ def test_limits__hold_by_group_and_score():
 
 def test_group_of__unknown_stands_last():
     assert group_of(np.array([0, 8, -1], np.int8), np.array([1, -1, 0], np.int8)).tolist() == [1, 26, 27]
-
-
-@given(codes=st.lists(st.integers(0, 3), max_size=20))
-def test_group_by_category__equals_a_stable_sort(codes):
-    start, order = np.empty(5, np.int64), np.empty(len(codes), np.int32)
-    group_by_category(np.array(codes, np.int32), start, order)
-    assert order.tolist() == sorted(range(len(codes)), key=lambda i: codes[i])
-    assert start.tolist() == [0, *np.cumsum(np.bincount(np.array(codes, int), minlength=4))]
 
 
 @given(values=st.lists(st.floats(width=32, allow_nan=False) | st.sampled_from([0.0, -0.0, 1.0]), max_size=30))

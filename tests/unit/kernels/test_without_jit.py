@@ -21,6 +21,7 @@ KERNEL_TESTS = [
     "kernels/test_features_kernel.py",
     "kernels/test_chances_kernel.py",
     "kernels/test_scoring_plus_kernel.py",
+    "kernels/test_parquet_kernel.py",
 ]
 
 
