@@ -3,16 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse as sp
 
 from ammrank_dask.kernels.features import choose_columns, count_below, count_marked
+from ammrank_dask.storage.store.codec import CHUNK_BYTES
 
-VALUES_AT_ONCE = 1 << 21
-"""Values that are in memory at a time when the rows of a partition are read in pieces."""
+VALUES_AT_ONCE = CHUNK_BYTES // 4
+"""Values that are in memory at a time when the rows of a partition are read in pieces: as many as a chunk has."""
 ROWS_AT_ONCE = 1 << 14
 """Rows that are, at most."""
+
+
+class CsrRows(NamedTuple):
+    """Rows as kernels take them, with columns of the stored type: scipy would make wider ones."""
+
+    data: np.ndarray
+    indices: np.ndarray
+    indptr: np.ndarray
+    n_columns: int
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Number of rows and columns."""
+        return len(self.indptr) - 1, self.n_columns
+
+    def to_matrix(self) -> sp.csr_matrix:
+        """Return the rows as a matrix of scipy."""
+        indices = self.indices.view(signed_type(self.indices))
+        X = sp.csr_matrix((self.data, indices, self.indptr), shape=self.shape)
+        X.has_sorted_indices = True
+        return X
 
 
 def csr_arrays(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, n_columns: int) -> dict[str, np.ndarray]:
@@ -32,16 +55,19 @@ def csr_attributes(n_rows: int, n_columns: int) -> dict[str, dict[str, Any]]:
 def cut_rows(indptr: np.ndarray) -> Iterator[slice]:
     """Yield all rows of a CSR matrix, some at a time: of about `VALUES_AT_ONCE` values, but one row at least.
 
-    Nor are they more than `ROWS_AT_ONCE`: whatever is worked out for a row takes room too, however few values it has.
+    They end with the last row before a multiple of that, where a chunk of values ends. Nor are they more than
+    `ROWS_AT_ONCE`: whatever is worked out for a row takes room too, however few values it has.
 
     Examples
     --------
-    >>> list(cut_rows(np.array([0, 7, 7, 1 << 21, 1 << 30, (1 << 30) + 1])))
+    >>> list(cut_rows(np.array([0, 7, 7, 1 << 20, 1 << 30, (1 << 30) + 1])))
     [slice(0, 3, None), slice(3, 4, None), slice(4, 5, None)]
     """
     start = 0
     while start < len(indptr) - 1:
-        last = np.searchsorted(indptr, indptr[start] + VALUES_AT_ONCE, side="right") - 1
+        # A row that lies across the end of a chunk goes with those of the next one.
+        chunk = (int(indptr[start]) + VALUES_AT_ONCE // 4) // VALUES_AT_ONCE
+        last = np.searchsorted(indptr, (chunk + 1) * VALUES_AT_ONCE, side="right") - 1
         stop = max(start + 1, min(int(last), start + ROWS_AT_ONCE))
         yield slice(start, stop)
         start = stop

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -10,7 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.features.columns import DEMOGRAPHIC_GROUPS, FeatureColumns
-from ammrank_dask.features.csr import choose, count_in_columns, cut_rows, pad_rankings, signed_type
+from ammrank_dask.features.csr import CsrRows, choose, count_in_columns, cut_rows, pad_rankings
 from ammrank_dask.kernels.features import normalize_rows
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays
 from ammrank_dask.storage.store.parts import OpenPart
@@ -68,22 +68,28 @@ class OpenFeaturePartition:
 
     def read(self, start: int, stop: int) -> tuple[sp.csr_matrix, np.ndarray]:
         """Return the rows from `start` to `stop`, and how many values of each are of events; ask for them in order."""
+        rows, n_event_features = self._prepare(start, stop, self._part.rows)
+        return rows.to_matrix(), n_event_features
+
+    def _prepare(
+        self, start: int, stop: int, read: Callable[[str, int, int], np.ndarray]
+    ) -> tuple[CsrRows, np.ndarray]:
+        """Return rows in the chosen columns, normalised; `read` returns values that may be changed."""
         begin, end = int(self.indptr[start]), int(self.indptr[stop])
         indptr = self.indptr[start : stop + 1] - begin
-        indices, data = (self._part.rows(name, begin, end) for name in ("X/indices", "X/data"))
+        indices, data = (read(name, begin, end) for name in ("X/indices", "X/data"))
         if len(self._chosen) < self._n_stored:
             indptr, indices, data = choose(indptr, indices, data, self._chosen, self._n_stored)
         n_event_features = count_in_columns(indptr, indices, self._from_events)
         if self._normalize:
             normalize_rows(indptr, data)
-        X = sp.csr_matrix((data, indices.view(signed_type(indices)), indptr), shape=(stop - start, self.n_columns))
-        X.has_sorted_indices = True
-        return X, n_event_features
+        return CsrRows(data, indices, indptr, self.n_columns), n_event_features
 
-    def pieces(self) -> Iterator[tuple[slice, sp.csr_matrix, np.ndarray]]:
+    def pieces(self) -> Iterator[tuple[slice, CsrRows, np.ndarray]]:
         """Yield all rows, some at a time, with their position and what `read` says of them.
 
-        What is in memory does not depend on how many rows there are: they have about `VALUES_AT_ONCE` values.
+        What is in memory does not depend on how many rows there are: they have about `VALUES_AT_ONCE` values. The next
+        rows take the place of those before.
         """
         for rows in cut_rows(self.indptr):
-            yield rows, *self.read(rows.start, rows.stop)
+            yield rows, *self._prepare(rows.start, rows.stop, self._part.lend)

@@ -3,6 +3,7 @@
 import numpy as np
 import scipy.sparse as sp
 
+from ammrank_dask.features.csr import CsrRows
 from ammrank_dask.kernels.memberships import Members
 from ammrank_dask.kernels.scoring import Filter, Panels, score_top_k
 from ammrank_dask.kernels.scoring_plus import PlusPanels, score_plus_top_k
@@ -50,24 +51,24 @@ def order_planes(plane_category: np.ndarray, n_categories: int) -> tuple[np.ndar
 
 
 def top_categories(
-    X: sp.csr_matrix | sp.csr_array,
+    X: sp.csr_matrix | sp.csr_array | CsrRows,
     panels: Panels | PlusPanels,
     k: int,
     limits: Filter | None = None,
     *,
     keep_all: bool = False,
     members: Members = UNKNOWN,
+    out: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return codes (n, k) int32 and scores (n, k) float32, best first, and if asked for all scores (L, n).
 
     Where a row may hold fewer than k, codes are -1 and scores -inf. `members` are the rows' memberships in the centres
-    of AMM-rank-plus, where they were found before.
+    of AMM-rank-plus, where they were found before. With `out`, codes and scores are written there.
     """
     n_rows, n_categories = X.shape[0], len(panels.tie_order)
     if limits is None:
         limits = Filter(np.ones((0, n_categories), bool), np.zeros(n_rows, np.uint8), -np.inf, keep_bare=True)
-    codes = np.empty((n_rows, k), np.int32)
-    scores = np.empty((n_rows, k), np.float32)
+    codes, scores = (np.empty((n_rows, k), np.int32), np.empty((n_rows, k), np.float32)) if out is None else out
     everything = np.empty((n_categories, n_rows) if keep_all else (0, 0), np.float32)
     if isinstance(panels, PlusPanels):
         score_plus_top_k(X.data, X.indices, X.indptr, panels, members, limits, codes, scores, everything)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import Client
 
-from ammrank_dask.kernels.selection import order_ties, sort_by_score, take_sorted
+from ammrank_dask.kernels.selection import order_ties, sort_by_score, take_rows
 from ammrank_dask.scoring.qualification_columns import encode_category
 from ammrank_dask.storage.store.category_files import (
     CategoryFile,
@@ -82,34 +82,36 @@ def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
         for partition in range(file.first, file.last + 1):
             if partition not in parts:
                 parts[partition] = PartitionRows(run, partition)
-        slices = [parts[partition].of_category(file.code) for partition in range(file.first, file.last + 1)]
-        user_ids = concat([ids for ids, _ in slices if ids is not None])
+        own = [parts[partition] for partition in range(file.first, file.last + 1)]
+        slices = [part.of_category(file.code) for part in own]
+        user_ids = concat([_take_ids(part.user_ids, users) for part, (users, _) in zip(own, slices, strict=True)])
         columns = {name: np.concatenate([columns[name] for _, columns in slices]) for name in slices[0][1]}
-        in_order = best_first(user_ids, columns[SCORE])
-        best = {name: _take_sorted(in_order, values) for name, values in columns.items()}
-        groups = encode_category(_take_ids(in_order, user_ids), best)
+        order = best_first(user_ids, columns[SCORE])
+        groups = encode_category(
+            _take_ids(user_ids, order), {name: _take(values, order) for name, values in columns.items()}
+        )
         written[file.name] = write_groups(run / file.name, groups)
     write_batch_list(run, number, written)
 
 
 def best_first(user_ids: UserIds, score: np.ndarray) -> np.ndarray:
-    """Return rows by score from the highest, then by id, as `sort_by_score` does; rows of a partition are by user."""
+    """Return the order of rows by score from the highest, then by user id; those of each partition are by user."""
     in_order = np.empty(len(score), np.uint64)
     sort_by_score(np.ascontiguousarray(score, np.float32).view(np.uint32), in_order)
     ids = user_ids.to_arrow()
     order_ties(ids.to_numpy() if isinstance(user_ids, IntegerIds) else _ranks_of_tied(ids, in_order), in_order)
-    return in_order
+    return in_order.astype(np.uint32)
 
 
-def _take_ids(in_order: np.ndarray, user_ids: UserIds) -> UserIds:
+def _take_ids(user_ids: UserIds, positions: np.ndarray) -> UserIds:
     if isinstance(user_ids, IntegerIds):
-        return IntegerIds(_take_sorted(in_order, user_ids.values))
-    return user_ids.take(in_order.astype(np.uint32))
+        return IntegerIds(_take(user_ids.values, positions))
+    return user_ids.take(positions)
 
 
-def _take_sorted(in_order: np.ndarray, values: np.ndarray) -> np.ndarray:
-    taken = np.empty_like(values)
-    take_sorted(in_order, values, taken)
+def _take(values: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    taken = np.empty(len(positions), values.dtype)
+    take_rows(values, positions, taken)
     return taken
 
 

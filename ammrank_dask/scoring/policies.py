@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.kernels.selection import assign_above, count_exposure, order_assigned
+from ammrank_dask.kernels.selection import assign_above, count_exposure, count_held, order_assigned
 from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
@@ -168,10 +168,11 @@ class UserTopK(Policy):
 
     def assign(self, users: ScoredUsers, plan: None = None) -> QualificationRows:
         """Return the k best categories of each user."""
-        kept = users.codes >= 0
-        indptr = np.concatenate([[0], np.cumsum(kept.sum(axis=1))])
-        if kept.all():
+        indptr = np.empty(len(users.codes) + 1, np.int64)
+        count_held(users.codes, indptr)
+        if indptr[-1] == users.codes.size:
             return QualificationRows(users.user_ids, indptr, users.codes.ravel(), users.scores.ravel())
+        kept = users.codes >= 0
         return QualificationRows(users.user_ids, indptr, users.codes[kept], users.scores[kept])
 
     def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: None = None) -> PolicyLists:

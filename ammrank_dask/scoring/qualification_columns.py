@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from ammrank_dask.features.csr import unsigned_type
 from ammrank_dask.kernels.parquet import pack_codes, pack_ranks, write_runs, write_texts
 from ammrank_dask.kernels.selection import group_rows
+from ammrank_dask.storage.store.category_files import POSITION
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, string_buffers
 from ammrank_dask.storage.store.parquet_file import (
     EncodedColumn,
@@ -106,23 +108,22 @@ def _encode_changes(rows: QualificationRows, changes: Changes, users: slice, own
     return RowGroup(len(row), columns)
 
 
-def rows_by_category(rows: QualificationRows, n_categories: int) -> tuple[np.ndarray, pa.Table]:
-    """Return where each category begins, and the rows by category, those of each by user, as one table."""
+def rows_by_category(rows: QualificationRows, n_categories: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return where each category begins, and the ids with the columns of the rows by category, those of each by user.
+
+    Positions of users and ranks take less room where they are few.
+    """
     nothing = np.empty(0, np.float32)
     given = {SCORE: rows.score, CHANCE: rows.chance, PROPENSITY: rows.propensity}
     values = tuple(nothing if column is None else column for column in given.values())
     n = len(rows.category)
-    start, user, rank = np.empty(n_categories + 1, np.int64), np.empty(n, np.int32), np.empty(n, np.int16)
+    start = np.empty(n_categories + 1, np.int64)
+    user = np.empty(n, unsigned_type(len(rows.user_ids)))
+    rank = np.empty(n, np.uint8 if n_categories < 1 << 8 else np.uint16)
     grouped = tuple(np.empty_like(column) for column in values)
     group_rows(rows.indptr, rows.category, values, start, user, rank, grouped)
-    columns = dict(zip(given, map(pa.array, grouped), strict=True))
-    ordered = {
-        USER_ID: pa.DictionaryArray.from_arrays(pa.array(user), rows.user_ids.to_arrow(), safe=False),
-        SCORE: columns[SCORE],
-        RANK: pa.array(rank),
-        **{name: columns[name] for name in (CHANCE, PROPENSITY) if given[name] is not None},
-    }
-    return start, pa.table(ordered)
+    columns = {name: grouped[i] for i, name in enumerate(given) if given[name] is not None}
+    return start, {**rows.user_ids.to_arrays(), POSITION: user, SCORE: columns.pop(SCORE), RANK: rank, **columns}
 
 
 def encode_category(user_ids: UserIds, columns: Mapping[str, np.ndarray]) -> list[RowGroup]:

@@ -260,7 +260,8 @@ def score_pieces(
     for rows, X, n_event_features in measure_each("read", part.pieces()):
         with measure("kernel"):
             own = limits._replace(group=limits.group[rows])
-            codes[rows], scores[rows], of_all = top_categories(X, panels, k, own, keep_all=keep_all)
+            out = codes[rows], scores[rows]
+            of_all = top_categories(X, panels, k, own, keep_all=keep_all, out=out)[2]
         activity[rows] = n_event_features
         if keep_all:
             everything[:, rows] = of_all

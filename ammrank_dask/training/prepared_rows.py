@@ -68,8 +68,9 @@ def _append_rows(writer: ArrayWriter, part: OpenFeaturePartition, chosen: Mappin
         writer.append(f"{name}-indices", np.empty(0, np.int32))
         writer.append(f"{name}-indptr", np.zeros(1, where))
     for rows, X, _ in measure_each("decode", part.pieces()):
+        matrix = X.to_matrix()
         for name, are_chosen in chosen.items():
-            own = X[are_chosen[rows]]
+            own = matrix[are_chosen[rows]]
             writer.append(f"{name}-data", own.data)
             writer.append(f"{name}-indices", own.indices.astype(np.int32, copy=False))
             writer.append(f"{name}-indptr", (own.indptr[1:] + n_values[name]).astype(where, copy=False))

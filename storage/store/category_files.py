@@ -1,6 +1,6 @@
 """Keep the files by category of a night: while it is written, the rows of each partition by category.
 
-What partitions leave in the work folder is one Arrow file each, mapped and cut where a category begins.
+What partitions leave in the work folder is one file each of plain arrays, mapped and cut where a category begins.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, write_text
-from ammrank_dask.storage.store.ids import UserIds, ids_from_values
+from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualification_files import (
     batch_path,
     category_folder,
     category_starts,
-    scratch_path,
+    load_by_category,
 )
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY
-from ammrank_dask.storage.store.retried import retried
-from ammrank_dask.storage.vocabulary import USER_ID
+
+POSITION = "user"
+"""The column of rows that has the position of the user among the ids."""
 
 
 @dataclass(frozen=True)
@@ -66,22 +66,16 @@ def partitions_of(name: str) -> range:
 class PartitionRows:
     """The rows of one partition by category, those of each by user, as they wait in the work folder."""
 
-    @retried
     def __init__(self, run: Path, partition: int) -> None:
         self._starts = category_starts(run, partition)
-        table = pa.ipc.open_file(pa.memory_map(str(scratch_path(run, partition)))).read_all().combine_chunks()
-        users = table[USER_ID].chunk(0) if table.num_rows else None
-        self._users = None if users is None else users.indices.to_numpy()
-        self._ids = None if users is None else ids_from_values(users.dictionary)
-        self._columns = {name: table[name].to_numpy() for name in table.column_names if name != USER_ID}
+        self._columns = load_by_category(run, partition)
+        self.user_ids = ids_from_arrays({name: self._columns.pop(name) for name in ID_ARRAYS if name in self._columns})
+        self._users = self._columns.pop(POSITION)
 
-    def of_category(self, code: int) -> tuple[UserIds | None, dict[str, np.ndarray]]:
-        """Return the ids of the users who hold a category, None when nobody does, and the other columns by name."""
+    def of_category(self, code: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """Return the positions of the users who hold a category, and the other columns by name."""
         own = slice(self._starts[code], self._starts[code + 1])
-        columns = {name: values[own] for name, values in self._columns.items()}
-        if self._ids is None or self._users is None or own.start == own.stop:
-            return None, columns
-        return self._ids.take(self._users[own]), columns
+        return self._users[own], {name: values[own] for name, values in self._columns.items()}
 
 
 def write_batch_list(run: Path, number: int, files: Mapping[str, list[int]]) -> None:

@@ -69,6 +69,7 @@ class StoredArray:
         if metadata != _array_metadata(self.dtype, self.shape, chunk_shape, not self._is_plain):
             raise ValueError(f"{name} is not laid out as this version writes it")
         self._last = (-1, nothing)
+        self._lent, self._lent_from, self._lent_to = nothing, 0, 0
 
     @property
     def ndim(self) -> int:
@@ -92,6 +93,33 @@ class StoredArray:
                 target[...] = self._kept_chunk(number)[within : within + len(target)]
             at = end
         return array
+
+    def lend(self, start: int, stop: int) -> np.ndarray:
+        """Return the rows from `start` to `stop` where they were decoded; the next call takes them back.
+
+        Ask for every row once, and ascending: rows that are lent may be changed. Of the chunk before, what was not
+        asked for yet is moved to make room, so nothing is where the rows end with a chunk.
+        """
+        if self._is_plain:
+            return self._plain_rows(start, stop)
+        if not self._lent_from <= start <= self._lent_to:
+            self._lent_from = self._lent_to = start // self._chunk_rows * self._chunk_rows
+        if stop > self._lent_to:
+            self._lend_more(min(start, self._lent_to), stop)
+        return self._lent[start - self._lent_from : stop - self._lent_from]
+
+    def _lend_more(self, first: int, stop: int) -> None:
+        """Decode the chunks up to that of the row before `stop` behind the rows that are there, from `first`."""
+        left = self._lent[first - self._lent_from : self._lent_to - self._lent_from]
+        chunks = range(self._lent_to // self._chunk_rows, -(-stop // self._chunk_rows))
+        size = len(left) + len(chunks) * self._chunk_rows
+        room = self._lent if size <= len(self._lent) else np.empty((size, *self.shape[1:]), self.dtype)
+        room[: len(left)] = left
+        self._lent_from, self._lent = first, room
+        for number in chunks:
+            at = number * self._chunk_rows - first
+            self._decompress(number, room[at : at + self._chunk_rows])
+            self._lent_to = (number + 1) * self._chunk_rows
 
     def _kept_chunk(self, number: int) -> np.ndarray:
         """Return a chunk of which not all rows were asked for, and keep it: the others are asked for next."""

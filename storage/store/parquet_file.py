@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 
 Bytes = Any
-"""Whatever has bytes: an array, a buffer, a memory view."""
+"""Bytes, or an array whose values lie one behind the other."""
 
 _MAGIC = b"PAR1"
 _CREATED_BY = "ammrank-dask version 1"
@@ -61,21 +61,26 @@ class RowGroup:
     columns: Sequence[EncodedColumn]
 
 
-def encode_file(groups: Sequence[RowGroup]) -> bytes:
-    """Return the bytes of a file; it has one group at least."""
+def encode_file(groups: Sequence[RowGroup]) -> list[Bytes]:
+    """Return the bytes of a file, in pieces that follow each other; it has one group at least."""
     pieces: list[Bytes] = [_MAGIC]
     at, written = len(_MAGIC), []
     for group in groups:
         chunks = []
         for column in group.columns:
             pages = _pages(column, group.n_rows)
-            start, sizes = at, [sum(memoryview(piece).nbytes for piece in page) for page in pages]
+            start, sizes = at, [sum(map(n_bytes, page)) for page in pages]
             at += sum(sizes)
             pieces += [piece for page in pages for piece in page]
             chunks.append((_chunk(column, group.n_rows, start, sizes), at - start))
         written.append(_row_group(chunks, group.n_rows))
     footer = _footer(pa.schema([column.field for column in groups[0].columns]), groups, written)
-    return b"".join([*pieces, footer, len(footer).to_bytes(4, "little"), _MAGIC])
+    return [*pieces, footer, len(footer).to_bytes(4, "little"), _MAGIC]
+
+
+def n_bytes(piece: Bytes) -> int:
+    """Return how many bytes a piece of a file has."""
+    return len(piece) if isinstance(piece, bytes) else int(piece.nbytes)
 
 
 def all_present(n_rows: int) -> bytes:
@@ -117,7 +122,7 @@ def _pages(column: EncodedColumn, n_rows: int) -> list[list[Bytes]]:
 
 
 def _page_header(kind: int, content: Iterable[Bytes], about: tuple[int, int, Any]) -> bytes:
-    size = sum(memoryview(piece).nbytes for piece in content)
+    size = sum(map(n_bytes, content))
     return _struct((1, _I32, kind), (2, _I32, size), (3, _I32, size), about)
 
 

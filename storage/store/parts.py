@@ -122,6 +122,12 @@ class OpenPart:
         with _say_damage(self._path, self._remedy):
             return self._arrays[name].rows(start, stop)
 
+    @retried
+    def lend(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return the rows of an array from `start` to `stop` until the next call, which asks for later ones."""
+        with _say_damage(self._path, self._remedy):
+            return self._arrays[name].lend(start, stop)
+
 
 def _stored_arrays(part: Container | _FolderPart, schema: PartSchema, only: Iterable[str] | None = None) -> list[str]:
     """Return the names of the arrays of a part, all or only some."""

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.folders import list_paths
-from ammrank_dask.storage.store.parquet_file import RowGroup, encode_file
+from ammrank_dask.storage.store.parquet_file import Bytes, RowGroup, encode_file, n_bytes
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, table_path
 from ammrank_dask.storage.store.retried import retried
@@ -45,7 +45,8 @@ _LONGEST_FOLDER, _CUT_FOLDER = 255, 120
 _WITH_GAPS = (CATEGORY, RANK, SCORE, CHANCE)
 """Columns of a delta that what is gone does not have."""
 _DICTIONARY = (CATEGORY, RANK, CHANGE, HELD_BY)
-_STARTS = "category_starts"
+_STARTS, _LAYOUT = "category_starts", "layout"
+_ALIGNMENT = 8
 _FORMAT = 3
 """Of what a partition writes; 2 has `cold`, 3 numbers the users of rows by category. A run that an earlier version left
 half done is scored anew."""
@@ -88,7 +89,7 @@ def write_partition_files(
     *,
     by_user: Sequence[RowGroup],
     delta: Sequence[RowGroup],
-    by_category: pa.Table,
+    by_category: Mapping[str, np.ndarray],
     start: np.ndarray,
     counts: Mapping[str, Any],
 ) -> None:
@@ -97,23 +98,33 @@ def write_partition_files(
     Parameters
     ----------
     by_category, start
-        The rows by category: those of category c are from `start[c]` to `start[c + 1]`, by user.
+        Ids of the users, and columns of the rows by category: those of category c are from `start[c]` to
+        `start[c + 1]`, by user.
     """
     files = {}
     for folder, groups in ((BY_USER, by_user), (DELTA, delta)):
         name = table_path(Path(folder), partition)
         files[name.as_posix()] = write_groups(run / name, groups)
-    files |= _save_by_category(run, partition, by_category)
-    listed = {"format": _FORMAT, "files": files, "facts": dict(counts), _STARTS: start.tolist()}
+    path = scratch_path(run, partition)
+    layout: dict[str, list[Any]] = {}
+    pieces: list[Bytes] = []
+    for column, array in by_category.items():
+        layout[column] = [array.dtype.str, len(array), sum(map(n_bytes, pieces))]
+        pieces += [array, bytes(-array.nbytes % _ALIGNMENT)]
+    files[path.relative_to(run).as_posix()] = _write_pieces(path, pieces)
+    listed = {"format": _FORMAT, "files": files, "facts": dict(counts), _STARTS: start.tolist(), _LAYOUT: layout}
     write_text(_list_path(run, partition), json.dumps(listed), durable=False)
 
 
-def _save_by_category(run: Path, partition: int, table: pa.Table) -> dict[str, list[int]]:
-    """Keep the rows of a partition, which are by category, until all partitions are written; return the entry."""
-    path, sink = scratch_path(run, partition), pa.BufferOutputStream()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        writer.write_table(table)
-    return {path.relative_to(run).as_posix(): _write_buffer(path, sink.getvalue())}
+@retried
+def load_by_category(run: Path, partition: int) -> dict[str, np.ndarray]:
+    """Map the ids of a partition's users and the columns of its rows by category."""
+    layout = read_json(_list_path(run, partition))[_LAYOUT]
+    path = scratch_path(run, partition)
+    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
+    return {
+        name: np.frombuffer(data, kind, n, at) if n else np.empty(0, kind) for name, (kind, n, at) in layout.items()
+    }
 
 
 def category_starts(run: Path, partition: int) -> list[int]:
@@ -170,23 +181,31 @@ def batch_path(run: Path, number: int) -> Path:
 
 def scratch_path(run: Path, partition: int) -> Path:
     """Return the file in which the rows of a partition wait by category."""
-    return run / WORK / f"{_BATCH}{partition:05d}.arrow"
+    return run / WORK / f"{_BATCH}{partition:05d}.bin"
 
 
 def write_groups(path: Path, groups: Sequence[RowGroup]) -> list[int]:
     """Write a file of encoded rows, and return its size and checksum. The end of the run syncs it."""
-    return _write_buffer(path, encode_file(groups))
+    return _write_pieces(path, encode_file(groups))
 
 
 def write_table(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
-    return _write_buffer(path, _encode_table(table))
+    return _write_pieces(path, [_encode_table(table).to_pybytes()])
 
 
-def _write_buffer(path: Path, data: bytes | pa.Buffer) -> list[int]:
-    """Write the bytes of a file, and return their number and checksum."""
-    write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=False)
-    return [len(data), google_crc32c.value(data)]
+def _write_pieces(path: Path, pieces: Sequence[Bytes]) -> list[int]:
+    """Write the pieces of a file one behind the other, and return the number of their bytes and the checksum."""
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "xb") as file:
+            file.writelines(pieces)
+
+    write_atomic(path, write, durable=False)
+    checksum = 0
+    for piece in pieces:
+        checksum = google_crc32c.extend(checksum, piece)
+    return [sum(map(n_bytes, pieces)), checksum]
 
 
 def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.kernels.parquet import pack_codes, pack_ranks, write_runs, write_texts
-from ammrank_dask.kernels.selection import count_exposure, group_rows, sort_by_score, take_sorted
+from ammrank_dask.kernels.selection import count_exposure, count_held, group_rows, take_rows
 
 counts_of_users = st.lists(st.integers(0, 5) | st.sampled_from([63, 64, 70]), max_size=9)
 
@@ -84,10 +84,17 @@ def test_count_exposure__counts_every_row_once(counts, n_ranks, data):
     assert counted.tolist() == [[cells.count((code, rank)) for rank in range(n_ranks)] for code in range(4)]
 
 
-@given(values=st.lists(st.floats(width=32, allow_nan=False), max_size=30))
-def test_take_sorted__brings_values_in_the_order_of_scores(values):
-    scores, in_order = np.array(values, np.float32), np.empty(len(values), np.uint64)
-    sort_by_score(scores.view(np.uint32), in_order)
-    taken = np.empty(len(values), np.int64)
-    take_sorted(in_order, np.arange(len(values)) * 3, taken)
-    assert taken.tolist() == [3 * i for i in sorted(range(len(values)), key=lambda i: -scores[i] + 0.0)]
+@given(n_held=st.lists(st.integers(0, 3), max_size=9))
+def test_count_held__ends_each_row_behind_its_last_code(n_held):
+    codes = np.array([[7] * n + [-1] * (3 - n) for n in n_held], np.int32).reshape(-1, 3)
+    indptr = np.empty(len(n_held) + 1, np.int64)
+    count_held(codes, indptr)
+    assert indptr.tolist() == starts(n_held).tolist()
+
+
+@given(values=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=9), data=st.data())
+def test_take_rows__takes_what_is_there(values, data):
+    positions = data.draw(st.lists(st.integers(0, len(values) - 1), max_size=9))
+    taken = np.empty(len(positions), np.int64)
+    take_rows(np.array(values, np.int64), np.array(positions, np.uint32), taken)
+    assert taken.tolist() == [values[position] for position in positions]

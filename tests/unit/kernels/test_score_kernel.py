@@ -103,6 +103,17 @@ def test_sort_by_score__equals_a_stable_sort(values):
     assert in_order.astype(np.uint32).tolist() == sorted(range(len(values)), key=lambda i: -scores[i] + 0.0)
 
 
+@pytest.mark.parametrize("spread", [0, 9, 13, 14, 26, 27, 31])
+def test_sort_by_score__takes_as_many_passes_as_scores_need(spread):
+    rng = np.random.default_rng(spread)
+    bits = (0x3F000000 + rng.integers(0, 2**spread, 200)).astype(np.uint32)  # from .5, or over negative ones and all
+    bits = np.where(bits.view(np.float32) == bits.view(np.float32), bits, 0).astype(np.uint32)
+    in_order = np.empty(200, np.uint64)
+    sort_by_score(bits, in_order)
+    scores = bits.view(np.float32)
+    assert in_order.astype(np.uint32).tolist() == sorted(range(200), key=lambda i: -scores[i] + 0.0)
+
+
 @given(pairs=st.lists(st.tuples(st.integers(0, 2), st.integers(-9, 9)), max_size=40))
 def test_order_ties__sorts_by_score_then_rank(pairs):
     scores, rank = np.array([pair[0] for pair in pairs], np.float32), np.array([pair[1] for pair in pairs], np.int64)
