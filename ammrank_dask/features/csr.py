@@ -88,6 +88,9 @@ def count_in_columns(indptr: np.ndarray, indices: np.ndarray, marked: np.ndarray
     """Return how many values of each row, whose columns ascend, are in marked columns (int32)."""
     counts = np.empty(len(indptr) - 1, np.int32)
     n_marked = int(marked.sum())
+    if n_marked == len(marked):  # as in a store without age and gender
+        np.subtract(indptr[1:], indptr[:-1], out=counts, casting="same_kind")
+        return counts
     if marked[:n_marked].all():  # as in every store that is made from a log: age and gender come last
         count_below(indptr, indices, n_marked, counts)
     else:

@@ -162,6 +162,9 @@ def order_ties(rank, out_sorted):
     while start < n:
         score = out_sorted[start] >> half
         stop = start + 1
+        if stop == n or out_sorted[stop] >> half != score:  # as nearly all of them
+            start = stop
+            continue
         while stop < n and out_sorted[stop] >> half == score:
             stop += 1
         n_runs = 1

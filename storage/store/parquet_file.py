@@ -33,6 +33,7 @@ _TYPES = {
     pa.large_string(): 6,
 }  # fmt: skip
 _CONVERTED_TEXT, _CONVERTED_INT16 = 0, 16
+_SMALL = [bytes([number]) for number in range(1 << 7)]
 
 
 @dataclass(frozen=True)
@@ -66,14 +67,15 @@ def encode_file(groups: Sequence[RowGroup]) -> list[Bytes]:
     pieces: list[Bytes] = [_MAGIC]
     at, written = len(_MAGIC), []
     for group in groups:
-        chunks = []
+        start, chunks = at, []
         for column in group.columns:
-            pages = _pages(column, group.n_rows)
-            start, sizes = at, [sum(map(n_bytes, page)) for page in pages]
+            dictionary, values = _pages(column, group.n_rows)
+            sizes = sum(map(n_bytes, dictionary)), sum(map(n_bytes, values))
+            chunks.append(_chunk(column, group.n_rows, at, sizes))
+            pieces += [*dictionary, *values]
             at += sum(sizes)
-            pieces += [piece for page in pages for piece in page]
-            chunks.append((_chunk(column, group.n_rows, start, sizes), at - start))
-        written.append(_row_group(chunks, group.n_rows))
+        columns = _list(_STRUCT, chunks)
+        written.append(_struct((1, _LIST, columns), (2, _I64, at - start), (3, _I64, group.n_rows)))
     footer = _footer(pa.schema([column.field for column in groups[0].columns]), groups, written)
     return [*pieces, footer, len(footer).to_bytes(4, "little"), _MAGIC]
 
@@ -107,18 +109,18 @@ def _sized(levels: bytes) -> bytes:
     return len(levels).to_bytes(4, "little") + levels
 
 
-def _pages(column: EncodedColumn, n_rows: int) -> list[list[Bytes]]:
-    """Return the pages of a column, of its dictionary first, each a header and what follows it."""
-    pages: list[list[Bytes]] = []
+def _pages(column: EncodedColumn, n_rows: int) -> tuple[list[Bytes], list[Bytes]]:
+    """Return the page of a column's dictionary, if it has one, and that of its values: a header and what follows it."""
+    dictionary: list[Bytes] = []
     encoding = _PLAIN
     if column.dictionary is not None:
         encoding = _RLE_DICTIONARY
         about = _struct((1, _I32, column.n_entries), (2, _I32, _PLAIN))
-        pages.append([_page_header(_DICTIONARY_PAGE, [column.dictionary], (7, _STRUCT, about)), column.dictionary])
+        header = _page_header(_DICTIONARY_PAGE, [column.dictionary], (7, _STRUCT, about))
+        dictionary = [header, column.dictionary]
     about = _struct((1, _I32, n_rows), (2, _I32, encoding), (3, _I32, _RLE), (4, _I32, _RLE))
-    content = [column.levels, *column.values]
-    pages.append([_page_header(_DATA_PAGE, content, (5, _STRUCT, about)), *content])
-    return pages
+    content = [column.levels, *column.values] if column.levels else column.values
+    return dictionary, [_page_header(_DATA_PAGE, content, (5, _STRUCT, about)), *content]
 
 
 def _page_header(kind: int, content: Iterable[Bytes], about: tuple[int, int, Any]) -> bytes:
@@ -126,31 +128,25 @@ def _page_header(kind: int, content: Iterable[Bytes], about: tuple[int, int, Any
     return _struct((1, _I32, kind), (2, _I32, size), (3, _I32, size), about)
 
 
-def _chunk(column: EncodedColumn, n_rows: int, start: int, sizes: Sequence[int]) -> bytes:
-    """Return the entry of a column of a row group, whose pages begin at `start`."""
+def _chunk(column: EncodedColumn, n_rows: int, start: int, sizes: tuple[int, int]) -> bytes:
+    """Return the entry of a column of a row group, whose pages of dictionary and values begin at `start`."""
     has_dictionary = column.dictionary is not None
-    encodings = [_RLE, _PLAIN, *([_RLE_DICTIONARY] if has_dictionary else [])]
     found = None
     if column.lowest is not None and n_rows:
         found = _struct((3, _I64, 0), (5, _BINARY, column.highest), (6, _BINARY, column.lowest))
     about = _struct(
         (1, _I32, _TYPES[_value_type(column.field.type)]),
-        (2, _LIST, _list(_I32, [_zigzag(encoding) for encoding in encodings])),
+        (2, _LIST, _encodings(has_dictionary)),
         (3, _LIST, _list(_BINARY, [_text(column.field.name)])),
         (4, _I32, 0),
         (5, _I64, n_rows),
         (6, _I64, sum(sizes)),
         (7, _I64, sum(sizes)),
-        (9, _I64, start + sum(sizes[:-1])),
+        (9, _I64, start + sizes[0]),
         (11, _I64, start if has_dictionary else None),
         (12, _STRUCT, found),
     )
     return _struct((2, _I64, 0), (3, _STRUCT, about))
-
-
-def _row_group(chunks: Sequence[tuple[bytes, int]], n_rows: int) -> bytes:
-    size = sum(size for _, size in chunks)
-    return _struct((1, _LIST, _list(_STRUCT, [chunk for chunk, _ in chunks])), (2, _I64, size), (3, _I64, n_rows))
 
 
 def _footer(schema: pa.Schema, groups: Sequence[RowGroup], written: Sequence[bytes]) -> bytes:
@@ -164,6 +160,12 @@ def _footer(schema: pa.Schema, groups: Sequence[RowGroup], written: Sequence[byt
         (6, _BINARY, _CREATED_BY.encode()),
         (7, _LIST, orders),
     )
+
+
+@functools.cache
+def _encodings(has_dictionary: bool) -> bytes:
+    encodings = [_RLE, _PLAIN, *([_RLE_DICTIONARY] if has_dictionary else [])]
+    return _list(_I32, [_zigzag(encoding) for encoding in encodings])
 
 
 @functools.lru_cache(maxsize=64)
@@ -209,7 +211,8 @@ def _struct(*fields: tuple[int, int, Any]) -> bytes:
             written.append(value)
         elif kind != _BOOL:
             written += value
-    return bytes(written) + b"\0"
+    written.append(0)
+    return bytes(written)
 
 
 def _list(kind: int, elements: Sequence[bytes]) -> bytes:
@@ -228,6 +231,8 @@ def _zigzag(number: int) -> bytes:
 
 
 def _varint(number: int) -> bytes:
+    if number < len(_SMALL):
+        return _SMALL[number]
     written = bytearray()
     while number > 0x7F:
         written.append(number & 0x7F | 0x80)
