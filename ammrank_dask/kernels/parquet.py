@@ -77,6 +77,15 @@ def write_runs(indptr, n_bytes, out_bytes):
 
 
 @kernel
+def set_bits(indptr, flag, out_bytes):
+    """Set the bits of the rows of users who have a flag, one bit a row from the lowest; `out_bytes` is zero before."""
+    for user in range(indptr.shape[0] - 1):
+        if flag[user]:
+            for row in range(indptr[user], indptr[user + 1]):
+                out_bytes[np.uintp(row >> 3)] |= np.uint8(1 << (row & 7))
+
+
+@kernel
 def write_texts(offsets, data, out_bytes):
     """Write texts, each led by its length in four bytes; text i is `data[offsets[i]:offsets[i + 1]]`."""
     at = 0

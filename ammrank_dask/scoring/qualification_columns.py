@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from ammrank_dask.features.csr import unsigned_type
-from ammrank_dask.kernels.parquet import pack_codes, pack_ranks, write_runs, write_texts
+from ammrank_dask.kernels.parquet import pack_codes, pack_ranks, set_bits, write_runs, write_texts
 from ammrank_dask.kernels.selection import group_rows
 from ammrank_dask.storage.store.category_files import POSITION
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, string_buffers
@@ -62,7 +62,7 @@ def _encode_users(rows: QualificationRows, categories: Sequence[str]) -> RowGrou
     if rows.held_by is not None:
         columns.append(encode_codes(HELD_BY, rows.held_by, POLICY_SETS, pa.int8()))
     if rows.is_cold is not None:
-        columns.append(encode_flags(COLD, np.repeat(rows.is_cold, np.diff(rows.indptr))))
+        columns.append(encode_flags(COLD, rows.is_cold, rows.indptr))
     return RowGroup(len(rows.category), columns)
 
 
@@ -204,9 +204,11 @@ def encode_plain(name: str, values: np.ndarray) -> EncodedColumn:
     return EncodedColumn(_field(name, pa.from_numpy_dtype(values.dtype)), [np.ascontiguousarray(values)])
 
 
-def encode_flags(name: str, flags: np.ndarray) -> EncodedColumn:
-    """Return booleans."""
-    return EncodedColumn(_field(name, pa.bool_()), [np.packbits(flags, bitorder="little")])
+def encode_flags(name: str, flags: np.ndarray, indptr: np.ndarray) -> EncodedColumn:
+    """Return booleans of users for all of their rows."""
+    bits = np.zeros(_n_eights(int(indptr[-1])), np.uint8)
+    set_bits(indptr, flags, bits)
+    return EncodedColumn(_field(name, pa.bool_()), [bits])
 
 
 def pack(codes: np.ndarray, n_codes: int) -> list[Any]:

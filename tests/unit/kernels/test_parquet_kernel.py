@@ -5,7 +5,7 @@ import reference_parquet as reference
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ammrank_dask.kernels.parquet import pack_codes, pack_ranks, write_runs, write_texts
+from ammrank_dask.kernels.parquet import pack_codes, pack_ranks, set_bits, write_runs, write_texts
 from ammrank_dask.kernels.selection import count_exposure, count_held, group_rows, take_rows
 
 counts_of_users = st.lists(st.integers(0, 5) | st.sampled_from([63, 64, 70]), max_size=9)
@@ -42,6 +42,14 @@ def test_write_runs__one_for_every_user_with_rows(counts, n_bytes):
     written = np.zeros(len(counts) * (n_bytes + 5), np.uint8)
     n = write_runs(starts(counts), n_bytes, written)
     assert written[:n].tobytes() == reference.runs(counts, n_bytes)
+
+
+@given(counts=counts_of_users, data=st.data())
+def test_set_bits__of_all_rows_of_a_user(counts, data):
+    flags = data.draw(st.lists(st.booleans(), min_size=len(counts), max_size=len(counts)))
+    bits = np.zeros(-(-sum(counts) // 8), np.uint8)
+    set_bits(starts(counts), np.array(flags, bool), bits)
+    assert bits.tobytes() == reference.packed_bits([int(flags[user]) for user, _ in reference.rows_of(counts)], 1)
 
 
 @given(texts=st.lists(st.text(max_size=5), max_size=9))
