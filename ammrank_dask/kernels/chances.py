@@ -69,6 +69,37 @@ def chance_pairs(curves, score, category, activity, out_chance):
 
 
 @kernel
+def chance_lists(curves, score, category, indptr, activity, out_chance):
+    """Write the chances (n,) float32 of the rows of users: those of user u are from `indptr[u]` to `indptr[u + 1]`."""
+    n_rows, n_knots = score.shape[0], curves.knot.shape[0]
+    mixed, level, user = np.empty(n_knots, np.float64), 0.0, -1
+    bend = np.empty((n_knots, _BLOCK), np.float64)
+    z, logit = np.empty(_BLOCK, np.float64), np.empty(_BLOCK, np.float64)
+    for first in range(0, n_rows, _BLOCK):
+        n = min(n_rows - first, _BLOCK)
+        for i in range(n):
+            row = np.uintp(first + i)
+            if user < 0 or indptr[user + 1] <= first + i:
+                user += 1
+                while indptr[user + 1] <= first + i:
+                    user += 1
+                level = mix_classes(curves, activity[user], mixed)
+            code = np.uintp(category[row])
+            z[i] = (np.float64(score[row]) - curves.center) / curves.scale if score[row] > -np.inf else 0.0
+            logit[i] = curves.intercept[code] + curves.slope[code] * z[i] + level
+            for j in range(n_knots):
+                bend[j, i] = mixed[j]
+        # One step after the other for all rows of the block: this loop computes several rows side by side.
+        for j in range(n_knots):
+            knot = curves.knot[j]
+            for i in range(n):
+                t = (z[i] - knot) / curves.width
+                logit[i] += bend[j, i] * t / (1.0 + abs(t))
+        for i in range(n):
+            out_chance[first + i] = np.float32(logistic(logit[i]))
+
+
+@kernel
 def chance_rows(curves, scores, activity, bare, allowed, group, out_chance):
     """Write the chances of users for all categories, -1 for what they may not hold.
 

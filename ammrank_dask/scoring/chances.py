@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ammrank_dask.kernels.chances import Cells, Curves, chance_pairs, chance_rows
+from ammrank_dask.kernels.chances import Cells, Curves, chance_lists, chance_pairs, chance_rows
 from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.scoring.curve_fit import CurveFit
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -65,6 +65,17 @@ class Chances:
         """Return the chances (float64) of scores for categories by code, of users who are so active; all (n,)."""
         chances = np.empty(len(scores))
         chance_pairs(self.curves, scores, categories, self.positions_of(activity), chances)
+        return chances
+
+    def of_lists(
+        self, scores: np.ndarray, categories: np.ndarray, indptr: np.ndarray, activity: np.ndarray
+    ) -> np.ndarray:
+        """Return what `apply` does (float32) of the rows of users: those of u are from `indptr[u]` to `indptr[u + 1]`.
+
+        `activity` (n_users,) is that of the users.
+        """
+        chances = np.empty(len(scores), np.float32)
+        chance_lists(self.curves, scores, categories, indptr, self.positions_of(activity), chances)
         return chances
 
     def of_users(self, scores: np.ndarray, activity: np.ndarray, bare: np.ndarray, limits: Filter) -> np.ndarray:

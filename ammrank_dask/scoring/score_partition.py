@@ -295,8 +295,7 @@ def describe_rows(rows: QualificationRows, chances: Chances | None, activity: np
     rows = replace(rows, is_cold=activity == 0)
     if chances is None:
         return rows
-    chance = chances.apply(rows.score, rows.category, activity[rows.user])
-    return replace(rows, chance=chance.astype(np.float32))
+    return replace(rows, chance=chances.of_lists(rows.score, rows.category, rows.indptr, activity))
 
 
 def count_draws(job: ScoreJob, partition: int, targets: np.ndarray) -> float:

@@ -9,6 +9,7 @@ from sklearn.metrics import log_loss
 from ammrank_dask.kernels.chances import (
     Cells,
     Curves,
+    chance_lists,
     chance_pairs,
     chance_rows,
     logistic_curvature,
@@ -72,6 +73,19 @@ def test_chance_pairs__are_the_chances_one_by_one():
     out = np.zeros(2)
     chance_pairs(make_curves(), scores, np.array([0, 1]), np.ones(2), out)
     assert out == pytest.approx([logistic(3.0), logistic(-3.75)], rel=1e-12)
+
+
+@pytest.mark.parametrize("counts", [[], [0, 0], [0, 2, 0, 0, 1, 0], [64, 0, 1, 63, 65]])
+def test_chance_lists__are_those_of_the_rows_one_by_one(counts):
+    indptr, n = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64), sum(counts)
+    scores, codes = np.linspace(-5, 9, n, dtype=np.float32), (np.arange(n) % 2).astype(np.int32)
+    scores[::7] = -INF
+    activity = np.arange(len(counts)) % 5 / 4
+    out = np.zeros(n, np.float32)
+    chance_lists(make_curves(), scores, codes, indptr, activity, out)
+    owner = [user for user, count in enumerate(counts) for _ in range(count)]
+    expected = [chance_of(make_curves(), scores[i], codes[i], activity[owner[i]]) for i in range(n)]
+    assert out.tolist() == np.array(expected, np.float32).tolist()
 
 
 @pytest.mark.parametrize(
