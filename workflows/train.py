@@ -32,7 +32,7 @@ from ammrank_dask.workflows.stages.train import require_history, train_model
     "--tune",
     "tune_first",
     is_flag=True,
-    help="Choose kappa and clickers_per_plane (amm-rank: regularization and max_planes) on held-out users first.",
+    help="Choose kappa, clickers_per_plane and fit (amm-rank: regularization and max_planes) on held-out users first.",
 )
 @computing_options
 def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
@@ -45,7 +45,7 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
         start = find_champion(job.site, date)
         run = train_model(night, ingested, features, start=start, tune_first=tune_first)
     manifest = ModelManifest.of(run)
-    training, tuning = manifest.training or {}, manifest.tuning
+    training, tuning, choice = manifest.training or {}, manifest.tuning, Choice.of_model(run)
     printed: dict[str, Any] = {"date": str(date), "users": manifest.n_users, "planes": manifest.n_planes}
     printed["published"] = f"{training['published']} model"
     printed["validation error"] = training["validation_error"]
@@ -55,15 +55,15 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
             printed["tuning"] = tuning["trials"]
         else:
             click.echo(Tuning.from_json(**tuning).to_text())
-        printed |= {f"train.{name}": value for name, value in tuning["best"].items()}
-        names = [f"train.{name}" for name in tuning["best"] if not is_chosen(job.config, name)]
+        best = tuning["best"] | ({} if choice is None else choice.parameters)
+        printed |= {f"train.{name}": value for name, value in best.items()}
+        names = [f"train.{name}" for name in best if not is_chosen(job.config, name)]
         if names:
             printed["next"] = (
                 f"set {' and '.join(names)} in {job.site.config_path}: later nights train with what is set"
             )
         else:
             printed["next"] = "later nights train with these, until the gate turns a model down"
-    choice = Choice.of_model(run)
     if choice is not None and tuning is None:
         printed["parameters"] = choice.to_text()
     show({**printed, "model": str(run.path)}, as_json)

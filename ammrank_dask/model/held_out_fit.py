@@ -74,8 +74,24 @@ def choose_fit(models: Mapping[str, RankingEstimator], held_out: Sequence[Any]) 
     held_out
         Blocks of (X, rankings) or (X, rankings, tied).
     """
-    errors = {name: _errors_of(model, held_out) for name, model in models.items()}
-    clear = [name for name, least in CLEAR.items() if are_clear(errors[USUAL] - errors[name], least)]
+    return prefer_usual({name: _errors_of(model, held_out) for name, model in models.items()})
+
+
+def prefer_usual(errors: Mapping[str, np.ndarray]) -> str:
+    """Return the fit with the least error of those that are clearly better than the usual one, or that.
+
+    Parameters
+    ----------
+    errors
+        By fit, the usual one among them, the error of each held-out row, (n,).
+
+    Examples
+    --------
+    >>> prefer_usual({"usual": np.array([0.4, 0.5, 0.6]), "closer": np.array([0.3, 0.4, 0.4])})
+    'closer'
+    """
+    others = [name for name in errors if name != USUAL]
+    clear = [name for name in others if are_clear(errors[USUAL] - errors[name], CLEAR[name])]
     return min(clear, key=lambda name: float(errors[name].mean()), default=USUAL)
 
 

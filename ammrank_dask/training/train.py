@@ -41,6 +41,7 @@ def train(
     max_planes: int = 5,
     rank_weight: str | None = None,
     kappa: float | None = None,
+    pace: float | None = None,
     clickers_per_plane: int | None = None,
     n_clusterings: int | None = None,
     n_centers: int | None = None,
@@ -72,7 +73,7 @@ def train(
         As in `AMMRank` and `AMMRankPlus`.
     regularization, rank_weight
         As in `AMMRank`, and only for it.
-    kappa, clickers_per_plane, n_clusterings, n_centers, own_columns, own_groups
+    kappa, pace, clickers_per_plane, n_clusterings, n_centers, own_columns, own_groups
         As in `AMMRankPlus`, and only for it. Which columns are a category's own is read from their names by default.
     patience
         End after so many epochs in a row without a new best error of the validation users, and publish the best
@@ -94,7 +95,7 @@ def train(
     by_kind: dict[str, dict[str, Any]] = {
         AMMRank.method: {"regularization": regularization, "rank_weight": rank_weight},
         AMMRankPlus.method: {
-            "kappa": kappa, "clickers_per_plane": clickers_per_plane, "n_clusterings": n_clusterings,
+            "kappa": kappa, "pace": pace, "clickers_per_plane": clickers_per_plane, "n_clusterings": n_clusterings,
             "n_centers": n_centers, "own_columns": own_columns, "own_groups": own_groups,
         },
     }  # fmt: skip

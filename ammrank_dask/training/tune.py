@@ -122,7 +122,7 @@ def tune(
     rest: dict[str, Any] = {"epochs": min(epochs, QUICK_EPOCHS) if quick else epochs, "seed": seed, "average": True}
     rest["n_categories"] = len(features.categories)
     plus = {"max_planes": max_planes, "n_clusterings": n_clusterings}
-    rest |= _plus_parameters(features, variant, plus) if is_plus else {"rank_weight": rank_weight}
+    rest |= plus_parameters(features, variant, plus) if is_plus else {"rank_weight": rank_weight}
 
     def grid(values: Sequence[float]) -> list[dict[str, Any]]:
         if is_plus:
@@ -136,7 +136,7 @@ def tune(
     folder = base / f".tuning-{uuid.uuid4().hex}"
     size = QUICK if quick else SampleSize(shards, most=sample_rows)
     try:
-        sample = _prepare_sample(client, features, variant, False if is_plus else None, size, folder, progress)
+        sample = prepare_sample(client, features, variant, False if is_plus else None, size, folder, progress)
         if quick and sample.n_users < FEWEST_VALIDATION_USERS:
             raise TooFewUsers(f"{sample.n_users:,} validation users are fewer than {FEWEST_VALIDATION_USERS}")
         tuning = _Trials(client, sample, block_rows, model, rest, progress).choose(grid, given, quick=quick)
@@ -145,7 +145,7 @@ def tune(
     return replace(tuning, users=sample.n_users)
 
 
-def _plus_parameters(features: Features, variant: str | None, options: dict[str, int | None]) -> dict[str, Any]:
+def plus_parameters(features: Features, variant: str | None, options: dict[str, int | None]) -> dict[str, Any]:
     """Return the parameters of amm-rank-plus that are not tried: the options that are given, and the own columns.
 
     Validation users choose, so no training rows are held out.
@@ -222,7 +222,7 @@ def _find_default(settings: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
     return next((s for s in settings if all(getattr(usual, name) == value for name, value in s.items())), None)
 
 
-def _prepare_sample(
+def prepare_sample(
     client: Client,
     features: Features,
     variant: str | None,

@@ -30,9 +30,11 @@ class FeaturesConfig(Section):
 
 OPTIONS_OF = {
     "amm-rank": ("regularization", "rank_weight"),
-    "amm-rank-plus": ("kappa", "clickers_per_plane", "clusterings"),
+    "amm-rank-plus": ("kappa", "clickers_per_plane", "fit", "clusterings"),
 }
 """Keys of `train` that only one model has."""
+EPOCHS = 5
+"""Passes over the training users unless the config sets them or a fit changes them."""
 
 
 class Train(Section):
@@ -45,7 +47,7 @@ class Train(Section):
     shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
     rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
     block_rows: int = Field(1024, ge=1, description="training users that are dealt to a shard together")
-    epochs: int = Field(5, ge=1, description="passes over the training users")
+    epochs: int | None = Field(None, ge=1, description="passes over the training users; null: 5, or 20 in a closer fit")
     patience: int | None = Field(
         None, ge=1, description="stop after so many epochs without a better error of held-out users; null: never"
     )
@@ -57,10 +59,15 @@ class Train(Section):
         ge=1,
         description="amm-rank-plus: a category has a plane for so many users who clicked it; null: as chosen, or 300",
     )
+    fit: Literal["usual", "closer", "looser"] | None = Field(
+        None,
+        description="amm-rank-plus: how closely training users are followed; closer: a fifth of kappa and four times"
+        " the epochs, where those are null; null: as chosen, or usual",
+    )
     auto_tune: bool = Field(
         True,
         description="amm-rank-plus: choose kappa and clickers_per_plane on held-out users, if there are 200 of them,"
-        " and keep the choice until `ammrank train --tune` or until the gate turns a model down",
+        " and fit, if there are 50; keep the choice until `ammrank train --tune` or until the gate turns a model down",
     )
     clusterings: int | None = Field(
         None, ge=0, description="amm-rank-plus: clusterings of the training users; null: 3, 0: no memberships"
@@ -80,9 +87,16 @@ class Train(Section):
     @model_validator(mode="before")
     @classmethod
     def _as_before(cls, values: Any) -> Any:
-        """Take a section without `model` but with a key of amm-rank, as version 0.1.0 wrote it, for amm-rank."""
-        is_old = isinstance(values, dict) and any(values.get(name) is not None for name in OPTIONS_OF["amm-rank"])
-        return {"model": "amm-rank", **values} if is_old else values
+        """Read a section as an earlier version wrote it.
+
+        One without `model` but with a key of amm-rank is of 0.1.0 and for amm-rank. Without `fit`, 5 epochs are what
+        `init` wrote into every config: nobody set them.
+        """
+        if not isinstance(values, dict):
+            return values
+        is_old = any(values.get(name) is not None for name in OPTIONS_OF["amm-rank"])
+        values = {"model": "amm-rank", **values} if is_old else values
+        return {**values, "epochs": None} if "fit" not in values and values.get("epochs") == EPOCHS else values
 
     @model_validator(mode="after")
     def _options_are_of_the_model(self) -> Train:
@@ -95,7 +109,8 @@ class Train(Section):
     def parameters(self) -> dict[str, Any]:
         """Return the keywords of `ammrank_dask.train`."""
         names = {"clusterings": "n_clusterings"}
-        values = self.model_dump(exclude={"every_nights", "warm_start", "auto_tune"})
+        values = self.model_dump(exclude={"every_nights", "warm_start", "auto_tune", "fit"})
+        values["epochs"] = EPOCHS if self.epochs is None else self.epochs
         optional = {name for options in OPTIONS_OF.values() for name in options}
         return {names.get(key, key): value for key, value in values.items() if value is not None or key not in optional}
 

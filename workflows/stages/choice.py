@@ -1,4 +1,4 @@
-"""Choose κ and the planes of AMM-rank-plus on validation users, or keep what an earlier training chose.
+"""Choose κ, the planes and the fit of AMM-rank-plus on validation users, or keep what an earlier training chose.
 
 A choice is kept in the manifest of the model trained with it, and goes from model to model: until
 `ammrank train --tune` makes another, or the gate turns a model down. What the config sets is never chosen.
@@ -16,6 +16,7 @@ from typing import Any, Self
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.halving import CLICKERS_PER_PLANE, Tuning
+from ammrank_dask.model.held_out_fit import FITS, MOST_ROWS, USUAL
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict, rejected_models, verdict_dates
@@ -23,6 +24,7 @@ from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.folders import is_file
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, open_run
+from ammrank_dask.training.fits import FitTrial, choose_fit, follow_rows
 from ammrank_dask.training.tune import tune
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
@@ -31,8 +33,12 @@ from ammrank_dask.workflows.stages.models import MODEL_KIND, model_date
 logger = logging.getLogger(__name__)
 
 BY_NIGHT, BY_HAND, BY_DEFAULT = "night", "--tune", "default"
-CHOSEN = ("kappa", "clickers_per_plane")
+TUNED, FIT = ("kappa", "clickers_per_plane"), "fit"
+CHOSEN = (*TUNED, FIT)
 """Parameters of AMM-rank-plus that a night chooses where the config leaves them open."""
+GROWTH = 2
+"""A fit that is not the usual one is chosen anew when a site has more than so many times the labelled users: how many
+they are decides what suits them, and what it costs."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +46,7 @@ class Choice:
     """Parameters of a training, when and by whom they were chosen, and what was measured then.
 
     `by` is the night itself, `--tune`, or `default` where there were too few users to choose. `why` is a sentence.
+    `fits` has the error of every fit that was tried, and `labelled` is how many labelled users there were then.
     """
 
     parameters: dict[str, Any]
@@ -49,6 +56,8 @@ class Choice:
     error: float | None = None
     popularity: float | None = None
     users: int | None = None
+    fits: dict[str, float] | None = None
+    labelled: int | None = None
 
     @classmethod
     def of_model(cls, run: Run | None) -> Self | None:
@@ -62,8 +71,15 @@ class Choice:
 
     def to_text(self) -> str:
         """Return the choice for a person."""
-        named = ", ".join(f"{name} {value:g}" for name, value in self.parameters.items())
+        named = ", ".join(
+            f"{name} {value if isinstance(value, str) else format(value, 'g')}"
+            for name, value in self.parameters.items()
+        )
         return f"{named}: {self.why}" if named else self.why
+
+    def changes_model(self, date: dt.date) -> bool:
+        """Tell whether the choice was made on a date and is not just the usual fit of what was there before."""
+        return self.date == str(date) and bool(set(self.parameters.items()) - {(FIT, USUAL)})
 
 
 def choose_parameters(night: Night, features: Run, champion: Run | None) -> Choice | None:
@@ -75,14 +91,78 @@ def choose_parameters(night: Night, features: Run, champion: Run | None) -> Choi
     if not free:
         return None
     kept, reason = find_choice(night, champion)
+    choice = _choose_tuned(night, features, kept, reason, [name for name in free if name in TUNED])
+    return add_fit(night, features, choice, kept) if FIT in free else choice
+
+
+def _choose_tuned(night: Night, features: Run, kept: Choice | None, reason: str | None, free: list[str]) -> Choice:
+    """Return the choice of κ and planes, as far as they are free: one that is kept, or one made now."""
+    date = str(night.date)
+    if not free:
+        return Choice({}, date, BY_DEFAULT, "")
     if kept is not None and set(free) <= set(kept.parameters):
         parameters = {name: kept.parameters[name] for name in free}
-        return replace(kept, parameters=parameters, why=f"as chosen on {kept.date}")
+        return replace(kept, parameters=parameters, why=f"as chosen on {kept.date}", fits=None, labelled=None)
     try:
         tuning = _tune_once(night, features)
     except TooFewUsers as error:
-        return Choice({}, str(night.date), BY_DEFAULT, f"nothing was chosen, {error}; the defaults stay")
+        return Choice({}, date, BY_DEFAULT, f"nothing was chosen, {error}; the defaults stay")
     return choice_of(tuning, night.date, BY_NIGHT, reason, only=free)
+
+
+def add_fit(night: Night, features: Run, choice: Choice, kept: Choice | None) -> Choice:
+    """Return a choice of κ and planes with the fit that goes with them: the one that is kept, or one tried now."""
+    if kept is not None and _tuned(kept) == _tuned(choice) and _has_fit_for(kept, features.n_rows):
+        return replace(kept, why=f"as chosen on {kept.date}")
+    try:
+        trial = _try_fits_once(night, features, choice)
+    except TooFewUsers as error:
+        return choice if choice.why else replace(choice, why=f"nothing was chosen, {error}; the usual fit stays")
+    before = f"of kappa and planes {choice.why}" if choice.why and choice.by == BY_DEFAULT else choice.why
+    choice = replace(
+        choice,
+        parameters={**choice.parameters, FIT: trial.fit},
+        why="; ".join(filter(None, [before, describe_fit(trial)])),
+        users=choice.users or trial.users or None,
+        fits=trial.errors or None,
+        labelled=features.n_rows,
+    )
+    is_of_before = choice.by != BY_DEFAULT and (choice.date == str(night.date) or trial.fit == USUAL)
+    return choice if is_of_before else replace(choice, date=str(night.date), by=BY_NIGHT)
+
+
+def _tuned(choice: Choice) -> dict[str, Any]:
+    return {name: choice.parameters[name] for name in TUNED if name in choice.parameters}
+
+
+def _has_fit_for(choice: Choice, n_labelled: int) -> bool:
+    """Tell whether a choice has a fit that need not be tried again with so many labelled users."""
+    fit = choice.parameters.get(FIT)
+    return fit == USUAL or (fit is not None and n_labelled <= GROWTH * (choice.labelled or 0))
+
+
+def describe_fit(trial: FitTrial) -> str:
+    """Return the outcome of a trial as a sentence."""
+    if not trial.errors:
+        return f"rows are followed as usual, nothing else is tried with more than {MOST_ROWS:,} of them"
+    errors = ", ".join(f"{fit} {trial.errors[fit]:.4f}" for fit in FITS if fit in trial.errors)
+    how = "as usual" if trial.fit == USUAL else f"{trial.fit} than usual"
+    return f"rows are followed {how}, on {trial.users:,} validation users: error {errors}"
+
+
+def training_parameters(config: Config, choice: Choice | None) -> dict[str, Any]:
+    """Return the keywords of `ammrank_dask.train`: what the config sets, what was chosen, and what the fit makes of it.
+
+    A fit leaves κ and the epochs as they are where the config sets them.
+    """
+    chosen = {} if choice is None else choice.parameters
+    parameters = config.train.parameters() | {name: value for name, value in chosen.items() if name != FIT}
+    return follow_rows(parameters, config.train.fit or chosen.get(FIT, USUAL), fixed_parameters(config))
+
+
+def fixed_parameters(config: Config) -> list[str]:
+    """Return the parameters that the config sets and a fit would change."""
+    return [name for name in ("kappa", "epochs") if getattr(config.train, name) is not None]
 
 
 def is_chosen(config: Config, name: str) -> bool:
@@ -160,6 +240,32 @@ def _tune_once(night: Night, features: Run) -> Tuning:
     logger.info("chose %s in %.1f s", tuning.best, time.perf_counter() - started)
     write_json(path, describe_tuning(tuning), durable=False)
     return tuning
+
+
+def _try_fits_once(night: Night, features: Run, choice: Choice) -> FitTrial:
+    """Try the fits with what was chosen; a rerun after a crash finds what came out of it."""
+    given = night.config.train.parameters() | _tuned(choice)
+    names = ("kappa", "clickers_per_plane", "epochs", "max_planes", "n_clusterings", "seed")
+    options: dict[str, Any] = {
+        "parameters": {name: given[name] for name in names if name in given},
+        "fixed": fixed_parameters(night.config),
+        "block_rows": given["block_rows"],
+        "variant": given["variant"],
+    }
+    path = night.site.scratch / f"fit-{digest_of([features.digest, options])}.json"
+    if is_file(path):
+        return FitTrial(**read_json(path))
+    started = time.perf_counter()
+    trial = choose_fit(
+        night.client,
+        open_features(features.path),
+        scratch=night.site.scratch,
+        progress=night.progress,
+        **options,
+    )
+    logger.info("chose fit %s in %.1f s", trial.fit, time.perf_counter() - started)
+    write_json(path, trial.to_json(), durable=False)
+    return trial
 
 
 def describe_tuning(tuning: Tuning) -> dict[str, Any]:

@@ -54,6 +54,8 @@ logger = logging.getLogger(__name__)
 REPORT_FORMAT = 7
 """Version of summary.json: a report of another version is measured again."""
 REALISED_NIGHTS = (1, 7, 30)
+PARAMETERS = ("kappa", "pace", "epochs", "clickers_per_plane", "max_planes")
+"""Those of a model that its summary tells, where it has them."""
 
 
 def write_night_report(night: Night, ingested: Ingested, qualifications: Run, *, rebuild: bool = False) -> Path:
@@ -140,7 +142,7 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
     return {
         "date": model_date(model),
         "kind": manifest.simple or manifest.method or AMMRank.method,
-        "parameters": {name: config[name] for name in ("kappa", "clickers_per_plane", "max_planes") if name in config},
+        "parameters": {name: config[name] for name in PARAMETERS if name in config},
         "choice": None if choice is None else choice.to_json(),
         "new_categories": manifest.new_categories,
         "validation_error": training.get("validation_error"),

@@ -15,7 +15,17 @@ from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.choice import BY_HAND, choice_of, choose_parameters, describe_tuning
+from ammrank_dask.workflows.stages.choice import (
+    BY_HAND,
+    FIT,
+    Choice,
+    add_fit,
+    choice_of,
+    choose_parameters,
+    describe_tuning,
+    is_chosen,
+    training_parameters,
+)
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import (
     MODEL_KIND,
@@ -52,17 +62,17 @@ def train_model(
     """Train on the features of the labelled users at the lag date and keep the model as a run.
 
     It begins with the planes of the model `start`, if `train.warm_start` allows and they rank a category in common.
-    What the config leaves open is chosen as `choose_parameters` says; with `tune_first`, λ or κ and the limit of planes
-    are chosen anew. After a new choice it begins with no planes.
+    What the config leaves open is chosen as `choose_parameters` says; with `tune_first`, λ or κ, the limit of planes
+    and the fit are chosen anew. After a new choice it begins with no planes.
     """
     from ammrank_dask.training.new_categories import score_by_siblings
     from ammrank_dask.training.train import train
 
     site, config = night.site, night.config
     tuning = _tune_model(night, features) if tune_first else None
-    choice = choose_parameters(night, features, start) if tuning is None else choice_of(tuning, night.date, BY_HAND)
-    parameters = config.train.parameters() | ({} if choice is None else choice.parameters)
-    is_new = choice is not None and choice.parameters and choice.date == str(night.date)
+    choice = choose_parameters(night, features, start) if tuning is None else _choice_by_hand(night, features, tuning)
+    parameters = training_parameters(config, choice)
+    is_new = choice is not None and choice.changes_model(night.date)
     first = None if is_new else _model_to_start_from(config, ingested, start)
     unclicked = [] if start is None else ModelManifest.of(start).new_categories
     begun_with = None if start is None or first is None else start.digest
@@ -120,6 +130,11 @@ def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) 
         logger.warning("the model of %s ranks other categories; training begins without it", model_date(start))
         return None
     return model
+
+
+def _choice_by_hand(night: Night, features: Run, tuning: Tuning) -> Choice:
+    choice = choice_of(tuning, night.date, BY_HAND)
+    return add_fit(night, features, choice, None) if is_chosen(night.config, FIT) else choice
 
 
 def _tune_model(night: Night, features: Run) -> Tuning:

@@ -3,26 +3,14 @@
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from noisy_rows import N_CATEGORIES as L
+from noisy_rows import draw_rows
 
 from ammrank_dask.methods.popularity import Popularity
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.held_out_fit import FEWEST_ROWS, MOST_ROWS, USUAL, choose_fit, split_blocks
 
-L = 12
 LEARNED = ("weights_", "plane_category_", "squares_", "own_squares_", "n_steps_")
-
-
-def draw_rows(n_rows, noise, seed=0):
-    """Return rows with 6 of 40 columns, and the 3 categories that these, or with noise also chance, put first.
-
-    With noise some categories are liked by most.
-    """
-    rng = np.random.default_rng(seed)
-    X = np.zeros((n_rows, 40), np.float32)
-    np.put_along_axis(X, np.argsort(rng.random((n_rows, 40)), axis=1)[:, :6], 1.0, axis=1)
-    taste = X @ np.random.default_rng(99).normal(size=(40, L))
-    taste += noise * (rng.normal(size=(n_rows, L)) + np.arange(L) / 4)
-    return sp.csr_matrix(X), np.argsort(-taste, axis=1)[:, :3].astype(np.int32)
 
 
 class Fixed(Popularity):
