@@ -75,17 +75,23 @@ def plan_files(n_rows: np.ndarray, categories: Sequence[str], rows_of_file: int 
 
 
 def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
-    """Write some files, and then the list of them."""
+    """Write some files, and then the list of them; a partition is read once for all of them."""
+    ids: list[list[UserIds]] = [[] for _ in files]
+    parts: list[list[dict[str, np.ndarray]]] = [[] for _ in files]
+    for partition in sorted({p for file in files for p in range(file.first, file.last + 1)}):
+        rows = PartitionRows(run, partition)
+        everybody = rows.user_ids()
+        for own_ids, own_parts, file in zip(ids, parts, files, strict=True):
+            if file.first <= partition <= file.last:
+                users, columns = rows.of_category(file.code)
+                own_ids.append(_take_ids(everybody, users))
+                own_parts.append(columns)
     written = {}
-    parts: dict[int, PartitionRows] = {}
-    for file in files:
-        for partition in range(file.first, file.last + 1):
-            if partition not in parts:
-                parts[partition] = PartitionRows(run, partition)
-        own = [parts[partition] for partition in range(file.first, file.last + 1)]
-        slices = [part.of_category(file.code) for part in own]
-        user_ids = concat([_take_ids(part.user_ids, users) for part, (users, _) in zip(own, slices, strict=True)])
-        columns = {name: np.concatenate([columns[name] for _, columns in slices]) for name in slices[0][1]}
+    for own_ids, own_parts, file in zip(ids, parts, files, strict=True):
+        user_ids = concat(own_ids)
+        columns = {name: np.concatenate([part[name] for part in own_parts]) for name in own_parts[0]}
+        own_ids.clear()
+        own_parts.clear()
         order = best_first(user_ids, columns[SCORE])
         groups = encode_category(
             _take_ids(user_ids, order), {name: _take(values, order) for name, values in columns.items()}

@@ -1,6 +1,6 @@
 """Keep the files by category of a night: while it is written, the rows of each partition by category.
 
-What partitions leave in the work folder is one file each of plain arrays, mapped and cut where a category begins.
+What partitions leave in the work folder is one file each of plain arrays, of which a category is a stretch.
 """
 
 from __future__ import annotations
@@ -15,15 +15,18 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import read_json, write_text
-from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
+from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualification_files import (
     batch_path,
     category_folder,
+    category_layout,
     category_starts,
-    load_by_category,
+    scratch_path,
 )
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY
+from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.store.scratch_arrays import read_values
 
 POSITION = "user"
 """The column of rows that has the position of the user among the ids."""
@@ -64,18 +67,35 @@ def partitions_of(name: str) -> range:
 
 
 class PartitionRows:
-    """The rows of one partition by category, those of each by user, as they wait in the work folder."""
+    """The rows of one partition by category, those of each by user, as they wait in the work folder.
+
+    Nothing is mapped: pages of a map count as memory of the process, and the rows of all partitions together do not
+    fit into it.
+    """
 
     def __init__(self, run: Path, partition: int) -> None:
+        self._path = scratch_path(run, partition)
         self._starts = category_starts(run, partition)
-        self._columns = load_by_category(run, partition)
-        self.user_ids = ids_from_arrays({name: self._columns.pop(name) for name in ID_ARRAYS if name in self._columns})
-        self._users = self._columns.pop(POSITION)
+        self._layout = category_layout(run, partition)
+
+    def user_ids(self) -> UserIds:
+        """Return the ids of all users."""
+        return ids_from_arrays({name: self._read(name, 0, self._layout[name][1]) for name in self._ids})
 
     def of_category(self, code: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
         """Return the positions of the users who hold a category, and the other columns by name."""
-        own = slice(self._starts[code], self._starts[code + 1])
-        return self._users[own], {name: values[own] for name, values in self._columns.items()}
+        start, stop = self._starts[code], self._starts[code + 1]
+        columns = {name: self._read(name, start, stop) for name in self._layout if name not in self._ids}
+        return columns.pop(POSITION), columns
+
+    @property
+    def _ids(self) -> list[str]:
+        return [name for name in ID_ARRAYS if name in self._layout]
+
+    @retried
+    def _read(self, name: str, start: int, stop: int) -> np.ndarray:
+        kind, _, at = self._layout[name]
+        return read_values(self._path, kind, stop - start, at + start * kind.itemsize)
 
 
 def write_batch_list(run: Path, number: int, files: Mapping[str, list[int]]) -> None:

@@ -116,15 +116,10 @@ def write_partition_files(
     write_text(_list_path(run, partition), json.dumps(listed), durable=False)
 
 
-@retried
-def load_by_category(run: Path, partition: int) -> dict[str, np.ndarray]:
-    """Map the ids of a partition's users and the columns of its rows by category."""
+def category_layout(run: Path, partition: int) -> dict[str, tuple[np.dtype, int, int]]:
+    """Return type, length and offset of the ids of a partition's users and of the columns of its rows by category."""
     layout = read_json(_list_path(run, partition))[_LAYOUT]
-    path = scratch_path(run, partition)
-    data = np.memmap(path, np.uint8, "r") if path.stat().st_size else np.empty(0, np.uint8)
-    return {
-        name: np.frombuffer(data, kind, n, at) if n else np.empty(0, kind) for name, (kind, n, at) in layout.items()
-    }
+    return {name: (np.dtype(kind), n, at) for name, (kind, n, at) in layout.items()}
 
 
 def category_starts(run: Path, partition: int) -> list[int]:

@@ -167,7 +167,7 @@ class RowReader:
         dtype, shape, offset, file = self._places[name]
         kind, row = np.dtype(dtype), math.prod(shape[1:])
         begin = offset + start * row * kind.itemsize
-        found = _read_values(self._folder / file, kind, (stop - start) * row, begin)
+        found = read_values(self._folder / file, kind, (stop - start) * row, begin)
         return found.reshape(stop - start, *shape[1:])
 
     @retried
@@ -184,11 +184,14 @@ class RowReader:
 
 
 def _read_array(folder: Path, dtype: str, shape: list[int], offset: int, file: str) -> np.ndarray:
-    return _read_values(folder / file, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
+    return read_values(folder / file, np.dtype(dtype), math.prod(shape), offset).reshape(shape)
 
 
-def _read_values(path: Path, dtype: np.dtype, count: int, offset: int) -> np.ndarray:
-    """Return values of a file. Not with np.fromfile, which takes an error of the disk for the end of the file."""
+def read_values(path: Path, dtype: np.dtype, count: int, offset: int) -> np.ndarray:
+    """Return so many values that begin at an offset of a file.
+
+    Not with np.fromfile, which takes an error of the disk for the end of the file.
+    """
     values = np.empty(count, dtype)
     with open(path, "rb", buffering=0) as file:
         _fill(values, file, offset)
