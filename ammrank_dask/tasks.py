@@ -135,6 +135,8 @@ def run_together(
     of CPU, here and on the worker, whatever it does. `units` is a number per piece, or a function of its result.
     """
     items = list(arguments)
+    if not items:
+        return []
     together = batches(range(len(items)), weights, n_at_once=TaskWorkers(client, stage, 1).width())
     tasks = [(function, [items[index] for index in batch]) for batch in together]
     of_tasks = _add_units(units, together)

@@ -14,7 +14,7 @@ import numpy as np
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.ingest.routing import number_integer_ids
 from ammrank_dask.kernels.event_rows import (
-    digest_rows,
+    digest_words,
     group_rows,
     pack_rows,
     place_rows,
@@ -86,7 +86,7 @@ class EventRows:
         sums, counts = np.zeros(N_BUCKETS, np.uint64), np.zeros(n_cells, np.int64)
         first_time, time_bits = self.words.first_time, np.uint64(self.words.time_bits)
         with np.errstate(over="ignore"):
-            digest_rows(self.rows, first_time, time_bits, np.uint64(salt), np.uint64(BUCKET_SALT), sums, counts)
+            digest_words(self.rows, first_time, time_bits, np.uint64(salt), np.uint64(BUCKET_SALT), sums, counts)
         return sums, counts
 
     def aggregate(self, *, end: int, alpha: float, n_cells: int) -> tuple[InterestState, np.ndarray]:

@@ -123,7 +123,7 @@ def sum_events(event, weight, first_time, time_bits, out_indptr, out_cell, out_i
 
 
 @kernel
-def digest_rows(rows, first_time, time_bits, event_salt, bucket_salt, out_sums, out_count):
+def digest_words(rows, first_time, time_bits, event_salt, bucket_salt, out_sums, out_count):
     """Add a hash of every event to the sum of its user's bucket, as `digest_events` does, and count events by cell.
 
     There is a power of two of buckets.

@@ -21,6 +21,8 @@ from ammrank_dask.storage.store.retried import is_passing, retried
 SECTIONS = ("user", "cell", "time", "event", "row", "age", "gender", "id_lengths", "id_bytes")
 _DTYPES = {code: np.dtype(name) for code, name in enumerate(("uint8", "uint16", "uint32", "int64", "int16", "int8"))}
 _CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_FIRST_VALUES = 1 << 20
+"""Values for which there is room at first: the first file may be much longer than the others."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,7 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> Sli
                 dtype = _DTYPES[int(header[row, 1])]
                 begin, end = int(header[row, 2 + partition]), int(header[row, 3 + partition])
                 if name not in joined:
-                    joined[name] = _JoinedSection(dtype, (end - begin) * len(paths) * 5 // 4)
+                    joined[name] = _JoinedSection(dtype, min((end - begin) * len(paths) * 5 // 4, _FIRST_VALUES))
                 start = int(header[row, 0]) + begin * dtype.itemsize
                 found[name] = joined[name].read(descriptor, dtype, end - begin, start, path)
         finally:

@@ -429,6 +429,17 @@ def test_exchange__gives_every_partition_its_rows_in_file_order(tmp_path):
     assert [len(part["cell"]) for part in read_slices([tmp_path / "0"], 1, 3)] == [0]
     assert read_slices([tmp_path / "1"], 2, 3)[0]["user"].tolist() == [13]
     assert "age" not in found[0]
+    assert found.joined["user"].tolist() == [1, 2, 11, 12]
+
+
+def test_read_slices__files_of_any_length_are_joined(tmp_path):
+    lengths = [3, 0, 1000, 1, 70]
+    paths = [tmp_path / str(number) for number in range(len(lengths))]
+    for path, n in zip(paths, lengths, strict=True):
+        write_slices(path, 1, {"row": (np.arange(n), np.array([0, n]))})
+    found = read_slices(paths, 0, 1)
+    assert [part["row"].tolist() for part in found] == [list(range(n)) for n in lengths]
+    assert found.joined["row"].tolist() == [row for n in lengths for row in range(n)]
 
 
 def test_write_features__wide_rows_come_back(tmp_path):
