@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ammrank_dask.kernels.selection import match_pairs
+from ammrank_dask.kernels.selection import Pairs, count_changes, list_changes, match_pairs
 from ammrank_dask.storage.store.ids import UserIds, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import (
@@ -97,38 +97,38 @@ def compare_qualifications(
     before = previous.read(partition, n_partitions)
     tombstones = [] if forgotten is None else [forgotten.take(_positions_in(forgotten, partition, n_partitions))]
     everyone = union([rows.user_ids, *(pairs.users for pairs in before), *tombstones])
-    old_user = np.concatenate([everyone.positions_of(pairs.users)[pairs.user] for pairs in before])
-    order = np.argsort(old_user, kind="stable")
-    old_user = old_user[order]
-    old_codes = old_code_of[np.concatenate([pairs.category for pairs in before])[order]]
-    old_rank = np.concatenate([pairs.rank for pairs in before])[order]
-    old_score = np.concatenate([pairs.score for pairs in before])[order]
-    new_user = np.repeat(everyone.positions_of(rows.user_ids), np.diff(rows.indptr))
-    new_start, old_start = (_starts(user, len(everyone)) for user in (new_user, old_user))
-    match, is_gone = np.empty(n_new, np.int64), np.empty(len(old_user), bool)
-    match_pairs(new_start, rows.category, old_start, old_codes, np.full(len(names), -1), match, is_gone)
-    is_new = match < 0
-    is_changed, kept = np.zeros(n_new, bool), np.flatnonzero(~is_new)
-    is_changed[kept] = (rows.rank[kept] != old_rank[match[kept]]) | (rows.score[kept] != old_score[match[kept]])
-    stones = np.concatenate([everyone.positions_of(ids) for ids in tombstones]) if tombstones else np.empty(0, np.int64)
-    pieces = [
-        (ADDED, new_user[is_new], rows.category[is_new], np.flatnonzero(is_new)),
-        (CHANGED, new_user[is_changed], rows.category[is_changed], np.flatnonzero(is_changed)),
-        (REMOVED, old_user[is_gone], old_codes[is_gone], np.full(int(is_gone.sum()), -1)),
-        (FORGOTTEN, stones, np.full(len(stones), -1), np.full(len(stones), -1)),
-    ]
-    user = np.concatenate([users for _, users, _, _ in pieces])
-    by_user = np.argsort(user, kind="stable")
-    change = np.repeat([CHANGES.index(name) for name, *_ in pieces], [len(users) for _, users, _, _ in pieces])
-    codes = np.concatenate([codes for _, _, codes, _ in pieces]).astype(np.int32)
-    row = np.concatenate([row for *_, row in pieces])
-    indptr = _starts(user, len(everyone))
-    return Changes(everyone, indptr, codes[by_user], change.astype(np.int8)[by_user], row[by_user], names)
+    old = _join(before, everyone, old_code_of)
+    counts = np.zeros(len(everyone), np.int64)
+    counts[everyone.positions_of(rows.user_ids)] = np.diff(rows.indptr)
+    new = Pairs(_starts(counts), rows.category, rows.rank, rows.score)
+    match, is_gone = np.empty(n_new, np.int64), np.empty(len(old.code), bool)
+    match_pairs(new.start, new.code, old.start, old.code, np.full(len(names), -1), match, is_gone)
+    is_forgotten = np.zeros(len(everyone), bool)
+    for ids in tombstones:
+        is_forgotten[everyone.positions_of(ids)] = True
+    is_other, indptr = np.empty(n_new, bool), np.empty(len(everyone) + 1, np.int64)
+    count_changes(new, old, match, is_gone, is_forgotten, is_other, indptr)
+    codes, change, row = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.int8), np.empty(indptr[-1], np.int64)
+    numbers = tuple(CHANGES.index(name) for name in (ADDED, CHANGED, REMOVED, FORGOTTEN))
+    list_changes(new, old, match, is_gone, is_forgotten, is_other, numbers, indptr, codes, change, row)
+    return Changes(everyone, indptr, codes, change, row, names)
+
+
+def _join(before: Sequence[EarlierPairs], everyone: UserIds, new_code: np.ndarray) -> Pairs:
+    """Return earlier pairs by user, with the codes of now."""
+    user = np.concatenate([everyone.positions_of(pairs.users)[pairs.user] for pairs in before])
+    code, rank, score = (
+        np.concatenate([getattr(pairs, name) for pairs in before]) for name in ("category", "rank", "score")
+    )
+    if len(before) > 1:
+        order = np.argsort(user, kind="stable")
+        code, rank, score = code[order], rank[order], score[order]
+    return Pairs(_starts(np.bincount(user, minlength=len(everyone))), new_code[code], rank, score)
 
 
 def _positions_in(ids: UserIds, partition: int, n_partitions: int) -> np.ndarray:
     return np.flatnonzero(partition_of(ids, n_partitions) == partition)
 
 
-def _starts(user: np.ndarray, n_users: int) -> np.ndarray:
-    return np.concatenate([[0], np.cumsum(np.bincount(user, minlength=n_users))])
+def _starts(counts: np.ndarray) -> np.ndarray:
+    return np.concatenate([[0], np.cumsum(counts)])

@@ -88,7 +88,11 @@ class IntegerIds(UserIds):
         return {"user_id": self.values}
 
     def sort_unique(self) -> IntegerIds:
-        return IntegerIds(np.unique(self.values))
+        # Most are some sorted arrays one behind the other, which a stable sort merges.
+        ordered = np.sort(self.values, kind="stable")
+        is_first = np.ones(len(ordered), bool)
+        np.not_equal(ordered[1:], ordered[:-1], out=is_first[1:])
+        return IntegerIds(ordered if is_first.all() else ordered[is_first])
 
     def _find(self, other: IntegerIds) -> np.ndarray:
         wanted = other.values

@@ -9,7 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.eligibility import UNKNOWN_AGE, Eligibility, group_of
-from ammrank_dask.kernels.selection import match_pairs, order_key, order_ties, sort_by_score
+from ammrank_dask.kernels.selection import (
+    Pairs,
+    count_changes,
+    list_changes,
+    match_pairs,
+    order_key,
+    order_ties,
+    sort_by_score,
+)
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import arrange_planes, top_categories
 from ammrank_dask.scoring.category_cutoffs import order_keys
@@ -139,3 +147,48 @@ def test_match_pairs__by_hand():
     match_pairs(now, codes, before, old_codes, np.full(3, -1), match, removed)
     assert match.tolist() == [0, -1, -1]
     assert removed.tolist() == [False, True]
+
+
+lists_of_users = st.lists(
+    st.tuples(
+        *[
+            st.lists(
+                st.tuples(st.integers(0, 4), st.sampled_from([0.0, 1.0])), unique_by=lambda pair: pair[0], max_size=5
+            )
+        ]
+        * 2,
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(users=lists_of_users)
+def test_list_changes__equals_a_comparison_user_by_user(users):
+    new, old = (as_pairs([user[side] for user in users]) for side in (0, 1))
+    match, is_gone = np.empty(len(new.code), np.int64), np.empty(len(old.code), bool)
+    match_pairs(new.start, new.code, old.start, old.code, np.full(5, -1), match, is_gone)
+    is_forgotten = np.array([user[2] for user in users], bool)
+    is_other, indptr = np.empty(len(new.code), bool), np.empty(len(users) + 1, np.int64)
+    count_changes(new, old, match, is_gone, is_forgotten, is_other, indptr)
+    n = indptr[-1]
+    codes, change, row = np.empty(n, np.int32), np.empty(n, np.int8), np.empty(n, np.int64)
+    list_changes(new, old, match, is_gone, is_forgotten, is_other, (0, 2, 1, 3), indptr, codes, change, row)
+    expected = []
+    for user, (now, before, forgotten) in enumerate(users):
+        first, held = int(new.start[user]), {code: (rank, score) for rank, (code, score) in enumerate(before)}
+        here = [(code, held.get(code), (rank, score), first + rank) for rank, (code, score) in enumerate(now)]
+        expected += [(user, code, 0, at) for code, was, _, at in here if was is None]
+        expected += [(user, code, 2, at) for code, was, now_is, at in here if was not in (None, now_is)]
+        expected += [(user, code, 1, -1) for code, _ in before if code not in dict(now)]
+        expected += [(user, -1, 3, -1)] * forgotten
+    owner = np.repeat(np.arange(len(users)), np.diff(indptr))
+    assert list(zip(owner.tolist(), codes.tolist(), change.tolist(), row.tolist(), strict=True)) == expected
+
+
+def as_pairs(lists):
+    """Return (code, score) of users, best first, as the kernels take them."""
+    start = np.concatenate([[0], np.cumsum([len(pairs) for pairs in lists])]).astype(np.int64)
+    rank = [rank for pairs in lists for rank in range(1, len(pairs) + 1)]
+    code, score = ([pair[part] for pairs in lists for pair in pairs] for part in (0, 1))
+    return Pairs(start, np.array(code, np.int32), np.array(rank, np.int16), np.array(score, np.float32))
