@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ammrank_dask.kernels.selection import Pairs, count_changes, list_changes, match_pairs
+from ammrank_dask.kernels.changes import Pairs, count_changes, list_changes, match_pairs
 from ammrank_dask.storage.store.ids import UserIds, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import (

@@ -9,15 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ammrank_dask.features.eligibility import UNKNOWN_AGE, Eligibility, group_of
-from ammrank_dask.kernels.selection import (
-    Pairs,
-    count_changes,
-    list_changes,
-    match_pairs,
-    order_key,
-    order_ties,
-    sort_by_score,
-)
+from ammrank_dask.kernels.changes import Pairs, count_changes, list_changes, match_pairs
+from ammrank_dask.kernels.selection import order_key, order_ties, sort_by_score
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.plane_panels import arrange_planes, top_categories
 from ammrank_dask.scoring.category_cutoffs import order_keys
