@@ -61,7 +61,7 @@ def follow_rows(parameters: Mapping[str, Any], fit: str, fixed: Collection[str] 
     return {**parameters, **changed}
 
 
-def choose_fit(
+def try_fits(
     client: Client,
     features: Features,
     *,
@@ -103,10 +103,10 @@ def choose_fit(
             for changed in tried.values()
         ]
         units = [sample.n_rows * changed.get("epochs", 1) for changed in tried.values()]
-        found = run_tasks(client, "tune-fits", measure_setting, tasks, progress=progress, units=units)
+        measured = run_tasks(client, "tune-fits", measure_setting, tasks, progress=progress, units=units)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    errors = dict(zip(tried, found, strict=True))
+    errors = dict(zip(tried, measured, strict=True))
     trial = FitTrial(prefer_usual(errors), {fit: float(error.mean()) for fit, error in errors.items()}, sample.n_users)
     logger.info("tried fits on %d rows: %s of %s", sample.n_rows, trial.fit, trial.errors)
     return trial

@@ -6,6 +6,7 @@ from click.testing import CliRunner
 from nights import config_of, day
 
 from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.training import fits
 from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
@@ -56,7 +57,9 @@ def test_train_model__begins_with_the_model_given_unless_told_otherwise(client, 
     assert warm.digest != cold.digest
 
 
-def test_train__nights_take_what_was_tuned_by_hand(client, cluster_file, empty_site):
+def test_train__nights_take_what_was_tuned_by_hand(client, cluster_file, empty_site, monkeypatch):
+    monkeypatch.setattr(fits, "FEWEST_USERS", 5)
+    monkeypatch.setattr(fits, "prefer_usual", lambda errors: "looser")
     config = config_of(train={"epochs": 1, "shards": 2})
     empty_site.config_path.write_text(write_config(config), encoding="utf-8")
     arguments = [str(empty_site.path), "--date", str(day(4)), "--cluster", str(cluster_file), "--quiet"]
@@ -65,13 +68,17 @@ def test_train__nights_take_what_was_tuned_by_hand(client, cluster_file, empty_s
     facts = json.loads(tuned.stdout.splitlines()[-1])
     assert facts["next"] == "later nights train with these, until the gate turns a model down"
     assert 0 < facts["popularity error"] < 0.5
+    assert facts["train.fit"] == "looser"
+    monkeypatch.setattr(fits, "prefer_usual", lambda errors: "closer")  # what is kept is not tried again
     night = nightly(Night(client, empty_site, config, day(5)))
     chosen = {name: facts[f"train.{name}"] for name in ("clickers_per_plane", "kappa")}
     assert night["parameters"] == (
-        f"clickers_per_plane {chosen['clickers_per_plane']}, kappa {chosen['kappa']:g}: as chosen on {day(4)}"
+        f"clickers_per_plane {chosen['clickers_per_plane']}, fit looser, kappa {chosen['kappa']:g}:"
+        f" as chosen on {day(4)}"
     )
     manifest = open_run(empty_site.path / empty_site.current().runs["model"], "model").manifest
     assert {name: manifest["config"][name] for name in chosen} == chosen
+    assert manifest["config"]["pace"] == 1 / 3
     # What the config sets is not taken from a tuning, and the command says what to set.
     fixed = config_of(train={"epochs": 1, "shards": 2, "kappa": 0.3})
     empty_site.config_path.write_text(write_config(fixed), encoding="utf-8")

@@ -24,7 +24,7 @@ from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.folders import is_file
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, open_run
-from ammrank_dask.training.fits import FitTrial, choose_fit, follow_rows
+from ammrank_dask.training.fits import FitTrial, follow_rows, try_fits
 from ammrank_dask.training.tune import tune
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
@@ -256,7 +256,7 @@ def _try_fits_once(night: Night, features: Run, choice: Choice) -> FitTrial:
     if is_file(path):
         return FitTrial(**read_json(path))
     started = time.perf_counter()
-    trial = choose_fit(
+    trial = try_fits(
         night.client,
         open_features(features.path),
         scratch=night.site.scratch,

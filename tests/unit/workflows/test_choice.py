@@ -115,7 +115,7 @@ class FitTrials:
 
     def __init__(self, monkeypatch):
         self.fit, self.asked = "usual", []
-        monkeypatch.setattr(choice, "choose_fit", self)
+        monkeypatch.setattr(choice, "try_fits", self)
         monkeypatch.setattr(choice, "open_features", lambda path: path)
 
     def __call__(self, client, features, *, parameters, fixed, **options):
