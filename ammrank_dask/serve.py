@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, suggest
+from ammrank_dask.storage.numbers import list_length
 from ammrank_dask.storage.store.models import read_model
 
 _BLOCK_ROWS = 256
@@ -70,8 +71,7 @@ class ServedModel:
         k
             At most the number of categories.
         """
-        if not 1 <= k <= self.n_categories:
-            raise ValueError(f"k must be between 1 and n_categories ({self.n_categories}), got {k}")
+        k = list_length(k, self.n_categories)
         scores = self.scores(rows)
         tie_order = np.argsort(-self.arrays["popularity"], kind="stable").astype(np.int32)
         best = tie_order[np.argsort(-scores[:, tie_order], axis=1, kind="stable")[:, :k]]

@@ -34,6 +34,7 @@ from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusMean, PlusState, rates_of, train_plus_block
 from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.store.atomic import digest_of
 
 logger = logging.getLogger(__name__)
@@ -318,23 +319,18 @@ class AMMRankPlus(KeptModel):
     def check_parameters(self) -> None:
         """Refuse parameters that no training can have."""
         for name in ("kappa", "pace"):
-            value = getattr(self, name)
-            if not (np.isfinite(value) and value > 0):
-                raise ValueError(f"{name} must be above 0, got {value}")
+            finite_number(name, getattr(self, name), above=0)
         for name in ("epochs", "max_planes", "clickers_per_plane", "n_categories", "n_centers"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if self.n_clusterings < 0:
-            raise ValueError(f"n_clusterings must be 0 or above, got {self.n_clusterings}")
+            if value is not None or name not in ("n_categories", "n_centers"):
+                whole_number(name, value, least=1)
+        whole_number("n_clusterings", self.n_clusterings, least=0)
         if self.geometry not in (None, *GEOMETRIES):
             raise ValueError(f"geometry must be one of {', '.join(GEOMETRIES)}, or None, got {self.geometry}")
         if self.own_groups is not None and self.own_columns is None:
             raise ValueError("own_groups must come with own_columns, got no columns")
-        if not np.isfinite(self.bias):
-            raise ValueError(f"bias must be finite, got {self.bias}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be 0 or above, got {self.seed}")
+        finite_number("bias", self.bias)
+        whole_number("seed", self.seed, least=0)
 
 
 class _PreparedBlocks:

@@ -11,6 +11,7 @@ from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.model.parameters import Parameters
 from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.storage.numbers import list_length
 
 SCORE_ROWS = 8192
 """Rows of which all scores are in memory at a time while the best of each are chosen."""
@@ -97,8 +98,7 @@ class RankingEstimator(Parameters, ABC):
 
     def predict_top_k(self, X: Rows, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best category codes and their scores, both (n, k), best first."""
-        if not 1 <= k <= self.n_categories_:
-            raise ValueError(f"k must be between 1 and n_categories ({self.n_categories_}), got {k}")
+        k = list_length(k, self.n_categories_)
         return self.top_k(self.check_rows(X), k)
 
     def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:

@@ -5,6 +5,7 @@ import numpy as np
 from ammrank_dask.kernels.measures import count_wrong_pairs
 from ammrank_dask.model.ranking_sums import RankingSums, measure_rows
 from ammrank_dask.model.rankings import check_rankings
+from ammrank_dask.storage.numbers import list_length
 
 _CHUNK_ROWS = 16_384
 
@@ -67,8 +68,7 @@ def top_k_metrics(scores: np.ndarray, rankings: np.ndarray, k: int = 10) -> dict
     """
     scores, rankings = _check(scores, rankings)
     n_categories = scores.shape[1]
-    if not 1 <= k <= n_categories:
-        raise ValueError(f"k must be between 1 and n_categories ({n_categories}), got {k}")
+    k = list_length(k, n_categories)
     counted = np.flatnonzero((rankings >= 0).any(axis=1))
     if not len(counted):
         raise ValueError("rankings must hold at least one category, found only -1")

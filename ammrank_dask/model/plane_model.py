@@ -27,6 +27,7 @@ from ammrank_dask.model.plane_panels import arrange_planes
 from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
 from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.store.atomic import digest_of
 
 logger = logging.getLogger(__name__)
@@ -237,18 +238,13 @@ class PlaneModel(KeptModel):
 
     def check_parameters(self) -> None:
         """Refuse parameters that no training can have."""
-        if not (np.isfinite(self.regularization) and self.regularization > 0):
-            raise ValueError(f"regularization must be above 0, got {self.regularization}")
+        finite_number("regularization", self.regularization, above=0)
         for name in ("epochs", "max_planes", "n_categories", "prune_every"):
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise ValueError(f"{name} must be at least 1, got {value}")
-        if not np.isfinite(self.bias):
-            raise ValueError(f"bias must be finite, got {self.bias}")
-        if not (np.isfinite(self.prune_c) and self.prune_c >= 0):
-            raise ValueError(f"prune_c must be 0 or above, got {self.prune_c}")
+            if value is not None or name in ("epochs", "max_planes"):
+                whole_number(name, value, least=1)
+        finite_number("bias", self.bias)
+        finite_number("prune_c", self.prune_c, least=0)
         for name in ("clone_probability", "clone_decay"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} must be between 0 and 1, got {getattr(self, name)}")
-        if self.seed < 0:
-            raise ValueError(f"seed must be 0 or above, got {self.seed}")
+            finite_number(name, getattr(self, name), least=0, most=1)
+        whole_number("seed", self.seed, least=0)

@@ -27,12 +27,25 @@ def as_csr(X: Rows) -> sp.csr_matrix | sp.csr_array:
         X = np.asarray(X)
         if X.ndim != 2:
             raise ValueError(f"X must have two dimensions, got {X.ndim}")
+        X = _as_numbers(X)
     # A value too large for float32 becomes inf, which is refused just below.
     with np.errstate(over="ignore"):
         rows = sp.csr_matrix(X, dtype=np.float32)
     if not np.isfinite(rows.data).all():
         raise ValueError("X must be finite in float32, found NaN or infinity; fill or drop those values")
     return rows
+
+
+def _as_numbers(X: np.ndarray) -> np.ndarray:
+    """Return values of any kind as real numbers; refuse those that are none, as the NA of pandas."""
+    if X.dtype.kind == "O":
+        try:
+            return X.astype(np.float64)
+        except (TypeError, ValueError):
+            raise ValueError("X must hold numbers, found other values; fill or drop them") from None
+    if X.dtype.kind not in "biuf":
+        raise ValueError(f"X must hold numbers, found {X.dtype}; convert them")
+    return X
 
 
 def read_csr(reader: RowReader, start: int, stop: int, prefix: str = "") -> sp.csr_matrix:

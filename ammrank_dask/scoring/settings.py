@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -21,6 +19,7 @@ from ammrank_dask.scoring.exposure_bounds import (
 )
 from ammrank_dask.scoring.policies import POLICIES, Policy
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.numbers import finite_number, list_length, whole_number
 
 
 @dataclass(frozen=True)
@@ -52,26 +51,23 @@ class ScoreSettings:
         """Refuse numbers that must be whole and are not; those of numpy become plain ones, as JSON takes them."""
         for name in ("k", "n", "seed"):
             value = getattr(self, name)
-            if value is not None and not isinstance(value, Integral):
-                raise BadInput(f"{name} must be a whole number, got {value!r}")
-            object.__setattr__(self, name, None if value is None else int(value))
+            if value is not None or name != "n":
+                object.__setattr__(self, name, whole_number(name, value))
 
     def check(self, categories: Sequence[str]) -> None:
         """Refuse settings that do not fit the categories."""
-        if not 1 <= self.k <= len(categories):
-            raise BadInput(f"k must be between 1 and n_categories ({len(categories)}), got {self.k}")
+        list_length(self.k, len(categories))
         for name in (self.policy, *self.also):
             if name not in POLICIES:
                 raise BadInput(f"policies are {', '.join(POLICIES)}, got {name}")
         if self.n is not None and self.n < 1:
             raise BadInput(f"n must be at least 1, got {self.n}")
         check_bounds(categories, floor=self.floor, cap=self.cap, floors=self.floors, caps=self.caps)
-        if self.min_score is not None and not math.isfinite(self.min_score):
-            raise BadInput(f"min_score must be finite, got {self.min_score}")
-        if self.min_chance is not None and not 0 <= self.min_chance <= 1:
-            raise BadInput(f"min_chance must be between 0 and 1, got {self.min_chance}")
-        if not 0 <= self.explore <= MOST:
-            raise BadInput(f"explore must be a share of all slots between 0 and {MOST}, got {self.explore}")
+        if self.min_score is not None:
+            finite_number("min_score", self.min_score)
+        if self.min_chance is not None:
+            finite_number("min_chance", self.min_chance, least=0, most=1)
+        finite_number("explore", self.explore, least=0, most=MOST, kind="a share of all slots ")
         self.eligibility(categories)
 
     def eligibility(self, categories: Sequence[str]) -> Eligibility:

@@ -91,6 +91,8 @@ def test_metrics__refuse_what_cannot_be_measured(measure, scores, rankings, mess
 
 @pytest.mark.parametrize("k", [0, 3])
 def test_top_k_metrics__refuses_k_out_of_range(k):
+    with pytest.raises(ValueError, match="k must be a whole number, got '1'"):
+        top_k_metrics(np.zeros((1, 2)), np.array([[0]]), k="1")
     with pytest.raises(ValueError, match=rf"k must be between 1 and n_categories \(2\), got {k}"):
         top_k_metrics(np.zeros((1, 2)), np.array([[0]]), k=k)
 

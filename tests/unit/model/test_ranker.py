@@ -298,6 +298,8 @@ def test_predict_top_k__is_the_head_of_predict():
     codes, scores = model.predict_top_k(X, k=6)
     np.testing.assert_array_equal(codes, model.predict(X)[:, :6])
     np.testing.assert_array_equal(scores, np.take_along_axis(model.decision_function(X), codes, axis=1))
+    with pytest.raises(ValueError, match=r"k must be a whole number, got 2\.5"):
+        model.predict_top_k(X, k=2.5)
     with pytest.raises(ValueError, match=r"k must be between 1 and n_categories \(7\), got 8"):
         model.predict_top_k(X, k=8)
 
@@ -350,6 +352,10 @@ def test_unfitted__is_refused(method):
         ({"regularization": 0.0}, "regularization must be above 0, got 0.0"),
         ({"regularization": float("nan")}, "regularization must be above 0, got nan"),
         ({"epochs": 0}, "epochs must be at least 1, got 0"),
+        ({"epochs": "3"}, "epochs must be a whole number, got '3'"),
+        ({"n_categories": 2.5}, r"n_categories must be a whole number, got 2\.5"),
+        ({"bias": "x"}, "bias must be finite, got 'x'"),
+        ({"seed": "a"}, "seed must be a whole number, got 'a'"),
         ({"max_planes": 0}, "max_planes must be at least 1, got 0"),
         ({"rank_weight": "log"}, "rank_weight must be one of uniform, reciprocal, or numbers, got log"),
         (
@@ -376,6 +382,8 @@ def test_fit__refuses_bad_parameters(parameters, message):
         ([[np.nan], [1.0]], [[0], [1]], "X must be finite in float32, found NaN or infinity"),
         ([[1e300], [1.0]], [[0], [1]], "X must be finite in float32"),
         ([1.0, 2.0], [[0], [1]], "X must have two dimensions, got 1"),
+        ([[None], ["a"]], [[0], [1]], "X must hold numbers, found other values; fill or drop them"),
+        ([["a"], ["b"]], [[0], [1]], "X must hold numbers, found <U1; convert them"),
         ([[1.0], [1.0]], [[0], [3]], "rankings must hold codes from 0 to 2, or -1, got 3"),
         ([[1.0], [1.0]], [[0], [-2]], "rankings must hold codes from 0 to 2, or -1, got -2"),
         ([[1.0], [1.0]], [[0, 1], [2, 2]], "a category once per row, found one twice in row 1"),

@@ -376,7 +376,10 @@ def test_score__limits_hold_under_both_policies(client, tmp_path):
         ({"k": 0}, r"k must be between 1 and n_categories \(6\), got 0"),
         ({"k": 7}, r"k must be between 1 and n_categories \(6\), got 7"),
         ({"k": 2.5}, r"k must be a whole number, got 2\.5"),
+        ({"k": None}, "k must be a whole number, got None"),
         ({"n": "3"}, "n must be a whole number, got '3'"),
+        ({"min_score": "a"}, "min_score must be finite, got 'a'"),
+        ({"min_chance": "a"}, "min_chance must be between 0 and 1, got 'a'"),
     ],
 )
 def test_score__refuses_what_does_not_fit(client, tmp_path, options, message):

@@ -374,6 +374,7 @@ def test_train__a_checkpoint_of_other_parameters_is_not_taken(client, features, 
     [
         ({"regularization": 0.0}, "regularization must be above 0, got 0.0"),
         ({"max_planes": 0}, "max_planes must be at least 1, got 0"),
+        ({"epochs": 1.5}, r"epochs must be a whole number, got 1\.5"),
         ({"rank_weight": "best"}, "rank_weight must be one of uniform, reciprocal, or numbers, got best"),
         ({"patience": 0}, "patience must be at least 1, got 0"),
     ],
