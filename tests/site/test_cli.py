@@ -131,6 +131,17 @@ def test_ammrank__a_reader_that_has_seen_enough_is_no_error(tmp_path):
     assert (done.returncode, done.stderr) == (141, "")
 
 
+def test_demo__refuses_a_folder_with_files_of_others(tmp_path):
+    (tmp_path / "lake" / "events").mkdir(parents=True)
+    result = run("demo", tmp_path / "lake", "--users", "100")
+    assert (result.exit_code, result.stdout) == (65, "")
+    assert result.stderr == (
+        f"ammrank: a demo must have a folder of its own, found 'events' in {tmp_path / 'lake'}; "
+        "give a folder that does not exist, or that of a demo\n"
+    )
+    assert [path.name for path in (tmp_path / "lake").iterdir()] == ["events"]
+
+
 def test_demo__refuses_a_site_that_is_not_a_demo(tmp_path):
     site = write_site(tmp_path / "site", write_lake(tmp_path / "lake", n_days=1))
     before = sorted(path.name for path in site.path.iterdir())
