@@ -1,6 +1,7 @@
 """Name what can go wrong with data, so that every command can answer with one sentence and an exit code."""
 
 import difflib
+import shlex
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -65,6 +66,17 @@ def suggest(
     return f"{otherwise} {', '.join(listed[:limit])}{rest}"
 
 
+def shell_word(path: object) -> str:
+    """Return a path as a shell takes it, for commands to type.
+
+    Examples
+    --------
+    >>> f"ammrank nightly {shell_word('my shop #2')}"
+    "ammrank nightly 'my shop #2'"
+    """
+    return shlex.quote(str(path))
+
+
 def name_night(message: str, site: object, date: object) -> str:
     """Return a message whose command to type names the site and the date.
 
@@ -73,4 +85,6 @@ def name_night(message: str, site: object, date: object) -> str:
     >>> name_night(f"part 3 is missing; make it again with {REBUILD_COMMAND}", "shop", "2026-03-01")
     'part 3 is missing; make it again with `ammrank nightly shop --date 2026-03-01 --rebuild`'
     """
-    return message.replace(REBUILD_COMMAND, REBUILD_COMMAND.replace("SITE", str(site)).replace("DATE", str(date)))
+    return message.replace(
+        REBUILD_COMMAND, REBUILD_COMMAND.replace("SITE", shell_word(site)).replace("DATE", str(date))
+    )

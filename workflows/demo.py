@@ -18,8 +18,7 @@ from ammrank_dask.workflows.session.options import AmmrankCommand, computing_opt
 FIRST_DAY = dt.date(2026, 1, 5)
 HISTORY_DAYS = 60
 EVENTS = "lake/events"
-BEFORE_CONFIG = {"lake", "lake-truth", "metrics.prom", "cluster.yaml"}
-"""What a demo that was interrupted may have in its folder before it has a config."""
+BEFORE_CONFIG = {"lake", "lake-truth", "metrics.prom", "cluster.yaml"}  # what may be there before there is a config
 
 
 @click.command("demo", cls=AmmrankCommand)
@@ -71,13 +70,9 @@ def _refuse_other_site(site: Site, truth: Path) -> None:
     """Refuse a folder that is somebody's: a demo would run nights that are not its own, or lie among other files."""
     if site.config_path.is_file() and not (truth.is_dir() and load_config(site.config_path).lake.events == EVENTS):
         raise BadInput(f"{site.path} is a site and not a demo; give a folder that does not exist, or that of a demo")
-    if not site.config_path.is_file() and site.path.is_dir():
-        others = sorted({path.name for path in site.path.iterdir() if not path.name.startswith(".")} - BEFORE_CONFIG)
-        if others:
-            raise BadInput(
-                f"a demo must have a folder of its own, found {others[0]!r} in {site.path}; "
-                "give a folder that does not exist, or that of a demo"
-            )
+    others = {path.name for path in site.path.glob("[!.]*")} - BEFORE_CONFIG
+    if others and not site.config_path.is_file():
+        raise BadInput(f"{site.path} must be empty or a demo, found {min(others)!r}; give a folder that does not exist")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.exports import FORMS, REDIS, export_lists, save_export
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
@@ -57,7 +57,7 @@ def _choose_night(site: Site, date: dt.date | None) -> dt.date:
     """Return the night to write: the newest, or the one that is asked for, if it was published."""
     nights = [night for night in site.published_nights() if site.qualifications_folder(night).is_dir()]
     if not nights:
-        raise BadInput(f"nothing is published at {site.path}; run `ammrank nightly {site.path}` first")
+        raise BadInput(f"nothing is published at {site.path}; run `ammrank nightly {shell_word(site.path)}` first")
     if date is None:
         return nights[-1]
     if date not in nights:

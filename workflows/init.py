@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ammrank_dask.storage.errors import shell_word
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
@@ -66,7 +66,7 @@ def command(
         _print_facts(found.facts, as_json)
         raise no_clicks(found.facts)
     write_site(place, found.config, found.categories)
-    command_to_type = f"ammrank nightly {shlex.quote(str(site))} --date {found.facts['days']['last']}"
+    command_to_type = f"ammrank nightly {shell_word(site)} --date {found.facts['days']['last']}"
     _print_facts({**found.facts, "config": str(place.config_path), "next": command_to_type}, as_json)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.site.reports import PAGE
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.qualifications import KIND
@@ -27,7 +27,7 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
     """Write the exposure report of a night that was scored."""
     folder = Site(site).qualifications_folder(date)
     if not is_finished(folder):
-        raise BadInput(f"{date} was not scored; run `ammrank score {site} --date {date}` first")
+        raise BadInput(f"{date} was not scored; run `ammrank score {shell_word(site)} --date {date}` first")
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
         qualifications = open_run(folder, KIND)
         summary = None if rebuild else find_summary(job.site, job.config, qualifications)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
@@ -34,7 +34,9 @@ def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_js
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
         model = find_model(job.site, date)
         if model is None:
-            raise BadInput(f"{site} has no model up to {date}; run `ammrank train {site} --date {date}` first")
+            raise BadInput(
+                f"{site} has no model up to {date}; run `ammrank train {shell_word(site)} --date {date}` first"
+            )
         night = job.night(date)
         ingested = ingest(night)
         model = bring_to_night(night, model, ingested.taxonomy)

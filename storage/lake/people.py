@@ -72,7 +72,8 @@ def decode_people(table: pa.Table, mapping: PeopleMapping, where: str) -> People
     age = np.full(n, -1, np.int16)
     if mapping.age is not None:
         found = table.column(mapping.age).combine_chunks()
-        if not (pa.types.is_integer(found.type) or pa.types.is_floating(found.type) or pa.types.is_null(found.type)):
+        is_number = (pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_null)
+        if not any(is_kind(found.type) for is_kind in is_number):
             raise BadInput(f"{where}: {mapping.age!r} must be a number of years, found {found.type}; convert it")
         years = found.cast(pa.float64(), safe=False).fill_null(np.nan).to_numpy(zero_copy_only=False)
         with np.errstate(invalid="ignore"):

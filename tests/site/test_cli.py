@@ -136,8 +136,7 @@ def test_demo__refuses_a_folder_with_files_of_others(tmp_path):
     result = run("demo", tmp_path / "lake", "--users", "100")
     assert (result.exit_code, result.stdout) == (65, "")
     assert result.stderr == (
-        f"ammrank: a demo must have a folder of its own, found 'events' in {tmp_path / 'lake'}; "
-        "give a folder that does not exist, or that of a demo\n"
+        f"ammrank: {tmp_path / 'lake'} must be empty or a demo, found 'events'; give a folder that does not exist\n"
     )
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["events"]
 
@@ -192,6 +191,14 @@ def test_ammrank__a_signal_while_a_command_is_imported(monkeypatch, number, code
     result = run("status", "site")
     signal.signal(signal.SIGINT, handler)
     assert (result.exit_code, result.stderr) == (code, sentence)
+
+
+def test_ammrank__commands_to_type_have_odd_paths_in_quotes(tmp_path):
+    site = write_site(tmp_path / "shop #2", write_lake(tmp_path / "lake", n_days=1))
+    assert f"run `ammrank nightly '{site.path}'` first" in run("export", site.path).stderr
+    assert f"run `ammrank nightly '{site.path}'` first" in run("explain", site.path, "--user", "1").stderr
+    site.config_path.unlink()
+    assert f"make one with `ammrank init '{site.path}' --lake LAKE`" in run("status", site.path).stderr
 
 
 def test_ammrank__missing_config_exits_65_and_makes_no_folder(tmp_path):

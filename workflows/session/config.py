@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from ammrank_dask.storage.errors import BadInput, suggest
+from ammrank_dask.storage.errors import BadInput, shell_word, suggest
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.session.config_section import Section, Spellings, Texts, existing_zone
@@ -104,7 +104,9 @@ class Config(Section):
 def load_config(path: Path) -> Config:
     """Read a config; what is wrong with it is said in one sentence."""
     if not path.is_file():
-        raise BadInput(f"there is no config at {path}; make one with `ammrank init {path.parent} --lake LAKE`")
+        raise BadInput(
+            f"there is no config at {path}; make one with `ammrank init {shell_word(path.parent)} --lake LAKE`"
+        )
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_json
 from ammrank_dask.storage.store.folders import is_file
@@ -35,7 +35,7 @@ def refuse_unfinished(site: Site) -> None:
     if n_partitions is not None:
         raise BadInput(
             f"a change to {n_partitions:,} partitions is not finished; go on with"
-            f" `ammrank repartition {site.path} --partitions {n_partitions}`"
+            f" `ammrank repartition {shell_word(site.path)} --partitions {n_partitions}`"
         )
 
 

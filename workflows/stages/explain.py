@@ -14,7 +14,7 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.explain import PlusScore
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.lake.user_lists import parse_integer_id
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
@@ -137,11 +137,13 @@ def _find_night(site: Site, date: dt.date | None) -> tuple[dt.date, Qualificatio
     if date is None:
         current = site.current()
         if current is None:
-            raise BadInput(f"{site.path} has nothing published yet; run `ammrank nightly {site.path}` first")
+            raise BadInput(
+                f"{site.path} has nothing published yet; run `ammrank nightly {shell_word(site.path)}` first"
+            )
         date = current.date
     folder = site.qualifications_folder(date)
     if not is_finished(folder):
-        raise BadInput(f"{date} was not scored; run `ammrank score {site.path} --date {date}` first")
+        raise BadInput(f"{date} was not scored; run `ammrank score {shell_word(site.path)} --date {date}` first")
     return date, open_qualifications(folder)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from ammrank_dask.ingest.events import ingest_days
 from ammrank_dask.ingest.fold import fold_states
 from ammrank_dask.ingest.users import ingest_users
-from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
@@ -152,7 +152,7 @@ def _history_settings(night: Night, earlier: EarlierTaxonomies, states: Sequence
         state_settings(night.config, earlier.taxonomy),
         night.config.label.days,
         night.config.lake.missing_days != "refuse",
-        f"`ammrank ingest {night.site.path} --date {night.date} --rebuild`",
+        f"`ammrank ingest {shell_word(night.site.path)} --date {night.date} --rebuild`",
         earlier.refusals(StateManifest.of(run).taxonomy for run in states),
     )
 
@@ -171,7 +171,7 @@ def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
             f"the lake no longer has {len(lost):,} of the days that the state remembers, from {min(lost)} to"
             f" {max(lost)}, and begins with {min(in_lake, default='none')}; --rebuild would lose them: put them back in"
             f" the lake, or go on without them with"
-            f" `ammrank ingest {night.site.path} --date {night.date} --rebuild --forget-history`"
+            f" `ammrank ingest {shell_word(night.site.path)} --date {night.date} --rebuild --forget-history`"
         )
 
 

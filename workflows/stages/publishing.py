@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.report.checks import WARN, name_warnings
-from ammrank_dask.storage.errors import BadInput, HeldBack
+from ammrank_dask.storage.errors import BadInput, HeldBack, shell_word
 from ammrank_dask.storage.site.run_log import HELD, read_attempt, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
@@ -57,7 +57,7 @@ def publish_held(site: Site, config: Config, date: dt.date, *, anyway: bool) -> 
 
     Raises HeldBack without `anyway`, and BadInput when the night was not held back or its runs are gone.
     """
-    nightly = f"`ammrank nightly {site.path} --date {date}`"
+    nightly = f"`ammrank nightly {shell_word(site.path)} --date {date}`"
     attempt = read_attempt(site.run_folder(date))
     if site.is_published(date):
         return {"date": str(date), "published": True, "unchanged": True}

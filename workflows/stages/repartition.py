@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ammrank_dask.repartition import repartition_run
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, write_atomic
 from ammrank_dask.storage.store.runs import open_run
@@ -31,7 +31,7 @@ def repartition(session: Session, n_partitions: int) -> dict[str, Any]:
     if unfinished is not None and unfinished != n_partitions:
         raise BadInput(
             f"a change to {unfinished:,} partitions is not finished; finish it first with"
-            f" `ammrank repartition {site.path} --partitions {unfinished}`"
+            f" `ammrank repartition {shell_word(site.path)} --partitions {unfinished}`"
         )
     changed = change_partitions(site.config_path, n_partitions)
     runs = [path for folder in FOLDERS for path in site.finished_runs(folder)]

@@ -16,7 +16,7 @@ from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
-from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.taxonomy import final_names
@@ -83,7 +83,7 @@ def score_users(
     if not has_same_values(model, config, ingested.taxonomy):
         raise BadInput(
             f"the model of {model_date(model)} was trained with another alpha, features.intensity or"
-            f" features.normalize; run `ammrank train {site.path} --date {ingested.date}` first"
+            f" features.normalize; run `ammrank train {shell_word(site.path)} --date {ingested.date}` first"
         )
     settings = score_settings(config, ingested.date, has_chances=chances is not None)
     previous = find_previous(site, ingested.date)
@@ -192,7 +192,7 @@ def _published_run(
     if found.digest != _digest({**now, **before}, settings):
         raise BadInput(
             f"the qualifications of {date} were written from other input;"
-            f" write them again with `ammrank nightly {site.path} --date {date} --rebuild`"
+            f" write them again with `ammrank nightly {shell_word(site.path)} --date {date} --rebuild`"
         )
     return found
 

@@ -1,5 +1,7 @@
 """The users table as ingest reads and decodes it: ages, genders, duplicates, and what is refused."""
 
+from decimal import Decimal
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -84,6 +86,11 @@ def test_decode_people__other_column_names_are_mapped(tmp_path):
     write_table(tmp_path / "users.parquet", users)
     names = {"user_id": "uid", "age": "years", "gender": "sex"}
     assert take_users(tmp_path, columns=names).people == {1: (20, 1)}
+
+
+def test_decode_people__ages_may_be_decimals_as_warehouses_write_them(tmp_path):
+    write_users(tmp_path, [(1, Decimal(20), "male"), (2, None, None)], age=pa.decimal128(3, 0))
+    assert take_users(tmp_path).people == {1: (20, 1), 2: (-1, -1)}
 
 
 @pytest.mark.parametrize(
