@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,9 +16,10 @@ from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
-from ammrank_dask.storage.lake.files import EventColumns, require_columns
+from ammrank_dask.storage.lake.files import EventColumns, id_kind_of, require_columns
 from ammrank_dask.storage.lake.people import PeopleMapping, decode_people
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, build_taxonomy, flat_taxonomy
+from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values, union
 from ammrank_dask.storage.vocabulary import (
     AGE,
@@ -87,8 +88,7 @@ def interest_features(
     >>> columns, X.toarray().tolist()
     (['pv:intensity:Shoes', 'pv:recency:Shoes'], [[0.97, 0.97]])
     """
-    if not 0 < alpha < 1:
-        raise BadInput(f"alpha must be between 0 and 1, got {alpha}")
+    _check_alpha(alpha)
     for name, value, known in (("intensity", intensity, ("log1p", "raw")), ("recency", recency, ("decay", "none"))):
         if value not in known:
             raise BadInput(f"{name} must be {' or '.join(known)}, got {value!r}")
@@ -148,20 +148,22 @@ def click_rankings(
     >>> categories, rankings.tolist()
     (['Hats', 'Shoes'], [[1, 0], [-1, -1]])
     """
+    _check_alpha(alpha)
     begin, end = _microseconds(after), _microseconds(until)
     if begin >= end:
         raise BadInput(f"the label window must end after it begins, got {after} to {until}")
     log = _decode(events, taxonomy, level, end)
     categories = log.taxonomy.categories
     is_click = (log.cell // len(categories) == GROUPS.index(CLICK_GROUP)) & (log.time > begin)
-    rows = ids_from_values(user_ids.unique()).sort_unique()
+    wanted = ids_from_values(user_ids)
+    rows = wanted.sort_unique()
     position = rows.positions_of(log.user_ids)
     clicks = log.select(is_click & (position >= 0)).interest_of(rows, end=end, alpha=alpha)
     category, _ = rank_users(clicks, len(categories))
     length = np.diff(clicks.indptr)
     rankings = np.full((len(rows), int(length.max(initial=0))), -1, np.int32)
     rankings[np.arange(rankings.shape[1]) < length[:, None]] = category
-    return rankings[rows.positions_of(ids_from_values(user_ids.to_numpy()))], list(categories)
+    return rankings[rows.positions_of(wanted)], list(categories)
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,7 @@ class _Log:
 
 
 def _decode(events: pd.DataFrame, taxonomy: pd.DataFrame | Mapping[str, str] | None, level: int, end: int) -> _Log:
-    table = pa.Table.from_pandas(events, preserve_index=False)
-    require_columns(table.schema, (USER_ID, GROUP, CATEGORY, TIMESTAMP), "events")
+    table = _table_of(events, (USER_ID, GROUP, CATEGORY, TIMESTAMP), "events")
     tree = _taxonomy_of(taxonomy, level, events[CATEGORY])
     mapping = EventMapping(
         EventColumns(timezone="UTC"), {group: code for code, group in enumerate(GROUPS)}, frozenset(), tree,
@@ -199,15 +200,44 @@ def _decode(events: pd.DataFrame, taxonomy: pd.DataFrame | Mapping[str, str] | N
     return _Log(tree, ids.take(np.flatnonzero(keep)), batch.cell[keep], batch.time[keep])
 
 
+def _table_of(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pa.Table:
+    """Return some columns as Arrow has them; refuse what is no log or table of users, without showing a value."""
+    if not isinstance(frame, pd.DataFrame):
+        raise BadInput(f"{where} must be a pandas DataFrame, got {type(frame).__name__}")
+    names = list(map(str, frame.columns))
+    require_columns(pa.schema([(name, pa.null()) for name in names]), columns, where)
+    arrays = []
+    for name in columns:
+        try:
+            arrays.append(pa.array(frame.iloc[:, names.index(name)], from_pandas=True))
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            raise BadInput(f"{where}: {name!r} must have values of one type, found several; convert them") from None
+    table = pa.table(dict(zip(columns, arrays, strict=True)))
+    if len(table):
+        id_kind_of(table.schema, USER_ID, where)
+    return table
+
+
+def _check_alpha(alpha: Any) -> None:
+    finite_number("alpha", alpha, least=0, most=1)
+    if alpha in (0, 1):
+        raise BadInput(f"alpha must be between 0 and 1, got {alpha}")
+
+
 def _microseconds(at: Any) -> int:
-    time = pd.Timestamp(at)
+    try:
+        time = pd.Timestamp(at)
+    except (TypeError, ValueError):
+        raise BadInput(f"a time must be one that pandas.Timestamp takes, got {at!r}") from None
+    if time is pd.NaT:
+        raise BadInput(f"a time must be given, got {at!r}")
     time = time.tz_localize("UTC") if time.tz is None else time.tz_convert("UTC")
     return int((time - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(microseconds=1))
 
 
 def _taxonomy_of(taxonomy: pd.DataFrame | Mapping[str, str] | None, level: int, categories: pd.Series) -> Taxonomy:
     if taxonomy is None:
-        found = sorted(set(categories.dropna()))
+        found = sorted({str(category) for category in categories.dropna()})  # a number counts as the text of its digits
         if not found:
             raise BadInput("events have no category; give a taxonomy or events with categories")
         return flat_taxonomy(found)
@@ -215,10 +245,13 @@ def _taxonomy_of(taxonomy: pd.DataFrame | Mapping[str, str] | None, level: int, 
         missing = [name for name in (CATEGORY, PARENT) if name not in taxonomy.columns]
         if missing:
             raise BadInput(f"the taxonomy must have the columns category and parent, lacks {', '.join(missing)}")
-        pairs = list(zip(taxonomy[CATEGORY], taxonomy[PARENT].fillna(""), strict=True))
+        given: Iterable[tuple[Any, Any]] = zip(taxonomy[CATEGORY], taxonomy[PARENT], strict=True)
+    elif isinstance(taxonomy, Mapping):
+        given = taxonomy.items()
     else:
-        pairs = [(category, parent or "") for category, parent in taxonomy.items()]
-    return build_taxonomy(pairs, level)
+        raise BadInput(f"the taxonomy must be a DataFrame or a mapping, got {type(taxonomy).__name__}")
+    pairs = [("" if pd.isna(node) else str(node), "" if pd.isna(parent) else str(parent)) for node, parent in given]
+    return build_taxonomy(pairs, whole_number("level", level, least=1))
 
 
 def _refuse_bad_rows(status: np.ndarray) -> None:
@@ -232,10 +265,8 @@ def _refuse_bad_rows(status: np.ndarray) -> None:
 def _people_of(users: pd.DataFrame | None) -> Demographics | None:
     if users is None:
         return None
-    if USER_ID not in users.columns:
-        raise BadInput(f"users must have a column {USER_ID}, found {', '.join(map(str, users.columns))}")
-    present = [name for name in (USER_ID, AGE, GENDER) if name in users.columns]
-    table = pa.Table.from_pandas(users[present], preserve_index=False)
+    present = [USER_ID, *(name for name in (AGE, GENDER) if name in getattr(users, "columns", ()))]
+    table = _table_of(users, present, "users")
     mapping = PeopleMapping(
         USER_ID,
         AGE if AGE in present else None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ from ammrank_dask.features.columns import OWN_GROUP, FeatureColumns, groups_of_n
 from ammrank_dask.features.csr import csr_arrays, csr_attributes, unsigned_type
 from ammrank_dask.features.store import COLUMNS_FILE, Features, open_features
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import checksum_file, write_part
@@ -52,7 +54,10 @@ def write_features(
     n_partitions
         One for each 50,000 users when None.
     """
-    matrix = sp.csr_matrix(X, dtype=np.float32)
+    try:
+        matrix = sp.csr_matrix(X, dtype=np.float32)
+    except (TypeError, ValueError):
+        raise BadInput("X must be a matrix of numbers, found other values; fill, convert or drop them") from None
     matrix.sum_duplicates()
     ids = ids_from_values(user_ids)
     if matrix.shape != (len(ids), len(columns)):
@@ -61,8 +66,11 @@ def write_features(
         raise BadInput("X must be finite, found NaN or infinity")
     if len(ids.sort_unique()) != len(ids):
         raise BadInput(f"user ids must be distinct, found {len(ids) - len(ids.sort_unique())} duplicates")
+    _refuse_names("columns", columns)
     names, codes = _own_rankings(rankings, categories, len(ids))
-    count = n_partitions or max(1, -(-len(ids) // USERS_A_PARTITION))
+    _refuse_names("categories", names)
+    default = max(1, -(-len(ids) // USERS_A_PARTITION))
+    count = default if n_partitions is None else whole_number("n_partitions", n_partitions, least=1)
     home = partition_of(ids, count)
 
     def rows_of(partition: int) -> OwnRows:
@@ -187,6 +195,16 @@ def _sorted_order(ids: UserIds) -> np.ndarray:
     return order
 
 
+def _refuse_names(what: str, names: Sequence[str]) -> None:
+    """Refuse names that are no text, or that two columns or categories have."""
+    others = [name for name in names if not isinstance(name, str)]
+    if others:
+        raise BadInput(f"{what} must be names, got {others[0]!r}; convert them to text")
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise BadInput(f"{what} must be distinct, found {twice[0]!r} more than once; rename one")
+
+
 def _own_rankings(
     rankings: np.ndarray | None, categories: Sequence[str] | None, n_users: int
 ) -> tuple[Sequence[str], np.ndarray | None]:
@@ -202,4 +220,8 @@ def _own_rankings(
         raise BadInput(
             f"rankings must hold codes from 0 to {len(names) - 1}, or -1, got {codes.min()} to {codes.max()}"
         )
+    by_code = np.sort(codes, axis=1)
+    twice = ((by_code[:, 1:] == by_code[:, :-1]) & (by_code[:, 1:] >= 0)).any(axis=1)
+    if twice.any():
+        raise BadInput(f"rankings must name a category once per row, found one twice in row {int(twice.argmax())}")
     return names, codes

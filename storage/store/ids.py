@@ -160,7 +160,10 @@ def ids_from_values(values: Any) -> UserIds:
     """Return ids from a list, numpy array, pandas Series or Arrow array of integers or strings."""
     if isinstance(values, UserIds):
         return values
-    array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
+    try:
+        array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
+        raise BadInput("user ids must be a list of values of one type, integers or strings; convert them") from None
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if pa.types.is_dictionary(array.type):

@@ -52,3 +52,9 @@ def test_click_rankings__refuses_a_window_without_length():
     log = pd.DataFrame({"user_id": [1], "group": ["adc"], "category": ["Hats"], "timestamp": [UNTIL]})
     with pytest.raises(BadInput, match=r"the label window must end after it begins, got 2026-02-09 .* to 2026-01-10"):
         click_rankings(log, UNTIL, AFTER, pd.Series([1]))
+
+
+def test_click_rankings__users_may_be_a_list_or_an_array():
+    log = pd.DataFrame({"user_id": [7], "group": "adc", "category": "Hats", "timestamp": AFTER + pd.Timedelta(days=1)})
+    for user_ids in ([8, 7], np.array([8, 7]), pd.Series([8, 7], dtype="Int64")):
+        assert click_rankings(log, AFTER, UNTIL, user_ids)[0].tolist() == [[-1], [0]]

@@ -342,6 +342,16 @@ def test_interest_features__equals_the_definition(data):
         assert X[[row]].toarray()[0] == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
+def test_interest_features__numbers_of_categories_count_as_their_text():
+    log = pd.DataFrame({"user_id": [1, 1], "group": "pv", "category": [0, 7], "timestamp": pd.Timestamp("2026-01-01")})
+    _, _, columns = interest_features(log, at="2026-01-02", groups=["pv"], recency="none")
+    assert columns == ["pv:intensity:0", "pv:intensity:7"]
+    tree = pd.DataFrame({"category": [0, 7], "parent": [np.nan, 0]})
+    _, _, columns = interest_features(log, at="2026-01-02", taxonomy={0: None, 7: 0}, groups=["pv"], recency="none")
+    assert columns == ["pv:intensity:7"]
+    assert interest_features(log, "2026-01-02", None, tree.astype("Int64"), groups=["pv"], recency="none")[2] == columns
+
+
 def test_interest_features__refuses_what_cannot_be_used():
     log = pd.DataFrame({"user_id": [1], "group": ["pv"], "category": ["A"], "timestamp": [pd.Timestamp("2026-01-01")]})
     with pytest.raises(ValueError, match="1 events cannot be used: unknown group"):
@@ -352,6 +362,21 @@ def test_interest_features__refuses_what_cannot_be_used():
         interest_features(log.drop(columns="category"), at="2026-01-02")
     with pytest.raises(ValueError, match="unknown category"):
         interest_features(log, at="2026-01-02", taxonomy={"B": ""}, level=1)
+    with pytest.raises(ValueError, match=r"a time must be one that pandas\.Timestamp takes, got 'soon'"):
+        interest_features(log, at="soon")
+    with pytest.raises(ValueError, match="a time must be given, got None"):
+        interest_features(log, at=None)
+    with pytest.raises(ValueError, match="events must be a pandas DataFrame, got list"):
+        interest_features([], at="2026-01-02")
+    with pytest.raises(ValueError, match="events: user ids in 'user_id' must be int64 or string, found double"):
+        interest_features(log.assign(user_id=1.5), at="2026-01-02")
+    with pytest.raises(ValueError, match="events: 'user_id' must have values of one type, found several") as mixed:
+        interest_features(pd.concat([log, log.assign(user_id="secret")]), at="2026-01-02")
+    assert "secret" not in str(mixed.value)
+    with pytest.raises(ValueError, match=r"level must be a whole number, got 1\.5"):
+        interest_features(log, at="2026-01-02", taxonomy={"A": ""}, level=1.5)
+    with pytest.raises(ValueError, match="the taxonomy must be a DataFrame or a mapping, got list"):
+        interest_features(log, at="2026-01-02", taxonomy=["A"])
     with pytest.raises(ValueError, match="users must be distinct"):
         interest_features(log, at="2026-01-02", users=pd.DataFrame({"user_id": [1, 1]}))
 
