@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 from bokeh.document import Document
 from distributed import Client, SchedulerPlugin
 
-from ammrank_dask.monitor.dashboard import add_metrics, add_page, add_route, remove_metrics
+from ammrank_dask.monitor.dashboard import add_metrics, add_page, add_route, find_dashboard, remove_metrics
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.monitor.page import build_page
 from ammrank_dask.monitor.prometheus import NightCollector
@@ -149,8 +149,13 @@ def watch_cluster(client: Client) -> bool:
 
 
 def page_address(client: Client) -> str:
-    """Return the address of the AMM-rank page."""
-    return re.sub(r"/status$", f"/{PAGE}", client.dashboard_link)
+    """Return the address of the AMM-rank page, or of its facts where the scheduler was started without a dashboard."""
+    page = PAGE if client.run_on_scheduler(_has_dashboard) else f"{PAGE}.json"
+    return re.sub(r"/status$", f"/{page}", client.dashboard_link)
+
+
+def _has_dashboard(dask_scheduler: Any) -> bool:
+    return find_dashboard(dask_scheduler) is not None
 
 
 def _error_class(kwargs: dict[str, Any]) -> str:

@@ -722,6 +722,19 @@ def test_watch_cluster__a_scheduler_that_refuses_is_left_alone(monkeypatch, capl
     assert not watch_cluster(Refusing())
 
 
+def test_page_address__without_a_dashboard_is_that_of_the_facts():
+    with (
+        LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", host="127.0.0.1",
+            dashboard_address="127.0.0.1:0", scheduler_kwargs={"dashboard": False},
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):  # fmt: skip
+        assert watch_cluster(client)
+        with urllib.request.urlopen(page_address(client), timeout=120) as answer:
+            assert json.loads(answer.read())["format"] == 1
+
+
 def test_watch_cluster__without_a_dashboard_there_is_nothing_to_see_and_nothing_breaks():
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
