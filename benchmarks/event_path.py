@@ -45,7 +45,7 @@ WORK: dict[str, tuple[str, ...]] = {
     ),
     "ingest: slices to day partials": (
         "storage/store/exchange.py:read_slices",
-        "ammrank_dask/kernels/event_rows.py:group_rows",
+        "ammrank_dask/kernels/event_rows.py:group_events",
         "ammrank_dask/kernels/event_rows.py:sum_events",
         "storage/store/codec.py:encode_array",
         "storage/store/runs.py:finish_run",

@@ -15,7 +15,7 @@ from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.ingest.routing import number_integer_ids
 from ammrank_dask.kernels.event_rows import (
     digest_words,
-    group_rows,
+    group_events,
     pack_rows,
     place_rows,
     sort_events,
@@ -94,7 +94,7 @@ class EventRows:
         n, n_users = len(self.rows), len(self.user_ids)
         event, in_order, weight = np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.float64)
         stop = np.zeros(n_users, np.int64)
-        group_rows(self.rows, self.user, stop, event)
+        group_events(self.rows, self.user, stop, event)
         sort_events(event, stop, in_order)
         first_time, time_bits = self.words.first_time, np.uint64(self.words.time_bits)
         weigh_events(in_order, first_time, time_bits, end, math.log(alpha) / DAY_US, weight)

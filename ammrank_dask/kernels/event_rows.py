@@ -40,7 +40,7 @@ def pack_rows(partition, keep, ids, cell, time, first_time, time_bits, next_slot
 
 
 @kernel
-def group_rows(rows, user, next_slot, out_event):
+def group_events(rows, user, next_slot, out_event):
     """Write the events user by user, in row order inside one.
 
     `next_slot` has a zero for each user, and afterwards says where the events of each end.

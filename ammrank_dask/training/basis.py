@@ -58,7 +58,7 @@ def prepare_basis(
     work = learner.basis_folder.with_name("basis-parts")
     samples, todo = [], []
     groups = np.array_split(np.arange(len(rows)), min(len(rows), SAMPLE_PARTS))
-    chosen = choose_rows(learner.model, rows, blocks, counts)
+    chosen = draw_sample(learner.model, rows, blocks, counts)
     for number, group in enumerate(groups):
         samples.append(work / f"sample-{number}")
         if not is_saved(samples[-1]):
@@ -82,7 +82,7 @@ def prepare_basis(
     remove(work)
 
 
-def choose_rows(
+def draw_sample(
     model: AMMRankPlus, rows: Sequence[Path], blocks: Sequence[RowBlock], counts: RankingCounts
 ) -> list[np.ndarray]:
     """Return by partition the numbers of its training rows that are in the sample."""

@@ -20,7 +20,8 @@ from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_sums import PlusState
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.events import publish
-from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.errors import TooFewUsers
+from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
 from ammrank_dask.tasks import Progress, run_tasks, run_together, silent
 from ammrank_dask.training.basis import prepare_basis
@@ -60,8 +61,8 @@ class TrainingPlan:
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
-            if value is not None and value < 1:
-                raise BadInput(f"{name} must be at least 1, got {value}")
+            if value is not None:
+                whole_number(name, value, least=1)
 
 
 class Training:

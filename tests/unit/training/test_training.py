@@ -169,6 +169,7 @@ def test_train__leaves_the_client_and_the_features_as_they_were(client, features
     ("options", "message"),
     [
         ({"shards": 0}, "shards must be at least 1, got 0"),
+        ({"shards": 1.5}, "shards must be a whole number, got 1.5"),
         ({"block_rows": 0}, "block_rows must be at least 1, got 0"),
         ({"shards": 5000}, r"shards must be at most the number of training users \(\d+\), got 5000"),
     ],
