@@ -56,7 +56,7 @@ test-lower-bounds: setup
 
 # All that `make test` leaves out, with every kill and every setting.
 test-long: setup
-	AMMRANK_KILLS=33 $(PYTEST) -m '$(APART)' $(MORE)
+	AMMRANK_KILLS=36 $(PYTEST) -m '$(APART)' $(MORE)
 
 # The kernels are counted where they run as plain Python: the test that does the same is left out before.
 coverage: setup

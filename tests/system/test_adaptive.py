@@ -23,7 +23,7 @@ SECONDS_BETWEEN_KILLS = {"one_host": 3, "two_hosts": 5}
 NIGHTS = (5, 7)
 """The first and the last night; every other one trains."""
 ADAPT = """
-adapt: {minimum: 1, maximum: 4, interval: "500ms", target_duration: "1s"}
+adapt: {minimum: 1, maximum: 4, interval: "200ms", target_duration: "50ms"}
 dask: {distributed.deploy.lost-worker-timeout: 2s, distributed.scheduler.allowed-failures: 100}
 """
 ONE_HOST = """

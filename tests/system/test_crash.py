@@ -72,13 +72,13 @@ def test_nightly__killed_again_and_again_ends_with_the_same_bytes(quiet, cluster
 
 @pytest.mark.timeout(3600)
 def test_nightly__kills_in_all_stages(quiet, cluster):
-    """Every kind of process in every stage, and nine more; `AMMRANK_KILLS` of these 33, a stage each first, if set."""
+    """Every kind of process in every stage, and nine more; `AMMRANK_KILLS` of these 36, a stage each first, if set."""
     plug = plug_of(quiet, cluster, "plugged", seed=5)
     plan = [(stage, victim) for stage in STAGES for victim in VICTIMS]
     plan += [(stage, plug.chance.choice(VICTIMS)) for stage in ("ingest", "train", "score") for _ in range(3)]
     plug.chance.shuffle(plan)
     one_a_stage = [plan.pop([stage for stage, _ in plan].index(name)) for name in STAGES]
-    plan = (one_a_stage + plan)[: int(os.environ.get("AMMRANK_KILLS", "33"))]
+    plan = (one_a_stage + plan)[: int(os.environ.get("AMMRANK_KILLS", "36"))]
     plug.pull(plan)
     assert len(plug.kills) == len(plan)
     assert {stage for stage, _ in plug.kills} == set(STAGES)

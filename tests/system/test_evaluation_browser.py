@@ -56,12 +56,17 @@ def browser(tmp_path_factory):
     browser.close()
 
 
+def open_whole(browser, path):
+    """Open a page and wait until all of it is there."""
+    browser.open(path.as_uri())
+    browser.wait_for(f"location.href == '{path.as_uri()}' && document.readyState == 'complete'")
+
+
 @pytest.mark.parametrize("width", [1300, 1500])
 def test_evaluation_page__no_table_runs_out_of_its_frame(browser, page_path, width):
     size = {"width": width, "height": 1200, "deviceScaleFactor": 1, "mobile": False}
     browser.call("Emulation.setDeviceMetricsOverride", **size)
-    browser.open(page_path.as_uri())
-    browser.wait_for(f"location.href == '{page_path.as_uri()}' && document.readyState == 'complete'")
+    open_whole(browser, page_path)
     assert browser.errors() == []
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     frames = browser.evaluate(
@@ -79,8 +84,8 @@ def test_evaluation_page__no_table_runs_out_of_its_frame(browser, page_path, wid
 def test_evaluation_page__no_slice_is_without_users(browser, page_path, evaluation):
     groups = [part for found in evaluation["details"].values() for part in found["slices"]["amm-rank-plus"]["group"]]
     assert any(part["users"] == 0 for part in groups)
-    browser.open(page_path.as_uri())
-    rows = browser.wait_for(
+    open_whole(browser, page_path)
+    rows = browser.evaluate(
         """[...document.querySelectorAll('.card')]
            .filter(card => card.querySelector('h3')?.textContent == 'By age and gender')
            .flatMap(card => [...card.querySelectorAll('tbody tr')])
