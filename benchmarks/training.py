@@ -192,7 +192,7 @@ def compare_workers(work: Path, *, users: Users = 400_000, epochs: Epochs = 3) -
     rounds = {n: min(run["rounds"] + run["merge"] for run in runs) for n, runs in seconds.items()}
     print(f"\nworkers, {users:,} users, 8 shards, {epochs} epochs; {describe_machine()}")
     for name in best[1]:
-        print(f"  {name:10} 1 worker {best[1][name]:7.2f} s   2 workers {best[2][name]:7.2f} s")
+        print(f"  {name:11} 1 worker {best[1][name]:7.2f} s   2 workers {best[2][name]:7.2f} s")
     faster, at_most = best[1]["total"] / best[2]["total"], 2 * min(bare[1]) / min(bare[2])
     print(f"  two bare kernels at once do {at_most:.2f} times the work of one")
     print(f"  all of it: 2 workers are {faster:.2f} times as fast, {faster / at_most:.0%} of that (bar 95 %)")
@@ -209,7 +209,8 @@ def _seconds_by_stage(client: Client, features: Features, epochs: int) -> dict[s
     started = time.perf_counter()
     train(client, features, shards=8, epochs=epochs)
     total = time.perf_counter() - started
-    spent = {"prepare": 0.0, "first": 0.0, "rounds": 0.0, "merge": 0.0, "validate": 0.0}
+    stages = ("prepare", "sample", "centres", "memberships", "first", "rounds", "merge", "validate")
+    spent = dict.fromkeys(stages, 0.0)
     since: dict[str, float] = {}
     for moment, event in client.get_events(TOPIC):
         if moment >= begun and event["kind"] == "tasks":
