@@ -13,6 +13,8 @@ from typing import Any
 from distributed import Client
 
 from ammrank_dask.memory import PartitionSize, estimate_memory
+from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.held_out_fit import USUAL
 from ammrank_dask.monitor.plugin import NightPlugin, watch_cluster
 from ammrank_dask.monitor.texts import seconds_text
 from ammrank_dask.simulation.simulate import simulate
@@ -94,15 +96,18 @@ def choose_workers(calibration: Calibration, load: Workload, deadline: float) ->
 def world_config(config: Config) -> Config:
     """Return what decides the work of a night, without what only the lake and the categories of a site can mean.
 
-    Shares of the balanced policy need more held-out users than a small night has: it is measured as user_top_k.
+    Shares of the balanced policy need more held-out users than a small night has: it is measured as user_top_k. Only
+    small nights try how closely rows are followed, so those that are measured do not.
     """
     score = Score(
         users=config.score.users,
         k=min(config.score.k, CATEGORIES),
         policy="user_top_k" if config.score.policy == "balanced" else config.score.policy,
     )
-    kept = ("alpha", "state", "label", "features", "train", "report", "gate")
-    return Config(score=score, **{name: getattr(config, name) for name in kept})
+    kept = ("alpha", "state", "label", "features", "report", "gate")
+    is_plus = config.train.model == AMMRankPlus.method
+    train = config.train.model_copy(update={"fit": config.train.fit or USUAL}) if is_plus else config.train
+    return Config(score=score, train=train, **{name: getattr(config, name) for name in kept})
 
 
 def calibrate(client: Client, folder: Path, load: Workload, config: Config, progress: Progress) -> Calibration:
