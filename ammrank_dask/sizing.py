@@ -1,7 +1,7 @@
-"""Say what nights of any size take, from three small nights that were measured: time, disk, files and tasks.
+"""Say what nights of any size take, from four small nights that were measured: time, disk, files and tasks.
 
-A figure of a stage is fitted as a + c · partitions + b · users. What grows with partitions or users is shared by the
-workers; the rest is done one after the other.
+A figure of a stage is fitted as a + c · partitions + b · users, the first users more. What grows with partitions or
+users is shared by the workers; the rest is done one after the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ammrank_dask.scoring.learn_chances import count_users
 
-SMALL, MORE_PARTITIONS, MORE_USERS = (3_000, 8), (3_000, 16), (15_000, 8)
+SMALL, MORE_PARTITIONS, MORE_USERS, MANY_USERS = (3_000, 8), (3_000, 16), (60_000, 8), (240_000, 8)
 """Users and partitions of the nights that are measured."""
 BY_CATEGORY = frozenset({"train", "gate", "chances", "score"})
 """Stages whose work on a user grows with the number of categories."""
@@ -26,41 +26,58 @@ SECONDS_PER_TASK = 0.0025
 
 
 @dataclass(frozen=True)
-class LinearFit:
-    """A figure as `fixed` + `per_partition` · partitions + `per_user` · users, none of them below 0."""
+class SizeFit:
+    """A figure as `fixed` + `per_partition` · partitions + `per_user` · users, none of them below 0.
+
+    The first users, as many as `MORE_USERS` has, take `per_first_user` more each: samples grow with small sites only.
+    """
 
     fixed: float
     per_partition: float
     per_user: float
+    per_first_user: float = 0.0
 
     @classmethod
-    def of(cls, measured: Sequence[float]) -> LinearFit:
-        """Return the fit of what was measured at `SMALL`, `MORE_PARTITIONS` and `MORE_USERS`.
+    def of(cls, measured: Sequence[float]) -> SizeFit:
+        """Return the fit of what was measured at `SMALL`, `MORE_PARTITIONS`, `MORE_USERS` and `MANY_USERS`.
 
         Examples
         --------
-        >>> LinearFit.of([3_018.0, 3_026.0, 15_018.0])
-        LinearFit(fixed=10.0, per_partition=1.0, per_user=1.0)
+        >>> SizeFit.of([3_018.0, 3_026.0, 60_018.0, 240_018.0])
+        SizeFit(fixed=10.0, per_partition=1.0, per_user=1.0, per_first_user=0.0)
+        >>> SizeFit.of([4.0, 4.0, 61.0, 79.0]).at(users=1_000_000, partitions=20)
+        155.0
         """
-        small, partitions, users = measured
+        small, partitions, more, many = measured
         per_partition = max(0.0, (partitions - small) / (MORE_PARTITIONS[1] - SMALL[1]))
-        per_user = max(0.0, (users - small) / (MORE_USERS[0] - SMALL[0]))
-        fixed = max(0.0, small - per_partition * SMALL[1] - per_user * SMALL[0])
-        return cls(fixed, per_partition, per_user)
+        rest = max(0.0, many - per_partition * MANY_USERS[1])
+        per_user = min(max(0.0, (many - more) / (MANY_USERS[0] - MORE_USERS[0])), rest / MANY_USERS[0])
+        beyond = many - small - per_user * (MANY_USERS[0] - SMALL[0])
+        per_first_user = max(0.0, beyond / (MORE_USERS[0] - SMALL[0]))
+        fixed = max(0.0, rest - per_user * MANY_USERS[0] - per_first_user * MORE_USERS[0])
+        return cls(fixed, per_partition, per_user, per_first_user)
+
+    def of_users(self, users: float) -> float:
+        """Return what the users take."""
+        return self.per_user * users + self.per_first_user * min(users, MORE_USERS[0])
 
     def at(self, users: float, partitions: float) -> float:
         """Return the figure of a size."""
-        return self.fixed + self.per_partition * partitions + self.per_user * users
+        return self.fixed + self.per_partition * partitions + self.of_users(users)
 
 
 @dataclass(frozen=True)
 class NightFit:
-    """A night as it was measured: seconds by stage, bytes and files that it adds to a site, and its tasks."""
+    """A night as it was measured: seconds by stage, bytes and files that it adds to a site, and its tasks.
 
-    seconds: Mapping[str, LinearFit]
-    n_bytes: LinearFit
-    files: LinearFit
-    tasks: LinearFit
+    `start` are the seconds more that new workers take: they load their kernels and have no memory yet.
+    """
+
+    seconds: Mapping[str, SizeFit]
+    n_bytes: SizeFit
+    files: SizeFit
+    tasks: SizeFit
+    start: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -93,7 +110,7 @@ class Calibration:
             days = load.days / self.workload.days if name in BY_DAY and night is self.first else 1.0
             wide = load.categories / self.workload.categories if name in BY_CATEGORY else 1.0
             users = min(load.users, count_users(load.categories)) if name == SAMPLED else load.users
-            work = (fit.per_partition * load.partitions + fit.per_user * users * busy * wide) * days
+            work = (fit.per_partition * load.partitions + fit.of_users(users) * busy * wide) * days
             found[name] = (fit.fixed, work * self.workers / width)
         return found
 
@@ -101,7 +118,7 @@ class Calibration:
         """Return how long a night takes: never less than the scheduler needs for its tasks."""
         stages = self.stage_seconds(night, load, workers).values()
         shared = max(sum(work for _, work in stages), SECONDS_PER_TASK * self.tasks(night, load))
-        return sum(fixed for fixed, _ in stages) + shared
+        return night.start + sum(fixed for fixed, _ in stages) + shared
 
     def tasks(self, night: NightFit, load: Workload) -> int:
         """Return the tasks of a night."""

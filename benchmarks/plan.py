@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
-from ammrank_dask.monitor.plugin import watch_cluster
+from distributed import Client
+
 from ammrank_dask.sizing import Workload
 from ammrank_dask.workflows.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config
@@ -19,8 +23,8 @@ BARS = {"seconds": 0.25, "disk": 0.15, "memory": 0.15}
 
 
 @benchmark("plan")
-def compare_plan(work: Path, *, users: Users = 120_000) -> None:
-    """Print what was planned beside what was measured, for a quarter, a half and all of the users.
+def compare_plan(work: Path, *, users: Users = 480_000) -> None:
+    """Print what was planned beside what was measured, for a sixteenth, a quarter and all of the users.
 
     Seconds want a quiet machine; memory, disk, files and tasks do not depend on what else runs.
     """
@@ -29,17 +33,17 @@ def compare_plan(work: Path, *, users: Users = 120_000) -> None:
         folder = _fresh(work / "plan")
         folder.mkdir()
         load = Workload(users, choose_partitions(users), 50, DAYS, USUAL_EVENTS)
-        calibration = calibrate(client, folder, load, config, lambda stage, done, total: None)
+        calibration = calibrate(client, folder, load, config, lambda stage, done, total: None, cluster)
     print(f"\nplan against nights of {DAYS} days, 2 workers; {describe_machine()}")
-    for size in (users // 4, users // 2, users):
+    for size in (users // 16, users // 4, users):
         load = Workload(size, choose_partitions(size), 50, DAYS, USUAL_EVENTS)
         lake = work / f"plan-lake-{size}-{DAYS + FURTHER_NIGHTS}"
         with cluster(2) as client:
             make_lake(client, lake, users=size, days=DAYS + FURTHER_NIGHTS)
-        with cluster(2) as client:  # what made the lake has left no memory behind
-            watch_cluster(client)  # counts tasks
-            measured = measure_nights(client, _fresh(work / f"plan-site-{size}"), lake, load.partitions, config, DAYS)
-            peak = worker_facts(client)["peak_mib"]
+        peaks: list[float] = []
+        nights = functools.partial(_open_watched, peaks)
+        measured = measure_nights(nights, _fresh(work / f"plan-site-{size}"), lake, load.partitions, config, DAYS)
+        peak = max(peaks)
         planned = describe_plan(calibration, load, config, workers=2, memory_limit=None, free=1)
         print(f"  {size:,} users in {load.partitions:,} partitions")
         print(compare("both nights", "memory", planned["memory"] / 2**20, peak), flush=True)
@@ -49,6 +53,14 @@ def compare_plan(work: Path, *, users: Users = 120_000) -> None:
             }
             for figure, value in real.items():
                 print(compare(name, figure, planned[name][figure], value), flush=True)
+
+
+@contextlib.contextmanager
+def _open_watched(peaks: list[float]) -> Iterator[Client]:
+    """Open the cluster of a night, and note the peak of its workers at its end."""
+    with cluster(2) as client:
+        yield client
+        peaks.append(worker_facts(client)["peak_mib"])
 
 
 def _fresh(folder: Path) -> Path:

@@ -24,7 +24,7 @@ from markupsafe import Markup
 from ammrank_dask import tasks
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.monitor.plugin import watch_cluster
-from ammrank_dask.sizing import SECONDS_PER_TASK, SHARDED, Calibration, LinearFit, NightFit, Workload
+from ammrank_dask.sizing import SECONDS_PER_TASK, SHARDED, Calibration, NightFit, SizeFit, Workload
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import USERS_A_PARTITION
 from ammrank_dask.training import driver
@@ -311,16 +311,16 @@ def _train_asleep(work: Path, processes: ProcessCluster, features: Features, per
 
 def calibrate_by(night: MeasuredNight, shards: int, *, rounds: int, besides: float) -> Calibration:
     """Return the model of `ammrank plan` with what was measured of a night's tasks."""
-    seconds = {"besides": LinearFit(besides, 0.0, 0.0)}
+    seconds = {"besides": SizeFit(besides, 0.0, 0.0)}
     for kind in night.kinds:
         by_user = kind.per_partition * kind.seconds / night.partition_users
         alone = kind.count(MEASURED_PARTITIONS) * kind.seconds
-        seconds[kind.name] = LinearFit(0.0, 0.0, by_user) if kind.grows else LinearFit(alone, 0.0, 0.0)
-    seconds[SHARDED] = LinearFit(0.0, 0.0, rounds * night.round_seconds / night.partition_users)
+        seconds[kind.name] = SizeFit(0.0, 0.0, by_user) if kind.grows else SizeFit(alone, 0.0, 0.0)
+    seconds[SHARDED] = SizeFit(0.0, 0.0, rounds * night.round_seconds / night.partition_users)
     growing = sum(kind.per_partition for kind in night.kinds if kind.grows)
     others = sum(kind.count(SAMPLED_PARTITIONS) for kind in night.kinds if not kind.grows)
-    n_tasks = LinearFit(others + rounds * (shards + count_merges(shards)), growing, 0.0)
-    nothing = LinearFit(0.0, 0.0, 0.0)
+    n_tasks = SizeFit(others + rounds * (shards + count_merges(shards)), growing, 0.0)
+    nothing = SizeFit(0.0, 0.0, 0.0)
     load = workload_of(MEASURED_PARTITIONS * night.partition_users, MEASURED_PARTITIONS)
     fits = [NightFit(seconds, nothing, nothing, n_tasks) for _ in range(2)]
     return Calibration(1, shards, load, *fits)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import tempfile
 from pathlib import Path
@@ -29,8 +30,9 @@ def command(
 ) -> None:  # fmt: skip
     """Say what nights of a size take: time, memory, disk, files and tasks, and what ends growth.
 
-    Three small nights are run and measured on the cluster first, which takes a minute or two.
+    Small nights of up to 240,000 users are run and measured on the cluster first, which takes three minutes.
     """
+    from ammrank_dask.workflows.cluster.open import open_cluster
     from ammrank_dask.workflows.session.session import open_lazily
     from ammrank_dask.workflows.stages import plan
 
@@ -43,7 +45,8 @@ def command(
     try:
         with open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
             client, progress = start()
-            calibration = plan.calibrate(client, folder, load, config, progress)
+            own = None if client.cluster is None else functools.partial(open_cluster, cluster, site, True)
+            calibration = plan.calibrate(client, folder, load, config, progress, own)
             limits = [worker["memory_limit"] for worker in plan.workers_of(client) if worker["memory_limit"]]
     finally:
         shutil.rmtree(folder, ignore_errors=True)

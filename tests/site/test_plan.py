@@ -1,5 +1,6 @@
 """`ammrank plan`: what it refuses, what it reads off a site, and a calibration for real."""
 
+import contextlib
 import json
 
 import pytest
@@ -7,13 +8,14 @@ from click.testing import CliRunner
 from nights import LAKE, config_of, copy_world
 
 from ammrank_dask import sizing
-from ammrank_dask.sizing import Calibration, LinearFit, NightFit, Workload
+from ammrank_dask.sizing import Calibration, NightFit, SizeFit, Workload
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import Config, write_config
 from ammrank_dask.workflows.stages import plan as stages_plan
 from ammrank_dask.workflows.stages.plan import (
+    calibrate,
     choose_load,
     choose_workers,
     describe_plan,
@@ -22,7 +24,7 @@ from ammrank_dask.workflows.stages.plan import (
     world_config,
 )
 
-NOTHING = LinearFit(0.0, 0.0, 0.0)
+NOTHING = SizeFit(0.0, 0.0, 0.0)
 SIZE = {"users": 1_000_000, "events": 1_500_000.0, "categories": 50, "days": 60}
 
 
@@ -70,7 +72,7 @@ def test_choose_load__a_lake_without_users_table_is_as_large_as_what_is_publishe
 
 
 def test_choose_workers__says_when_no_cluster_meets_the_deadline():
-    night = NightFit({"features": LinearFit(3.0, 0.0, 1e-4)}, NOTHING, NOTHING, NOTHING)
+    night = NightFit({"features": SizeFit(3.0, 0.0, 1e-4)}, NOTHING, NOTHING, NOTHING)
     calibration = Calibration(2, 8, Workload(3_000, 8, 50, 60, 1.5), night, night)
     load = choose_load(None, Config(), **SIZE)
     assert choose_workers(calibration, load, 103.0) == 2
@@ -79,8 +81,8 @@ def test_choose_workers__says_when_no_cluster_meets_the_deadline():
 
 
 def test_describe_plan__names_what_ends_growth():
-    size = LinearFit(0.0, 0.0, 1_000.0)
-    night = NightFit({"features": LinearFit(3.0, 0.0, 1e-4)}, size, NOTHING, NOTHING)
+    size = SizeFit(0.0, 0.0, 1_000.0)
+    night = NightFit({"features": SizeFit(3.0, 0.0, 1e-4)}, size, NOTHING, NOTHING)
     calibration = Calibration(2, 8, Workload(3_000, 8, 50, 60, 1.5), night, night)
     load = choose_load(None, Config(), **SIZE)
     found = describe_plan(calibration, load, Config(), workers=4, memory_limit=100 << 20, free=10**9)
@@ -100,7 +102,12 @@ def test_worker_memory__falls_with_partitions_and_grows_with_categories():
 
 def test_plan__measures_small_nights_and_plans_with_them(cluster_file, published_world, monkeypatch, tmp_path):
     """The whole command, with sizes that a test can wait for."""
-    for name, size in {"SMALL": (100, 2), "MORE_PARTITIONS": (100, 4), "MORE_USERS": (400, 2)}.items():
+    for name, size in {
+        "SMALL": (100, 2),
+        "MORE_PARTITIONS": (100, 4),
+        "MORE_USERS": (200, 2),
+        "MANY_USERS": (400, 2),
+    }.items():
         monkeypatch.setattr(sizing, name, size)
         monkeypatch.setattr(stages_plan, name, size)
     site = copy_world(published_world, tmp_path)
@@ -117,6 +124,24 @@ def test_plan__measures_small_nights_and_plans_with_them(cluster_file, published
     assert found["first night"]["tasks"] > 20
     assert found["further night"]["files"] > 0
     assert list((tmp_path / "work").iterdir()) == []
+
+
+def test_calibrate__new_workers_load_their_kernels_first(monkeypatch, tmp_path):
+    """What a small night takes longer with a cluster of its own is in every plan, whatever the size."""
+
+    def measure(open_client, folder, lake, partitions, config, days):
+        with open_client() as kind:
+            seconds = 3.5 if kind == "new" else 1.0
+        return [{"seconds": {"features": seconds}, "bytes": 1, "files": 1, "tasks": 1}] * 2
+
+    monkeypatch.setattr(stages_plan, "simulate", lambda *given, **options: None)
+    monkeypatch.setattr(stages_plan, "measure_nights", measure)
+    monkeypatch.setattr(stages_plan, "workers_of", lambda client: [{"nthreads": 2}])
+    load = choose_load(None, Config(), **SIZE)
+    for open_client, start in ((lambda: contextlib.nullcontext("new"), 2.5), (None, 0.0)):
+        calibration = calibrate("there", tmp_path, load, Config(), None, open_client)
+        assert (calibration.first.start, calibration.further.start) == (start, start)
+        assert calibration.seconds(calibration.first, load, 2) == pytest.approx(1.0 + start, abs=0.01)
 
 
 def test_world_config__leaves_out_what_only_the_site_can_mean():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import math
 import os
 import shutil
 import statistics
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,14 @@ from ammrank_dask.monitor.plugin import NightPlugin, watch_cluster
 from ammrank_dask.monitor.texts import seconds_text
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.sizing import (
+    MANY_USERS,
     MORE_PARTITIONS,
     MORE_USERS,
     SECONDS_PER_TASK,
     SMALL,
     Calibration,
-    LinearFit,
     NightFit,
+    SizeFit,
     Workload,
 )
 from ammrank_dask.storage.errors import BadInput
@@ -49,6 +53,9 @@ FURTHER_NIGHTS = 3
 """Nights after the first one that are measured: one alone takes a second, and whatever else runs then counts."""
 MOST_DAYS = 60
 """Days of history that are simulated at most: few enough to be quick, unless training needs more."""
+
+OpenClient = Callable[[], AbstractContextManager[Client]]
+"""Opens the cluster of a night."""
 
 
 def choose_load(
@@ -110,25 +117,38 @@ def world_config(config: Config) -> Config:
     return Config(score=score, train=train, **{name: getattr(config, name) for name in kept})
 
 
-def calibrate(client: Client, folder: Path, load: Workload, config: Config, progress: Progress) -> Calibration:
-    """Run nights of three small sizes and return what they took; what they wrote is removed."""
-    watch_cluster(client)
+def calibrate(
+    client: Client, folder: Path, load: Workload, config: Config, progress: Progress, open_client: OpenClient | None
+) -> Calibration:
+    """Run nights of four small sizes and return what they took; what they wrote is removed.
+
+    Where a command starts workers of its own, which `open_client` does, they are new every night: how much longer they
+    take, because they load their kernels and have no memory yet, is measured, too.
+    """
     own = world_config(config)
     enough = own.label.days + own.features.min_days + 1  # to train
     days = min(max(MOST_DAYS, enough), max(enough, load.days))
     activity = min(MOST_ACTIVITY, max(0.1, load.events / USUAL_EVENTS))
-    measured: list[list[dict[str, Any]]] = []
-    for number, (users, partitions) in enumerate((SMALL, SMALL, MORE_PARTITIONS, MORE_USERS)):
+
+    def measure_size(
+        size: tuple[int, int], open_client: OpenClient = lambda: contextlib.nullcontext(client)
+    ) -> list[dict[str, Any]]:
+        users, partitions = size
         lake = folder / f"lake-{users}"
         simulate(
-            client, lake, truth=folder / f"truth-{users}", users=users, days=days + FURTHER_NIGHTS,
-            start=FIRST_DAY,
+            client, lake, truth=folder / f"truth-{users}", users=users, days=days + FURTHER_NIGHTS, start=FIRST_DAY,
             activity=activity, progress=progress,
         )  # fmt: skip
-        nights = measure_nights(client, folder / f"site-{number}", lake, partitions, own, days)
-        if number:  # the first one compiles
-            measured.append(nights)
-    first, further = (_fit([nights[number] for nights in measured]) for number in range(2))
+        os.sync()  # a night would wait for the disk to have the lake
+        return measure_nights(open_client, folder / "site", lake, partitions, own, days)
+
+    measure_size(SMALL)  # compiles
+    measured = [measure_size(size) for size in (SMALL, MORE_PARTITIONS, MORE_USERS, MANY_USERS)]
+    fresh = measured[2] if open_client is None else measure_size(MORE_USERS, open_client)
+    first, further = (
+        _fit([nights[number] for nights in measured], _seconds_between(measured[2][number], fresh[number]))
+        for number in range(2)
+    )
     workers = max(1, sum(worker["nthreads"] for worker in workers_of(client)))
     calibrated = Workload(*SMALL, CATEGORIES, days, activity * USUAL_EVENTS)
     return Calibration(workers, config.train.shards, calibrated, first, further)
@@ -185,6 +205,7 @@ def _limits(
     first = calibration.first
     most = calibration.most_useful_workers(first, load)
     per_user = max(1e-9, calibration.disk(first, load) / load.users)
+    alone = first.start + sum(fixed for fixed, _ in calibration.stage_seconds(first, load, 1).values())
     limits = {
         "disk": f"{free / 2**30:,.0f} GiB are free: enough for {math.floor(free / per_user):,} users",
         "scheduler": (
@@ -192,8 +213,8 @@ def _limits(
             " the pace then"
         ),
         "one after the other": (
-            f"{sum(fixed for fixed, _ in calibration.stage_seconds(first, load, 1).values()):.1f} s of the first night"
-            " (driver, merges, publishing) stay whatever the workers"
+            f"{alone:.1f} s of the first night (start of the workers, driver, merges, publishing) stay whatever the"
+            " workers"
         ),
     }
     if memory_limit is not None:
@@ -206,27 +227,30 @@ def _limits(
 
 
 def measure_nights(
-    client: Client, folder: Path, lake: Path, partitions: int, config: Config, days: int
+    open_client: OpenClient, folder: Path, lake: Path, partitions: int, config: Config, days: int
 ) -> list[dict[str, Any]]:
     """Run a first night and some more on a new site; return what the first took and added, and what one more does.
 
-    Of the further nights each figure is the median.
+    `open_client` gives every night its cluster. Of the further nights each figure is the median.
     """
     folder.mkdir()
     site = Site(folder)
     names = Lake(events=str(lake / "events"), users=str(lake / "users.parquet"), taxonomy=str(lake / "taxonomy.csv"))
     own = config.model_copy(update={"lake": names, "partitions": partitions})
-    nights, before = [], (0, 0, _count_tasks(client))
+    nights, before = [], (0, 0)
     for number in range(1 + FURTHER_NIGHTS):
         date = FIRST_DAY + dt.timedelta(days - 1 + number)
-        nightly(Night(client, site, own, date))
+        with open_client() as client:
+            watch_cluster(client)
+            n_tasks = _count_tasks(client)
+            nightly(Night(client, site, own, date))
+            n_tasks = _count_tasks(client) - n_tasks
         attempt = read_attempt(site.run_folder(date)) or {}
-        after = (*_weigh(folder), _count_tasks(client))
+        after = _weigh(folder)
         seconds = {stage["name"]: stage["seconds"] for stage in attempt["stages"]}
         seconds["besides"] = max(0.0, attempt["seconds"] - sum(seconds.values()))
-        kinds = ("bytes", "files", "tasks")
-        added = {kind: now - then for kind, now, then in zip(kinds, after, before, strict=True)}
-        nights.append({"seconds": seconds, **added})
+        added = {kind: now - then for kind, now, then in zip(("bytes", "files"), after, before, strict=True)}
+        nights.append({"seconds": seconds, **added, "tasks": n_tasks})
         before = after
     shutil.rmtree(folder)
     return [nights[0], _median_night(nights[1:])]
@@ -241,12 +265,14 @@ def _median_night(nights: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _fit(nights: list[dict[str, Any]]) -> NightFit:
-    stages = {
-        name: LinearFit.of([night["seconds"].get(name, 0.0) for night in nights]) for name in nights[0]["seconds"]
-    }
-    sizes = [LinearFit.of([night[name] for night in nights]) for name in ("bytes", "files", "tasks")]
-    return NightFit(stages, *sizes)
+def _seconds_between(night: dict[str, Any], longer: dict[str, Any]) -> float:
+    return max(0.0, sum(longer["seconds"].values()) - sum(night["seconds"].values()))
+
+
+def _fit(nights: list[dict[str, Any]], start: float) -> NightFit:
+    stages = {name: SizeFit.of([night["seconds"].get(name, 0.0) for night in nights]) for name in nights[0]["seconds"]}
+    n_bytes, files, tasks = (SizeFit.of([night[name] for night in nights]) for name in ("bytes", "files", "tasks"))
+    return NightFit(stages, n_bytes, files, tasks, start)
 
 
 def _weigh(folder: Path) -> tuple[int, int]:
