@@ -92,7 +92,7 @@ class WeightMean:
     def add(self, weights: np.ndarray, plane_id: np.ndarray) -> None:
         """Count in a model; a plane that an earlier one did not have was one of its zero planes."""
         self._n_models += 1
-        if np.array_equal(self._plane_id, plane_id):
+        if self._total.shape == weights.shape and np.array_equal(self._plane_id, plane_id):
             self._total += weights
             return
         _, earlier, now = np.intersect1d(self._plane_id, plane_id, assume_unique=True, return_indices=True)

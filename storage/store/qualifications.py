@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader
 from ammrank_dask.storage.store.retried import retried
@@ -185,7 +186,12 @@ def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.nd
 
 @retried
 def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds | None = None) -> pd.DataFrame:
-    """Return by_user files as one table, by user and rank; only of `users` if given."""
+    """Return by_user files as one table, by user and rank; only of `users` if given, whose ids are of the same type."""
+    paths = list(paths)
+    if users is not None and len(users):
+        kind = "int64" if pa.types.is_integer(pq.read_schema(paths[0]).field(USER_ID).type) else "string"
+        if users.kind != kind:
+            raise BadInput(f"the user ids of these qualifications are of type {kind}, got {users.kind}; convert them")
     chosen = None if users is None else pc.field(USER_ID).isin(users.to_arrow())
     tables = [pq.read_table(path, filters=chosen) for path in paths]
     frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()

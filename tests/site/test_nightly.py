@@ -131,6 +131,16 @@ def test_nightly__more_categories_than_there_are(client, site):
         nightly(Night(client, site, config_of(score={"k": 51}), day(6)))
 
 
+def test_nightly__a_published_night_with_other_settings_names_them(client, site):
+    before = site.digest()
+    changed = config_of(score={"k": 2, "min_score": -5.0})
+    with pytest.raises(
+        BadInput, match=rf"of {day(5)} were written with another score\.k, score\.min_score; .*--rebuild"
+    ):
+        nightly(Night(client, site, changed, day(5)))
+    assert site.digest() == before
+
+
 def test_nightly__a_corrected_published_day_is_swapped_by_rebuild(client, site, tmp_path):
     before = site.digest()
     drop_half(site, 5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import logging
 from collections import Counter
 from collections.abc import Mapping
@@ -191,10 +192,18 @@ def _published_run(
     now = {name: digest for name, digest in inputs.items() if name != "tombstones"}
     if found.digest != _digest({**now, **before}, settings):
         raise BadInput(
-            f"the qualifications of {date} were written from other input;"
+            f"the qualifications of {date} were written {_other_settings(found, settings) or 'from other input'};"
             f" write them again with `ammrank nightly {shell_word(site.path)} --date {date} --rebuild`"
         )
     return found
+
+
+def _other_settings(found: Run, settings: ScoreSettings) -> str | None:
+    """Return with which settings qualifications were written that now have other values; None when all are the same."""
+    before = QualificationsManifest.of(found).settings
+    now = json.loads(json.dumps(settings.to_json()))
+    other = [name for name, value in now.items() if name in before and before[name] != value]
+    return f"with another score.{', score.'.join(sorted(other))}" if other else None
 
 
 def _digest(inputs: Mapping[str, Any], settings: ScoreSettings) -> str:

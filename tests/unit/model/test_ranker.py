@@ -165,6 +165,14 @@ def test_prune__smallest_first_within_c_and_never_the_last_of_a_category():
         np.testing.assert_array_equal(planes.n_planes, np.bincount(np.array([0, 0, 1, 2, 0])[kept], minlength=3))
 
 
+def test_weight_mean__models_without_planes_have_a_mean_without_planes():
+    mean, nothing = WeightMean(), np.zeros(0, np.int64)
+    for _ in range(2):
+        mean.add(np.zeros((4, 0), np.float32), nothing)
+    assert mean.n_models == 2
+    assert mean.weights().shape == (4, 0)
+
+
 def test_weight_mean__follows_planes_by_id():
     mean = WeightMean()
     mean.add(np.array([[2.0, 4.0, 6.0]], np.float32), np.array([0, 1, 2]))

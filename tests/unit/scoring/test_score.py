@@ -127,6 +127,8 @@ def test_qualifications__to_pandas_of_some_users(client, features, tmp_path):
     assert some["user_id"].tolist() == [100, 100, 399, 399]
     assert some["category"].tolist() == everyone["category"].iloc[[0, 1, -2, -1]].tolist()
     assert len(quals.to_pandas(users=[])) == 0
+    with pytest.raises(BadInput, match="ids of these qualifications are of type int64, got string; convert them"):
+        quals.to_pandas(users=["399"])
 
 
 def test_score__refuses_a_model_of_other_features(client, features, tmp_path):
