@@ -3,7 +3,7 @@
 import logging
 import xml.etree.ElementTree as ET
 
-from benchmarks.paper import StageMeter, Usage, draw_night
+from benchmarks.paper import StageMeter, Usage, bare_system_seconds, draw_night
 
 
 def test_usage__adds_what_lies_between_samples_and_keeps_the_highest_peak():
@@ -38,3 +38,10 @@ def test_draw_night__has_two_bars_a_stage_as_long_as_its_seconds():
     texts = [text.text for text in root.iter("{http://www.w3.org/2000/svg}text")]
     assert "4.0, 0.50 of bare codec" in texts
     assert "a < b" in texts
+
+
+def test_bare_system_seconds__grow_with_the_bytes(tmp_path):
+    nothing, much = (bare_system_seconds(tmp_path / "bare", n_bytes, n_bytes) for n_bytes in (0, 1 << 29))
+    assert nothing == 0.0
+    assert 0.0 < much < 60.0
+    assert list(tmp_path.iterdir()) == []
