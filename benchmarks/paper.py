@@ -264,8 +264,8 @@ def _print(results: dict[str, Any]) -> None:
             f"  {row['name']:18} {row['seconds']:7.1f} {row['user']:7.1f} {row['system']:7.1f} {rate} {size}  {bound}"
         )
     night, site = results["night"], results["site"]
-    print(f"  {night['cpu']:.0f} CPU seconds (bars: 330 with amm-rank, 450 with the default), {night['system_share']:.1%} of them"
-          " system (bar 12 %)")  # fmt: skip
+    print(f"  {night['cpu']:.0f} CPU seconds (bars: 330 with amm-rank, 450 with the default)")
+    print(f"  {night['system_share']:.1%} of them system (bar 12 %)")
     print(
         f"  {night['system']:.1f} system seconds; as many bytes, only read and written, take {night['bare_system']:.1f}"
     )
