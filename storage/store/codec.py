@@ -15,10 +15,19 @@ from typing import Any
 
 import numpy as np
 
+from ammrank_dask.storage.store.container import Container
+
 CHUNK_BYTES = 4 << 20
 """Size of a chunk before compression: large enough that a chunk costs decoding, not opening."""
+SHARE_WORTH = 0.8
+"""The share of its size that a compressed chunk has at most; one that stays larger is kept as it is.
+
+Numbers like those of features compress to .9, and to decode them takes longer than to read the rest from a disk.
+"""
 
 METADATA = "zarr.json"
+_HEADER_BYTES, _FLAGS, _IS_COPY = 16, 2, 2
+"""Of a chunk of blosc: its header, where the flags are in it, and the one of a chunk that is not compressed."""
 
 
 def encode_group(attributes: Mapping[str, Any]) -> bytes:
@@ -31,7 +40,6 @@ def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, byt
     array = np.ascontiguousarray(array)
     if not compressed:
         return _encode_plain(array)
-    blosc = _blosc()
     size = array.dtype.itemsize
     rows = max(1, min(len(array), CHUNK_BYTES // (size * _row_items(array.shape))))
     files = {METADATA: _array_document(array.dtype, array.shape, (rows, *array.shape[1:]))}
@@ -42,11 +50,20 @@ def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, byt
             padded = np.zeros((rows, *array.shape[1:]), array.dtype)
             padded[: len(chunk)] = chunk
             chunk = padded
-        files[f"c/{number}{tail}"] = blosc.compress(chunk, b"lz4", 5, blosc.SHUFFLE)
+        files[f"c/{number}{tail}"] = _compress(chunk)
     return files
 
 
-def decode_array(read: Callable[[str], bytes], name: str) -> np.ndarray:
+def _compress(chunk: np.ndarray) -> bytes:
+    """Return a chunk as blosc has it: compressed where that is worth it, else its bytes behind blosc's header."""
+    blosc = _blosc()
+    compressed: bytes = blosc.compress(chunk, b"lz4", 5, blosc.SHUFFLE)
+    if len(compressed) > SHARE_WORTH * chunk.nbytes:
+        compressed = blosc.compress(chunk, b"lz4", 0, blosc.SHUFFLE)
+    return compressed
+
+
+def decode_array(read: Container | Callable[[str], bytes], name: str) -> np.ndarray:
     """Return the array `name` of a part, whose files `read` returns; raises ValueError when they are not as written."""
     return StoredArray(read, name).rows()
 
@@ -57,7 +74,7 @@ class StoredArray:
     Raises ValueError when its files, which `read` returns, are not as they were written.
     """
 
-    def __init__(self, read: Callable[[str], bytes], name: str) -> None:
+    def __init__(self, read: Container | Callable[[str], bytes], name: str) -> None:
         metadata = json.loads(read(f"{name}/{METADATA}"))
         self.shape: tuple[int, ...] = tuple(metadata["shape"])
         self.dtype = np.dtype(metadata["data_type"]).newbyteorder("<")
@@ -130,8 +147,19 @@ class StoredArray:
         return self._last[1]
 
     def _decompress(self, number: int, target: np.ndarray) -> None:
-        tail = "/0" * (len(self.shape) - 1)
-        _blosc().decompress(self._read(f"{self._name}/c/{number}{tail}"), target)
+        name = f"{self._name}/c/{number}" + "/0" * (len(self.shape) - 1)
+        if not self._copy(name, target):
+            _blosc().decompress(self._read(name), target)
+
+    def _copy(self, name: str, target: np.ndarray) -> bool:
+        """Read a chunk that is kept as it is straight to its place; tell whether it was one.
+
+        Such a chunk is larger than its values by the header alone.
+        """
+        read = self._read
+        if not isinstance(read, Container) or not read.has_size(name, _HEADER_BYTES + target.nbytes):
+            return False
+        return bool(read.read_behind(name, _HEADER_BYTES, target)[_FLAGS] & _IS_COPY)
 
     def _plain_rows(self, start: int, stop: int) -> np.ndarray:
         if 0 in self.shape:  # an array without values has no chunk

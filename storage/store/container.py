@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import google_crc32c
+import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import write_atomic
@@ -121,6 +122,20 @@ class Container:
         if len(data) != entry.size or google_crc32c.value(data) != entry.checksum:
             raise DamagedStore(f"{self.path / name} is not what was written (checksum differs); {self.remedy}")
         return data
+
+    def has_size(self, name: str, size: int) -> bool:
+        """Tell whether there is an entry of that size."""
+        entry = self.entries.get(name)
+        return entry is not None and entry.size == size
+
+    def read_behind(self, name: str, n_bytes: int, target: np.ndarray) -> bytes:
+        """Return the first bytes of an entry, after all that follows them is read to where it is wanted."""
+        entry = self.entries[name]
+        head = bytearray(n_bytes)
+        n_read = os.preadv(self.descriptor, [head, target.view(np.uint8).data], entry.start)
+        if n_read != entry.size or google_crc32c.extend(google_crc32c.value(bytes(head)), target) != entry.checksum:
+            raise DamagedStore(f"{self.path / name} is not what was written (checksum differs); {self.remedy}")
+        return bytes(head)
 
     def check(self) -> int:
         """Check every byte, those between the entries too; return how many there are."""

@@ -88,6 +88,49 @@ def test_encode_array__is_plain_zarr_and_decodes_to_the_same(tmp_path_factory, a
         assert np.array_equal(stored.rows(start, stop), array[start:stop])
 
 
+def noisy_and_smooth():
+    """Two arrays: values like those of features, of which compression saves an eighth, and zeros."""
+    return {"noisy": np.random.default_rng(0).random(5_000, np.float32), "smooth": np.zeros(5_000, np.float32)}
+
+
+def test_encode_array__keeps_a_chunk_as_it_is_where_compression_is_not_worth_it():
+    files = {name: encode_array(array)["c/0"] for name, array in noisy_and_smooth().items()}
+    assert len(files["noisy"]) == 16 + 20_000
+    assert files["noisy"][16:] == noisy_and_smooth()["noisy"].tobytes()
+    assert len(files["smooth"]) < 1_000
+
+
+@pytest.mark.parametrize("worth", [0.8, 2.0], ids=["now", "an earlier version, which compressed everything"])
+def test_stored_array__of_a_container_has_the_rows_of_any_chunk(tmp_path, monkeypatch, worth):
+    monkeypatch.setattr(codec, "CHUNK_BYTES", 4_000)
+    monkeypatch.setattr(codec, "SHARE_WORTH", worth)
+    arrays = {**noisy_and_smooth(), "cells": np.random.default_rng(1).random((700, 3))}
+    files = {f"{name}/{file}": data for name, array in arrays.items() for file, data in encode_array(array).items()}
+    write_container(tmp_path / "part", files, {})
+    with Container(tmp_path / "part", None, "rebuild it") as opened:
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(decode_array(opened, name), array)
+            stored, cuts = StoredArray(opened, name), [0, 30, 31, 650, len(array)]
+            for start, stop in itertools.pairwise(cuts):
+                np.testing.assert_array_equal(stored.lend(start, stop), array[start:stop])
+
+
+def test_stored_array__of_a_container_refuses_a_chunk_that_is_damaged(tmp_path):
+    files = {f"noisy/{name}": data for name, data in encode_array(noisy_and_smooth()["noisy"]).items()}
+    write_container(tmp_path / "part", files, {})
+    with Container(tmp_path / "part", None, "rebuild it") as opened:
+        start = opened.entries["noisy/c/0"].start
+    for at in (start + 5, start + 16 + 19_999):
+        whole = (tmp_path / "part").read_bytes()
+        (tmp_path / "part").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with (
+            Container(tmp_path / "part", None, "rebuild it") as opened,
+            pytest.raises(DamagedStore, match=r"noisy/c/0 is not what was written \(checksum differs\); rebuild it"),
+        ):
+            decode_array(opened, "noisy")
+        (tmp_path / "part").write_bytes(whole)
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (5, 0), (5, 4)])
 def test_decode_array__has_the_shape_of_the_plain_array(shape):
     array = np.ones(shape, np.float32)
