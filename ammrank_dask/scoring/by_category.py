@@ -79,13 +79,15 @@ def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
     ids: list[list[UserIds]] = [[] for _ in files]
     parts: list[list[dict[str, np.ndarray]]] = [[] for _ in files]
     for partition in sorted({p for file in files for p in range(file.first, file.last + 1)}):
-        rows = PartitionRows(run, partition)
-        everybody = rows.user_ids()
-        for own_ids, own_parts, file in zip(ids, parts, files, strict=True):
-            if file.first <= partition <= file.last:
-                users, columns = rows.of_category(file.code)
-                own_ids.append(_take_ids(everybody, users))
-                own_parts.append(columns)
+        # Files are by category, so those of a partition are one stretch of its rows, but for categories without any.
+        own = [number for number, file in enumerate(files) if file.first <= partition <= file.last]
+        rows, first = PartitionRows(run, partition), files[own[0]].code
+        users, columns, starts = rows.of_categories(first, files[own[-1]].code)
+        holders = _take_ids(rows.user_ids(), users)
+        for number in own:
+            start, stop = starts[files[number].code - first], starts[files[number].code - first + 1]
+            ids[number].append(holders.stretch(start, stop))
+            parts[number].append({name: values[start:stop] for name, values in columns.items()})
     written = {}
     for own_ids, own_parts, file in zip(ids, parts, files, strict=True):
         user_ids = concat(own_ids)
@@ -104,8 +106,8 @@ def best_first(user_ids: UserIds, score: np.ndarray) -> np.ndarray:
     """Return the order of rows by score from the highest, then by user id; those of each partition are by user."""
     in_order = np.empty(len(score), np.uint64)
     sort_by_score(np.ascontiguousarray(score, np.float32).view(np.uint32), in_order)
-    ids = user_ids.to_arrow()
-    order_ties(ids.to_numpy() if isinstance(user_ids, IntegerIds) else _ranks_of_tied(ids, in_order), in_order)
+    rank = user_ids.values if isinstance(user_ids, IntegerIds) else _ranks_of_tied(user_ids.to_arrow(), in_order)
+    order_ties(rank, in_order)
     return in_order.astype(np.uint32)
 
 

@@ -133,7 +133,7 @@ def encode_category(user_ids: UserIds, columns: Mapping[str, np.ndarray]) -> lis
     for start in range(0, max(1, n_rows), ROWS_OF_GROUP):
         own = slice(start, min(n_rows, start + ROWS_OF_GROUP))
         ids = user_ids if own.stop - own.start == n_rows else user_ids.take(np.arange(own.start, own.stop))
-        encoded = [EncodedColumn(_field(USER_ID, ids.to_arrow().type), [_plain_ids(ids)])]
+        encoded = [EncodedColumn(_field(USER_ID, ids.arrow_type), [_plain_ids(ids)])]
         for name, values in columns.items():
             part = values[own]
             encoded.append(_encode_given_ranks(part) if name == RANK else encode_plain(name, part))
@@ -169,7 +169,7 @@ def encode_users(user_ids: UserIds, indptr: np.ndarray) -> EncodedColumn:
     n_written = write_runs(indptr, n_bytes, runs)
     lowest, highest = _ends(user_ids) if n_users else (None, None)
     return EncodedColumn(
-        _field(USER_ID, user_ids.to_arrow().type), [bytes([width]), runs[:n_written]], _plain_ids(user_ids), n_users,
+        _field(USER_ID, user_ids.arrow_type), [bytes([width]), runs[:n_written]], _plain_ids(user_ids), n_users,
         lowest=lowest, highest=highest,
     )  # fmt: skip
 
@@ -265,11 +265,10 @@ def _plain_texts(texts: pa.Array) -> np.ndarray:
 
 def _ends(user_ids: UserIds) -> tuple[bytes, bytes]:
     """Return the first and the last id, as plain values without a length."""
-    ids = user_ids.to_arrow()
-    first, last = ids[0].as_py(), ids[-1].as_py()
     if isinstance(user_ids, IntegerIds):
-        return first.to_bytes(8, "little", signed=True), last.to_bytes(8, "little", signed=True)
-    return first.encode(), last.encode()
+        return user_ids.values[0].tobytes(), user_ids.values[-1].tobytes()
+    ids = user_ids.to_arrow()
+    return ids[0].as_py().encode(), ids[-1].as_py().encode()
 
 
 def _of_users(rows: QualificationRows, users: slice) -> QualificationRows:

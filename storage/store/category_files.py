@@ -82,11 +82,14 @@ class PartitionRows:
         """Return the ids of all users."""
         return ids_from_arrays({name: self._read(name, 0, self._layout[name][1]) for name in self._ids})
 
-    def of_category(self, code: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-        """Return the positions of the users who hold a category, and the other columns by name."""
-        start, stop = self._starts[code], self._starts[code + 1]
-        columns = {name: self._read(name, start, stop) for name in self._layout if name not in self._ids}
-        return columns.pop(POSITION), columns
+    def of_categories(self, first: int, last: int) -> tuple[np.ndarray, dict[str, np.ndarray], list[int]]:
+        """Return the rows of the categories from `first` to `last`, and where each of these begins and the last ends.
+
+        Of the rows these are the positions of the users, and the other columns by name.
+        """
+        starts = self._starts[first : last + 2]
+        columns = {name: self._read(name, starts[0], starts[-1]) for name in self._layout if name not in self._ids}
+        return columns.pop(POSITION), columns, [start - starts[0] for start in starts]
 
     @property
     def _ids(self) -> list[str]:

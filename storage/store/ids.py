@@ -31,6 +31,15 @@ class UserIds(ABC):
         """Return the ids at the given positions."""
 
     @abstractmethod
+    def stretch(self, start: int, stop: int) -> UserIds:
+        """Return the ids from `start` to `stop` where they are; no copy is made."""
+
+    @property
+    @abstractmethod
+    def arrow_type(self) -> pa.DataType:
+        """The type of `to_arrow`."""
+
+    @abstractmethod
     def to_arrow(self) -> pa.Array:
         """Return the ids as an Arrow array."""
 
@@ -81,6 +90,13 @@ class IntegerIds(UserIds):
     def take(self, positions: np.ndarray) -> IntegerIds:
         return IntegerIds(self.values[positions])
 
+    def stretch(self, start: int, stop: int) -> IntegerIds:
+        return IntegerIds(self.values[start:stop])
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.int64()
+
     def to_arrow(self) -> pa.Array:
         return pa.array(self.values)
 
@@ -117,6 +133,13 @@ class StringIds(UserIds):
 
     def take(self, positions: np.ndarray) -> StringIds:
         return StringIds(self.values.take(pa.array(positions)))
+
+    def stretch(self, start: int, stop: int) -> StringIds:
+        return StringIds(self.values[start:stop])
+
+    @property
+    def arrow_type(self) -> pa.DataType:
+        return pa.large_string()
 
     def to_arrow(self) -> pa.Array:
         return self.values

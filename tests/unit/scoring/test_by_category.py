@@ -61,7 +61,22 @@ def test_write_batch__files_of_other_ranges_have_their_rows_best_first(tmp_path,
 def test_partition_rows__map_nothing(tmp_path):
     write_partitions(tmp_path, strings=False)
     rows = PartitionRows(tmp_path, 0)
-    ids, (users, columns) = rows.user_ids(), rows.of_category(1)
+    ids, (users, columns, _) = rows.user_ids(), rows.of_categories(1, 1)
     assert len(ids) == N_USERS
     assert len(users) == len(columns["score"]) > 0
     assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+
+
+@pytest.mark.parametrize(("first", "last"), [(0, 2), (1, 1), (1, 2), (2, 2)])
+def test_partition_rows__of_categories_are_one_stretch_cut_by_category(tmp_path, first, last):
+    held = write_partitions(tmp_path, strings=False)
+    rows = PartitionRows(tmp_path, 3)
+    ids = rows.user_ids().to_arrow().to_numpy()
+    users, columns, starts = rows.of_categories(first, last)
+    assert (len(starts), starts[0], starts[-1]) == (last - first + 2, 0, len(users))
+    for code in range(first, last + 1):
+        own = slice(*starts[code - first : code - first + 2])
+        expected = held[(held.partition == 3) & (held.category == code)]
+        assert ids[users[own]].tolist() == expected.user_id.tolist()
+        for name in ("score", "rank"):
+            assert columns[name][own].tolist() == expected[name].tolist()

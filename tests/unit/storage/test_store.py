@@ -131,6 +131,14 @@ def test_stored_array__of_a_container_refuses_a_chunk_that_is_damaged(tmp_path):
         (tmp_path / "part").write_bytes(whole)
 
 
+@pytest.mark.parametrize("values", [[3, 5, 8, 9], ["a", "bc", "d", "ef"]])
+def test_user_ids__a_stretch_has_the_ids_and_their_type(values):
+    ids = ids_from_values(values)
+    assert ids.stretch(1, 3).to_arrow().to_pylist() == values[1:3]
+    assert ids.stretch(2, 2).to_arrow().to_pylist() == []
+    assert ids.arrow_type == ids.to_arrow().type == ids.stretch(1, 3).arrow_type
+
+
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (5, 0), (5, 4)])
 def test_decode_array__has_the_shape_of_the_plain_array(shape):
     array = np.ones(shape, np.float32)
