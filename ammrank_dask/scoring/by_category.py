@@ -12,6 +12,7 @@ from distributed import Client
 
 from ammrank_dask.kernels.selection import order_ties, sort_by_score, take_rows
 from ammrank_dask.scoring.qualification_columns import encode_category
+from ammrank_dask.storage.store.atomic import begin_syncs
 from ammrank_dask.storage.store.category_files import (
     CategoryFile,
     PartitionRows,
@@ -44,6 +45,7 @@ def write_by_category(
         progress=progress,
         units=[sum(file.n_rows for file in batches[number]) for number in missing],
         unit="qualifications",
+        on_result=lambda index, _: begin_syncs(run / file.name for file in batches[missing[index]]),
     )
 
 

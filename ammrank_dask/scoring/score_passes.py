@@ -16,7 +16,9 @@ from ammrank_dask.scoring.inclusion import sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, count_draws, draw_partition, score_partition
 from ammrank_dask.scoring.shown_sample import ShownSample
+from ammrank_dask.storage.store.atomic import begin_syncs
 from ammrank_dask.storage.store.qualification_files import written_facts
+from ammrank_dask.storage.store.qualifications import BY_USER, DELTA, table_path
 from ammrank_dask.tasks import Progress, run_tasks, silent
 
 
@@ -203,13 +205,18 @@ class ScorePasses:
             if counts is not None:
                 show(counts)
         missing = [partition for partition, counts in enumerate(done) if counts is None]
+
+        def take(index: int, counts: dict[str, Any]) -> None:
+            show(counts)
+            begin_syncs(table_path(self.job.run / folder, missing[index]) for folder in (BY_USER, DELTA))
+
         results = run_tasks(
             self.client,
             stage,
             function,
             [(self.job, partition, *arguments) for partition in missing],
             units=None if rows is None else [rows[partition] for partition in missing],
-            on_result=lambda _, counts: show(counts),
+            on_result=take,
             progress=self.progress,
         )
         self.live.flush()

@@ -199,6 +199,13 @@ def begin_sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def begin_syncs(paths: Iterable[Path]) -> None:
+    """Let the disk begin to take files, as far as they are there: who has nothing else to do, for others who have."""
+    for path in paths:
+        if is_file(path):
+            begin_sync(path)
+
+
 def sync_folder(path: Path) -> None:
     """Force a folder's names to the disk."""
     sync_file(path)

@@ -1,5 +1,7 @@
 """Scoring on a cluster: what is written for every user, and what is refused."""
 
+from pathlib import Path
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,6 +18,7 @@ from ammrank_dask.report.summary import exposure_report
 from ammrank_dask.scoring.score import score
 from ammrank_dask.scoring.score_partition import score_pieces
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store import atomic
 from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.training.train import train
 
@@ -116,6 +119,15 @@ def test_score__rerun_and_fewer_partitions_leave_the_right_files(client, feature
     quals = score(client, model, fewer, tmp_path / "quals", k=2)
     assert sorted((quals.path / "by_user").iterdir()) == quals.parts
     assert len(quals.to_pandas()) == 600
+
+
+def test_score__the_disk_begins_to_take_every_file_before_the_end(client, features, tmp_path, monkeypatch):
+    begun = []
+    monkeypatch.setattr(atomic, "begin_sync", begun.append)
+    model = train(client, features)
+    quals = score(client, model, features, tmp_path / "quals", k=2)
+    names = sorted(Path(*path.parts[len(tmp_path.parts) + 1 :]).as_posix() for path in begun)
+    assert names == sorted(quals.run.files)
 
 
 def test_qualifications__to_pandas_of_some_users(client, features, tmp_path):
