@@ -31,6 +31,11 @@ logger = logging.getLogger(__name__)
 _process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
 
+SECONDS_TO_RELEASE = 0.02
+"""So long the last results of a run stay on the workers.
+
+A client sends nothing within 10 ms of what it sent before: a result that is given up at once holds up the next run.
+"""
 MOST_KILLS = 2
 """So often a task is taken from a worker of which nothing is heard; Dask gives a task up that loses four."""
 
@@ -207,10 +212,14 @@ class _Flight:
         self.futures.add(future)
         self.finished.add(future)
 
-    def drop(self, future: Future) -> None:
-        """Forget a task that has finished."""
+    def drop(self, future: Future, *, is_late: bool) -> None:
+        """Forget a task that has finished; the others are all submitted when it `is_late`."""
         self.futures.discard(future)
-        future.release()
+        if is_late:
+            loop: Any = self.client.loop
+            loop.add_callback(loop.call_later, SECONDS_TO_RELEASE, future.release)
+        else:
+            future.release()
 
     def leave(self, workers: Sequence[str]) -> None:
         """Take the tasks of the run from workers that do not begin them, and submit them anew.
@@ -290,10 +299,10 @@ def _run(flight: _Flight, workers: TaskWorkers, progress: Progress) -> Iterator[
             raise _error_of(stage, future, result)
         yield future.key[2], result
         progress(stage, done, n_items)
-        flight.drop(future)
         while n_submitted < min(done + workers.width(), n_items):
             flight.submit(next(waiting))
             n_submitted += 1
+        flight.drop(future, is_late=n_submitted == n_items)
 
 
 def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
