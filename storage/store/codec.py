@@ -19,12 +19,6 @@ from ammrank_dask.storage.store.container import Container
 
 CHUNK_BYTES = 4 << 20
 """Size of a chunk before compression: large enough that a chunk costs decoding, not opening."""
-SHARE_WORTH = 0.8
-"""The share of its size that a compressed chunk has at most; one that stays larger is kept as it is.
-
-Numbers like those of features compress to .9, and to decode them takes longer than to read the rest from a disk.
-"""
-
 METADATA = "zarr.json"
 _HEADER_BYTES, _FLAGS, _IS_COPY = 16, 2, 2
 """Of a chunk of blosc: its header, where the flags are in it, and the one of a chunk that is not compressed."""
@@ -35,7 +29,7 @@ def encode_group(attributes: Mapping[str, Any]) -> bytes:
     return _document({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
 
 
-def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, bytes]:
+def encode_array(array: np.ndarray, *, compressed: bool = True, share_worth: float = 1.0) -> dict[str, bytes]:
     """Return the files of an array by name: its metadata and its chunks."""
     array = np.ascontiguousarray(array)
     if not compressed:
@@ -50,15 +44,15 @@ def encode_array(array: np.ndarray, *, compressed: bool = True) -> dict[str, byt
             padded = np.zeros((rows, *array.shape[1:]), array.dtype)
             padded[: len(chunk)] = chunk
             chunk = padded
-        files[f"c/{number}{tail}"] = _compress(chunk)
+        files[f"c/{number}{tail}"] = _compress(chunk, share_worth)
     return files
 
 
-def _compress(chunk: np.ndarray) -> bytes:
+def _compress(chunk: np.ndarray, share_worth: float) -> bytes:
     """Return a chunk as blosc has it: compressed where that is worth it, else its bytes behind blosc's header."""
     blosc = _blosc()
     compressed: bytes = blosc.compress(chunk, b"lz4", 5, blosc.SHUFFLE)
-    if len(compressed) > SHARE_WORTH * chunk.nbytes:
+    if share_worth * chunk.nbytes < len(compressed) < _HEADER_BYTES + chunk.nbytes:
         compressed = blosc.compress(chunk, b"lz4", 0, blosc.SHUFFLE)
     return compressed
 

@@ -187,7 +187,8 @@ def write_part(
     lengths = schema.validate(arrays, str(final))
     files = _encode_groups(arrays, attributes or {}, group_attributes or {})
     for name, array in arrays.items():
-        files |= {f"{name}/{file}": data for file, data in encode_array(array, compressed=schema.compressed).items()}
+        encoded = encode_array(array, compressed=schema.compressed, share_worth=schema.share_worth)
+        files |= {f"{name}/{file}": data for file, data in encoded.items()}
     counts = {
         "rows": lengths.get(schema.rows_dim, 0),
         "nnz": lengths.get(schema.nnz_dim, 0) if schema.nnz_dim else 0,

@@ -59,7 +59,8 @@ class ArraySpec:
 class PartSchema:
     """The arrays of one partition of one kind of run, and where its counts of rows and non-zeros are read.
 
-    `compressed` is how they are written; `remedy` is what to do when one is damaged.
+    `compressed` is how they are written; a chunk that keeps more than `share_worth` of its size is not, for to decode
+    it would take longer than to read it as it is. `remedy` is what to do when one is damaged.
     """
 
     kind: str
@@ -69,6 +70,7 @@ class PartSchema:
     rows_dim: str = "user"
     nnz_dim: str | None = None
     compressed: bool = True
+    share_worth: float = 1.0
     remedy: str = REBUILD
 
     @property
@@ -155,6 +157,7 @@ FEATURES = PartSchema(
     ),
     optional=_ID_NAMES | {"ranking/indptr", "ranking/category", "ranking/intensity"},
     nnz_dim="value",
+    share_worth=0.8,
 )
 _PLUS_ARRAYS = (
     ArraySpec("prior", ("category",), ("float32",), "amm-rank-plus: score before the row is looked at"),
@@ -360,7 +363,7 @@ def describe_formats() -> str:
         "",
         f"Format version {RUN_FORMAT}. A run is a folder with a `manifest.json` that is written last; a folder without"
         " one is unfinished. Each partition of users is one zarr (v3) group, blosc-lz4 with byte shuffle (a chunk of"
-        " which that saves less than a fifth is not compressed), in one file `part-NNNNN.zarr.zip`: a zip"
+        " features of which that saves less than a fifth is not compressed), in one file `part-NNNNN.zarr.zip`: a zip"
         " whose entries are stored as they are, so that plain zarr opens it,"
         " `zarr.open_group(zarr.storage.ZipStore(path), mode='r')`. The directory of the zip has a field of its own"
         " (0x3243) with the CRC-32C of each entry; its comment is JSON with the counts of the part and the CRC-32C of"
