@@ -77,6 +77,10 @@ class TaskWorkers:
         at_most = _most_workers(self.client) * max(threads, default=1)
         return self.per_thread * max(2, sum(threads), at_most)
 
+    def spare(self) -> int:
+        """Return how many tasks more may be missing before workers run out of them: each thread keeps two."""
+        return max(1, self.width() * (self.per_thread - 2) // self.per_thread)
+
     def _ask(self) -> None:
         self.asked = time.monotonic()
         known = self.client.scheduler_info(n_workers=-1)

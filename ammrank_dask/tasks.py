@@ -31,13 +31,12 @@ logger = logging.getLogger(__name__)
 _process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
 
-SECONDS_TO_RELEASE = 0.02
-"""So long the last results of a run stay on the workers.
-
-A client sends nothing within 10 ms of what it sent before: a result that is given up at once holds up the next run.
-"""
 MOST_KILLS = 2
 """So often a task is taken from a worker of which nothing is heard; Dask gives a task up that loses four."""
+SUBMITTED_TOGETHER = 32
+"""Tasks that go to the scheduler in one message, at most: Dask warns of messages above 10 MB."""
+SECONDS_BETWEEN_MESSAGES = 0.001
+"""Dask's clients send a message every 10 ms at most, for which the workers would wait in every stage."""
 
 
 @runtime_checkable
@@ -60,18 +59,20 @@ def run_tasks(
     arguments: Iterable[Sequence[Any]],
     *,
     progress: Progress = silent,
-    in_flight_per_thread: int = 2,
+    in_flight_per_thread: int = 4,
     units: Sequence[int] | Callable[[Any], int] | None = None,
     unit: str = "users",
     on_result: Callable[[int, Any], None] | None = None,
+    after: Sequence[int | None] | None = None,
 ) -> list[Any]:
     """Run `function(*args)` on the cluster for every item of `arguments` and return the results in order.
 
     Only `in_flight_per_thread` tasks per worker thread are submitted at a time, so that neither the scheduler
-    nor a worker's memory grows with the length of the list. The first exception cancels what is left and is
-    raised here, once the workers have stopped executing all of it: whoever tries again shares no file with a task
-    of this run. A task may run twice (a worker can die after its work is done), so `function` must write whole
-    files under temporary names and rename them. A task whose error may pass is run twice more before it counts.
+    nor a worker's memory grows with the length of the list; some go together, for that is cheaper than one by one.
+    The first exception cancels what is left and is raised here, once the workers have stopped executing all of it:
+    whoever tries again shares no file with a task of this run. A task may run twice (a worker can die after its work
+    is done), so `function` must write whole files under temporary names and rename them. A task whose error may pass
+    is run twice more before it counts.
 
     Parameters
     ----------
@@ -80,6 +81,8 @@ def run_tasks(
         a number per task where that is known before, else a function of a task's result.
     on_result
         Called on the client with the index and the result of each task as it finishes, in any order, once for each.
+    after
+        By task the index of an earlier one that must have finished before it is submitted, None for none.
     """
     items = list(arguments)
     known = None if callable(units) else units
@@ -103,7 +106,8 @@ def run_tasks(
     counts = _Counts(client, token)
     flight = _Flight(client, stage, token, function, items)
     try:
-        for index, result in _run(flight, TaskWorkers(client, stage, in_flight_per_thread), progress):
+        waiting = _Waiting(after or [None] * len(items))
+        for index, result in _run(flight, TaskWorkers(client, stage, in_flight_per_thread), waiting, progress):
             results[index] = result
             n_units = units(result) if callable(units) else units[index] if units is not None else None
             if callable(units) and n_units is not None:
@@ -165,6 +169,11 @@ def run_each(function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> li
     return [function(*item) for item in items]
 
 
+def run_one(function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    """Run a function: for stages whose tasks are not all of one kind."""
+    return function(*args)
+
+
 class _Counts:
     """Units of finished tasks on their way to the dashboard, one message a second."""
 
@@ -199,27 +208,27 @@ class _Flight:
         items: list[Sequence[Any]],
     ) -> None:
         self.client, self.stage, self.token = client, stage, token
+        _hasten(client)
         self.function, self.items = function, items
         self.futures: set[Future] = set()
         self.kills: collections.Counter[int] = collections.Counter()
         self.finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
 
-    def submit(self, index: int, n_moves: int = 0) -> None:
-        """Submit a task, for the first time or after it was taken from a worker."""
-        # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
-        key = (self.stage, self.token, index, *([n_moves] if n_moves else []))
-        future = self.client.submit(run_checked, _process, self.function, *self.items[index], key=key, pure=False)
-        self.futures.add(future)
-        self.finished.add(future)
+    def submit(self, indices: Sequence[int], n_moves: int = 0) -> None:
+        """Submit tasks, for the first time or after they were taken from a worker."""
+        for start in range(0, len(indices), SUBMITTED_TOGETHER):
+            some = indices[start : start + SUBMITTED_TOGETHER]
+            # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
+            keys = [(self.stage, self.token, index, *([n_moves] if n_moves else [])) for index in some]
+            arguments = [(_process, self.function, *self.items[index]) for index in some]
+            futures = self.client.map(run_checked, *map(list, zip(*arguments, strict=True)), key=keys, pure=False)
+            self.futures.update(futures)
+            self.finished.update(futures)
 
-    def drop(self, future: Future, *, is_late: bool) -> None:
-        """Forget a task that has finished; the others are all submitted when it `is_late`."""
+    def drop(self, future: Future) -> None:
+        """Forget a task that has finished."""
         self.futures.discard(future)
-        if is_late:
-            loop: Any = self.client.loop
-            loop.add_callback(loop.call_later, SECONDS_TO_RELEASE, future.release)
-        else:
-            future.release()
+        future.release()
 
     def leave(self, workers: Sequence[str]) -> None:
         """Take the tasks of the run from workers that do not begin them, and submit them anew.
@@ -238,7 +247,7 @@ class _Flight:
         wait_until_quiet(self.client, self.token, workers)
         for future in moved:
             key: Any = future.key
-            self.submit(key[2], (*key, 0)[3] + 1)
+            self.submit([key[2]], (*key, 0)[3] + 1)
 
     def leave_silent(self, workers: Collection[str]) -> None:
         """Let nannies kill workers of which nothing is heard, if the run waits for nothing else.
@@ -276,6 +285,12 @@ class _Flight:
         publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
 
 
+def _hasten(client: Client) -> None:
+    """Let a client send what it has to say without a pause that anybody could feel."""
+    if client.scheduler_comm is not None:  # it is None while the client connects again
+        client.scheduler_comm.interval = SECONDS_BETWEEN_MESSAGES
+
+
 def _as_key(key: Any) -> Any:
     """Return the key of a task as a future has it: on its way from the scheduler a tuple may become a list."""
     return tuple(key) if isinstance(key, list) else key
@@ -285,24 +300,42 @@ def _is_ours(key: Any) -> bool:
     return isinstance(key, tuple | list) and str(key[1]).startswith(_process)
 
 
-def _run(flight: _Flight, workers: TaskWorkers, progress: Progress) -> Iterator[tuple[int, Any]]:
+class _Waiting:
+    """The tasks of a run that are not submitted: some may be, others wait for a task to finish."""
+
+    def __init__(self, after: Sequence[int | None]) -> None:
+        self.ready = collections.deque(index for index, before in enumerate(after) if before is None)
+        self.blocked: dict[int, list[int]] = collections.defaultdict(list)
+        for index, before in enumerate(after):
+            if before is not None:
+                self.blocked[before].append(index)
+
+    def finish(self, index: int) -> None:
+        """Note that a task has finished, and let those go that waited for it."""
+        self.ready.extend(self.blocked.pop(index, ()))
+
+    def take(self, n: int) -> list[int]:
+        """Return so many tasks to submit, or all that may be."""
+        return [self.ready.popleft() for _ in range(min(n, len(self.ready)))]
+
+
+def _run(flight: _Flight, workers: TaskWorkers, waiting: _Waiting, progress: Progress) -> Iterator[tuple[int, Any]]:
     """Yield the index and the result of every task as it finishes."""
     stage, n_items = flight.stage, len(flight.items)
-    waiting = iter(range(n_items))
-    n_submitted = 0
-    while n_submitted < min(workers.width(), n_items):
-        flight.submit(next(waiting))
-        n_submitted += 1
+    flight.submit(waiting.take(workers.width()))
     progress(stage, 0, n_items)
     for done, (future, result) in enumerate(_each_finished(flight, workers), start=1):
         if future.status != "finished":
             raise _error_of(stage, future, result)
-        yield future.key[2], result
+        index = future.key[2]
+        yield index, result
         progress(stage, done, n_items)
-        while n_submitted < min(done + workers.width(), n_items):
-            flight.submit(next(waiting))
-            n_submitted += 1
-        flight.drop(future, is_late=n_submitted == n_items)
+        flight.drop(future)
+        waiting.finish(index)
+        room = workers.width() - len(flight.futures)
+        # While there is enough to do some tasks are waited for, which then go together.
+        if room >= workers.spare() or len(waiting.ready) <= room:
+            flight.submit(waiting.take(room))
 
 
 def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:

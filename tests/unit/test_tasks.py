@@ -469,10 +469,44 @@ def test_width__is_that_of_the_workers_a_cluster_may_grow_to():
         Client(cluster, set_as_default=False) as client,
     ):
         assert task_workers.TaskWorkers(client, "write", 2).width() == 4
+        assert [task_workers.TaskWorkers(client, "write", each).spare() for each in (1, 2, 4)] == [1, 1, 4]
         cluster.adapt(minimum=1, maximum=5, interval="1h")
         assert task_workers.TaskWorkers(client, "write", 2).width() == 2 * 5 * 2
         cluster.adapt(minimum=1, maximum=float("inf"), interval="1h")
         assert task_workers.TaskWorkers(client, "write", 2).width() == 4
+
+
+def test_run_tasks__go_to_the_scheduler_together(client, monkeypatch):
+    real, sizes = client.map, []
+
+    def count(function, *columns, **options):
+        sizes.append(len(columns[0]))
+        return real(function, *columns, **options)
+
+    monkeypatch.setattr(client, "map", count)
+    assert run_tasks(client, "many", abs, [(-number,) for number in range(20)]) == list(range(20))
+    # Four for each of two threads, then as many as leave two to each while they go.
+    assert sizes == [8, 4, 4, 4]
+    monkeypatch.setattr(tasks, "SUBMITTED_TOGETHER", 3)
+    sizes.clear()
+    assert run_tasks(client, "few", abs, [(-number,) for number in range(7)]) == list(range(7))
+    assert sizes == [3, 3, 1]
+
+
+def touch_after(before, own):
+    """Leave a file; the one before must be there."""
+    assert before is None or before.exists()
+    time.sleep(0.05)
+    own.touch()
+
+
+@pytest.mark.parametrize("per_thread", [1, 4])
+def test_run_tasks__a_task_waits_for_the_one_that_it_comes_after(client, tmp_path, per_thread):
+    after = [None, None, None, 0, 1, 3]
+    files = [tmp_path / str(number) for number in range(len(after))]
+    items = [(None if before is None else files[before], own) for before, own in zip(after, files, strict=True)]
+    run_tasks(client, "chain", touch_after, items, after=after, in_flight_per_thread=per_thread)
+    assert all(file.exists() for file in files)
 
 
 @pytest.mark.parametrize("units", [int, [3, 4, 5, 6, 7]])
