@@ -42,7 +42,8 @@ def write_rows(data, indices, indptr, centers, own, out_indptr, out_indices, out
     out_indptr, out_indices, out_data
         The CSR rows, with room for Σ n_nearest more values a row.
     out_knot
-        Beside `out_data`: the place among the knots of an own column, -1 for none.
+        Beside `out_data`: the place among the knots of an own column, -1 for none. Nothing is written where no column
+        is a category's own.
     out_own_scale
         (n_rows, n_groups) float32: what makes of a value of an own column its share of the group's norm, divided
         by the root of the number of groups.
@@ -58,7 +59,7 @@ def write_rows(data, indices, indptr, centers, own, out_indptr, out_indices, out
     squares = np.zeros((CHAINS, out_own_scale.shape[1] + 1))
     column_group = group_columns(own.kind, own.group, out_own_scale.shape[1])
     # Not as tuples to the helpers of the inner loops: every array in one would be counted as a reference.
-    own_kind, knots, n_knots = own.kind, own.knots, own.n_knots
+    own_kind, knots, n_knots, n_kinds = own.kind, own.knots, own.n_knots, own.group.shape[0]
     at = np.uintp(0)
     out_indptr[0] = 0
     for first in range(0, n_rows, ROWS):
@@ -72,17 +73,22 @@ def write_rows(data, indices, indptr, centers, own, out_indptr, out_indices, out
             factor = inverse[lane] if centers.unit_rows else np.float32(1.0)
             for group in range(out_own_scale.shape[1]):
                 out_own_scale[row, group] = out_own_scale[row, group] / factor if factor > 0 else np.float32(0.0)
+            begin = at
             for cell in range(np.uintp(indptr[row]), np.uintp(indptr[row + 1])):
-                kind = own_kind[np.uintp(indices[cell])]
                 out_indices[at] = indices[cell]
                 out_data[at] = data[cell] * factor
-                out_knot[at] = knot_place(data[cell], kind, knots, n_knots) if kind >= 0 else np.float32(-1.0)
                 at += np.uintp(1)
             for place in range(np.uintp(member_indptr[lane]), np.uintp(member_indptr[lane + np.uintp(1)])):
                 out_indices[at] = n_columns + member[place]
                 out_data[at] = weight[place]
-                out_knot[at] = -1.0
                 at += np.uintp(1)
+            if n_kinds > 0:
+                out_knot[begin:at] = -1.0
+                for cell in range(np.uintp(indptr[row]), np.uintp(indptr[row + 1])):
+                    kind = own_kind[np.uintp(indices[cell])]
+                    if kind >= 0:
+                        out_knot[begin] = knot_place(data[cell], kind, knots, n_knots)
+                    begin += np.uintp(1)
             out_indptr[row + 1] = at
     return at
 

@@ -15,7 +15,9 @@ from ammrank_dask.kernels.plus_rows import OwnCells, write_rows
 class PlusRows:
     """CSR rows with memberships (`data`, `indices`, `indptr`), and what the own term needs.
 
-    `knot` stands beside `data`, `own_scale` is (n_rows, n_groups); `kernels.plus_rows.write_rows` says what they are.
+    `knot` stands beside `data`, or is empty where no column is a category's own, `own_scale` is (n_rows, n_groups);
+    `kernels.plus_rows.write_rows` says what they are. `indices` has 16 bits where they are enough: rows are read from
+    files in every epoch, by all workers at once.
     """
 
     data: np.ndarray
@@ -43,8 +45,9 @@ def prepare_plus_rows(X: sp.csr_matrix | sp.csr_array, centers: Centers, own: Ow
     """Return stored rows in the form of training."""
     n_rows = X.shape[0]
     room = X.nnz + n_rows * int(centers.n_nearest.sum())
-    indptr, indices = np.empty(n_rows + 1, np.int64), np.empty(room, np.int32)
-    data, knot = np.empty(room, np.float32), np.empty(room, np.float32)
+    n_columns = X.shape[1] + int(centers.start[-1])
+    indptr, indices = np.empty(n_rows + 1, np.int64), np.empty(room, np.uint16 if n_columns <= 2**16 else np.int32)
+    data, knot = np.empty(room, np.float32), np.empty(room if len(own.group) else 0, np.float32)
     own_scale = np.zeros((n_rows, int(own.group.max(initial=-1)) + 1), np.float32)
     n = write_rows(X.data, X.indices, X.indptr, centers, own, indptr, indices, data, knot, own_scale)
     return PlusRows(data[:n], indices[:n], indptr, knot[:n], own_scale)

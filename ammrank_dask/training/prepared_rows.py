@@ -94,7 +94,9 @@ class PlusPreparedRows:
         """Return the rows from `start` to `stop` and their rankings."""
         indptr = self._reader.read("indptr", start, stop + 1)
         begin, end = int(indptr[0]), int(indptr[-1])
-        data, indices, knot = (self._reader.read(name, begin, end) for name in ("data", "indices", "knot"))
+        data, indices = (self._reader.read(name, begin, end) for name in ("data", "indices"))
+        # Without own columns there are no knots.
+        knot = self._reader.read("knot", *((begin, end) if self._reader.shape("knot")[0] else (0, 0)))
         own_scale, rankings = (self._reader.read(name, start, stop) for name in ("own_scale", "rankings"))
         return PlusRows(data, indices, indptr - begin, knot, own_scale), rankings
 

@@ -158,6 +158,32 @@ def test_write_rows__whole_numbers_of_16_bits_change_no_bit():
     assert read.indices.tobytes() == plain.indices.tobytes()
 
 
+@pytest.mark.parametrize(("n_columns", "kind"), [(2**16 - 7, np.uint16), (2**16 - 6, np.int32)])
+def test_prepare_plus_rows__columns_have_16_bits_where_they_are_enough(n_columns, kind):
+    members = draw_basis(np.random.default_rng(4))[0]
+    wide = np.zeros((7, n_columns), np.float32)
+    wide[:, -12:] = members.centers
+    X = draw_rows(np.random.default_rng(5), 9)
+    shifted = sp.hstack([sp.csr_matrix((9, n_columns - 12), dtype=np.float32), sp.csr_matrix(X)], format="csr")
+    nothing = OwnTerm.nothing(N_CATEGORIES)
+    rows = prepare_plus_rows(shifted, replace(members, centers=wide).kernel_form(), nothing.cells(n_columns + 7))
+    narrow = prepare_plus_rows(sp.csr_matrix(X), members.kernel_form(), nothing.cells(19))
+    assert (rows.indices.dtype, narrow.indices.dtype) == (kind, np.uint16)
+    assert rows.indices.max() == n_columns + 6
+    np.testing.assert_array_equal(rows.indices.astype(int) - (n_columns - 12), narrow.indices)
+    assert rows.data.tobytes() == narrow.data.tobytes()
+
+
+def test_prepare_plus_rows__without_own_columns_there_are_no_knots():
+    rng = np.random.default_rng(6)
+    members, own, _ = draw_basis(rng)
+    X = sp.csr_matrix(draw_rows(rng, 5))
+    bare = prepare_plus_rows(X, members.kernel_form(), OwnTerm.nothing(N_CATEGORIES).cells(19))
+    rows = prepare_plus_rows(X, members.kernel_form(), own.cells(19))
+    assert (len(bare.knot), len(rows.knot)) == (0, len(rows.data))
+    assert bare.data.tobytes() == rows.data.tobytes()
+
+
 def test_kernel_form__centres_that_are_no_whole_numbers_are_read_as_they_are():
     members = draw_basis(np.random.default_rng(3))[0]
     whole = replace(members, centers=(np.rint(members.centers / CENTER_UNIT) * CENTER_UNIT).astype(np.float32))
