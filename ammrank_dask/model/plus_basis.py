@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -246,18 +246,20 @@ def sample_rows(
     return stack.rows()
 
 
-def draw_rows(labelled: Sequence[np.ndarray], n_wanted: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield by block which of its rows are drawn: so many have the lowest numbers drawn by (seed, block)."""
+def draw_rows(labelled: Sequence[np.ndarray], n_wanted: int, seed: int) -> list[np.ndarray]:
+    """Return by block which of its rows are drawn: so many have the lowest numbers drawn by (seed, block).
 
-    def draw(block: int) -> np.ndarray:
-        marks = labelled[block]
-        return np.where(marks, np.random.default_rng([seed, _SAMPLE, block]).random(len(marks)), np.inf)
-
-    lowest = np.empty(0)
-    for block in range(len(labelled)):
-        lowest = np.concatenate([lowest, draw(block)])
-        if len(lowest) > 2 * n_wanted or block + 1 == len(labelled):
-            lowest = np.partition(lowest, n_wanted - 1)[:n_wanted]
-    highest = lowest.max()
-    for block in range(len(labelled)):
-        yield np.flatnonzero(draw(block) <= highest)
+    Of all rows only those are kept in between that may still be among the lowest.
+    """
+    drawn: list[tuple[np.ndarray, np.ndarray]] = []
+    highest, n_kept = np.inf, 0
+    for block, marks in enumerate(labelled):
+        numbers = np.where(marks, np.random.default_rng([seed, _SAMPLE, block]).random(len(marks)), np.inf)
+        rows = np.flatnonzero(numbers <= highest)
+        drawn.append((rows, numbers[rows]))
+        n_kept += len(rows)
+        if n_kept > 2 * n_wanted or block + 1 == len(labelled):
+            highest = np.partition(np.concatenate([kept for _, kept in drawn]), n_wanted - 1)[n_wanted - 1]
+            drawn = [(rows[kept <= highest], kept[kept <= highest]) for rows, kept in drawn]
+            n_kept = sum(len(rows) for rows, _ in drawn)
+    return [rows for rows, _ in drawn]
