@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,7 +18,7 @@ TEMPERATURE, N_NEAREST = 0.05, 16
 TABLE_CENTERS, TABLE_NEAREST = (10, 30, 100, 300), 8
 SAMPLE_ROWS = 10_000
 _ROWS_A_CENTER, _FEWEST_CENTERS, _MOST_CENTERS = 60, 200, 800
-_PASSES = 4
+_PASSES, _FIRST_PASSES = 4, 2
 _ROWS_AT_ONCE = 512
 CENTER_UNIT = 2.0**-14
 """Centres of the cosine are whole multiples of this, from -2 to 2: kernels read them as numbers of 16 bits."""
@@ -70,6 +70,13 @@ class Memberships:
         return whole
 
 
+class BegunClustering(NamedTuple):
+    """A clustering after its first passes: centres (k, d) float32, and which drawn row the next empty centre takes."""
+
+    centers: np.ndarray
+    n_drawn: int
+
+
 def fit_memberships(
     X: sp.csr_matrix,
     *,
@@ -80,6 +87,7 @@ def fit_memberships(
     seed: int,
     start: Memberships | None = None,
     only: int | None = None,
+    begun: BegunClustering | None = None,
 ) -> Memberships:
     """Cluster sampled rows; one thread and one order of addition, so that the same rows give the same bits.
 
@@ -100,33 +108,17 @@ def fit_memberships(
         number of centres stays too. They are left aside where geometry or number of clusterings differ.
     only
         Make this one of the clusterings alone, counted from 0: `join_memberships` puts them together.
+    begun
+        What `begin_clustering` made of that one, of the same sample.
     """
-    norms = np.sqrt(_sums_of_squares(X)).astype(np.float32)
-    if geometry == COSINE and not norms.all():
-        X, norms = _drop_rows(X, norms == 0), norms[norms > 0]
-    if geometry != COSINE:
-        norms = np.ones(X.shape[0], np.float32)
-    if n_clusterings == 0:
-        counts = []
-    elif geometry == COSINE:
-        wanted = count_centers(n_rows) if n_centers is None else n_centers
-        counts = [min(wanted, X.shape[0])] * n_clusterings
-    else:
-        counts = [k for k in TABLE_CENTERS if k <= X.shape[0] // 4]
-    counts = [k for k in counts if k >= 2]
-    starts: list[np.ndarray | None] = [None] * len(counts)
-    # Without clusterings there is nothing to start from: an empty array still splits into one part.
-    if counts and start is not None and start.geometry == geometry and len(start.n_nearest) == len(counts):
-        starts = list(np.split(start.centers, start.start[1:-1]))
-        counts = [len(part) for part in starts if part is not None]
-    if not counts or not X.shape[0]:
+    X, norms = _rows_to_cluster(X, geometry)
+    starts = _starts_of(X, n_rows, n_clusterings, n_centers, geometry, start)
+    numbers = [number for number in range(len(starts)) if only in (None, number)]
+    if not numbers or not X.shape[0]:
         return Memberships.nothing(X.shape[1], geometry)
-    numbers = [number for number in range(len(counts)) if only in (None, number)]
-    if not numbers:
-        return Memberships.nothing(X.shape[1], geometry)
-    counts = [counts[number] for number in numbers]
+    counts = [starts[number][0] for number in numbers]
     found = [
-        cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number])
+        cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number][1], begun=begun)
         for number, k in zip(numbers, counts, strict=True)
     ]
     nearest = [min(N_NEAREST if geometry == COSINE else TABLE_NEAREST, k) for k in counts]
@@ -140,6 +132,63 @@ def fit_memberships(
         np.array(widths, np.float32),
         geometry,
     )
+
+
+def begin_clustering(
+    X: sp.csr_matrix,
+    *,
+    n_rows: int,
+    n_clusterings: int,
+    n_centers: int | None,
+    geometry: str,
+    seed: int,
+    start: Memberships | None = None,
+    only: int,
+) -> BegunClustering | None:
+    """Make the first half of the passes of one clustering; None where rows are worth fewer clusterings.
+
+    `fit_memberships`, which says what the parameters are, makes the rest: halves of three share out evenly among two
+    workers.
+    """
+    X, norms = _rows_to_cluster(X, geometry)
+    starts = _starts_of(X, n_rows, n_clusterings, n_centers, geometry, start)
+    if only >= len(starts) or not X.shape[0]:
+        return None
+    k, centers = starts[only]
+    return _make_passes(X, norms, k, geometry, [seed, only], _FIRST_PASSES, start=centers)
+
+
+def _rows_to_cluster(X: sp.csr_matrix, geometry: str) -> tuple[sp.csr_matrix, np.ndarray]:
+    """Return the rows of a sample that have a direction, or with tables all, and their norms, or 1."""
+    norms = np.sqrt(_sums_of_squares(X)).astype(np.float32)
+    if geometry == COSINE and not norms.all():
+        X, norms = _drop_rows(X, norms == 0), norms[norms > 0]
+    if geometry != COSINE:
+        norms = np.ones(X.shape[0], np.float32)
+    return X, norms
+
+
+def _starts_of(
+    X: sp.csr_matrix,
+    n_rows: int,
+    n_clusterings: int,
+    n_centers: int | None,
+    geometry: str,
+    start: Memberships | None,
+) -> list[tuple[int, np.ndarray | None]]:
+    """Return of every clustering its number of centres, and the centres to start from; None where they are drawn."""
+    if n_clusterings == 0:
+        counts = []
+    elif geometry == COSINE:
+        wanted = count_centers(n_rows) if n_centers is None else n_centers
+        counts = [min(wanted, X.shape[0])] * n_clusterings
+    else:
+        counts = [k for k in TABLE_CENTERS if k <= X.shape[0] // 4]
+    counts = [k for k in counts if k >= 2]
+    # Without clusterings there is nothing to start from: an empty array still splits into one part.
+    if counts and start is not None and start.geometry == geometry and len(start.n_nearest) == len(counts):
+        return [(len(part), part) for part in np.split(start.centers, start.start[1:-1])]
+    return [(k, None) for k in counts]
 
 
 def join_memberships(parts: Sequence[Memberships]) -> Memberships:
@@ -174,36 +223,67 @@ def count_centers(n_rows: int) -> int:
 
 
 def cluster_rows(
-    X: sp.csr_matrix, norms: np.ndarray, k: int, geometry: str, seed: list[int], *, start: np.ndarray | None = None
+    X: sp.csr_matrix,
+    norms: np.ndarray,
+    k: int,
+    geometry: str,
+    seed: list[int],
+    *,
+    start: np.ndarray | None = None,
+    begun: BegunClustering | None = None,
 ) -> np.ndarray:
     """Return k centres (k, d) float32 after some passes of Lloyd's, spherical with the cosine.
 
-    They start at rows drawn by the seed, or at `start`; an empty centre takes the next row drawn.
+    They start at rows drawn by the seed, or at `start`; an empty centre takes the next row drawn. Passes that were
+    made before, of `begun`, are not made again.
     """
+    n_passes = _PASSES if begun is None else _PASSES - _FIRST_PASSES
+    return _make_passes(X, norms, k, geometry, seed, n_passes, start=start, begun=begun).centers
+
+
+def _make_passes(
+    X: sp.csr_matrix,
+    norms: np.ndarray,
+    k: int,
+    geometry: str,
+    seed: list[int],
+    n_passes: int,
+    *,
+    start: np.ndarray | None = None,
+    begun: BegunClustering | None = None,
+) -> BegunClustering:
+    """Make some passes of `cluster_rows`, the first ones or those after the ones that were begun with."""
     drawn = np.random.default_rng([*seed, 2**29]).permutation(X.shape[0])
 
     def unit_rows(chosen: np.ndarray) -> np.ndarray:
         """Return some rows (n, d) divided by their norms; all of them would take three times the memory of X."""
         return (sp.diags_array(1 / norms[chosen].astype(np.float64)) @ X[chosen].astype(np.float64)).toarray()
 
-    centers = unit_rows(drawn[:k]) if start is None else start.astype(np.float64)
-    spare = k if start is None else 0
+    if begun is not None:
+        centers, n_drawn = begun
+    elif start is not None:
+        centers, n_drawn = start, 0
+    else:
+        centers, n_drawn = unit_rows(drawn[:k]).astype(np.float32), k
     data = X.data.astype(np.float32, copy=False)
-    for _ in range(_PASSES):
-        kernel_form = _one_clustering(centers.astype(np.float32), geometry)
+    for _ in range(n_passes):
+        kernel_form = _one_clustering(centers.astype(np.float32, copy=False), geometry)
         nearest = np.empty((X.shape[0], 1), np.int64)
         nearest_centers(data, X.indices, X.indptr, norms, kernel_form, nearest, np.empty(nearest.shape, np.float32))
+        del kernel_form
         sums, count = np.zeros((k, X.shape[1])), np.zeros(k, np.int64)
         add_members(data, X.indices, X.indptr, norms, nearest[:, 0], sums, count)
         for empty in np.flatnonzero(count == 0):
-            sums[empty], count[empty] = unit_rows(drawn[[spare % len(drawn)]])[0], 1
-            spare += 1
-        centers = sums / count[:, None]
+            sums[empty], count[empty] = unit_rows(drawn[[n_drawn % len(drawn)]])[0], 1
+            n_drawn += 1
+        sums /= count[:, None]
         if geometry == COSINE:
-            lengths = np.sqrt((centers * centers).sum(axis=1))
+            lengths = np.sqrt((sums * sums).sum(axis=1))
             # Rows that cancel out have a mean without a direction: their centre stays where it was, at 0.
-            centers /= np.where(lengths > 0, lengths, 1.0)[:, None]
-    return centers.astype(np.float32)
+            sums /= np.where(lengths > 0, lengths, 1.0)[:, None]
+        centers = sums.astype(np.float32)
+        del sums
+    return BegunClustering(centers, n_drawn)
 
 
 def _squared_width(X: sp.csr_matrix, centers: np.ndarray) -> float:

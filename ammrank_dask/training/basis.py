@@ -1,10 +1,11 @@
-"""Make the basis of AMM-rank-plus on a cluster: draw a sample of the training rows, then a task a clustering."""
+"""Make the basis of AMM-rank-plus on a cluster: draw a sample of the training rows, then two tasks a clustering."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,7 +13,9 @@ from distributed import Client
 
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import (
+    BegunClustering,
     Memberships,
+    begin_clustering,
     count_clusterings,
     fit_memberships,
     join_memberships,
@@ -69,16 +72,23 @@ def prepare_basis(
         earlier = work / "start"
         save_arrays(earlier, *membership_arrays(match_centers(start, columns)))
     options = learner.model.membership_options(counts)
-    # Knots are the least work, and so the last.
-    numbers = [*range(count_clusterings(options["n_clusterings"], options["geometry"])), None]
-    parts = [work / ("knots" if number is None else f"centres-{number}") for number in numbers]
-    tasks = [
-        (learner.model, samples, counts, earlier, number, part)
-        for number, part in zip(numbers, parts, strict=True)
-        if not is_saved(part)
+    numbers = range(count_clusterings(options["n_clusterings"], options["geometry"]))
+    begun = [work / f"begun-{number}" for number in numbers]
+    centres = [work / f"centres-{number}" for number in numbers]
+    knots = work / "knots"
+    # Every clustering is begun before one is ended: halves of three share out evenly among two workers. Knots are the
+    # least work. One task a thread is in flight: what waits at a worker does not go to another that has nothing to do.
+    tasks: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
+        *((write_begun, (learner.model, samples, counts, earlier, *each)) for each in enumerate(begun)),
+        *(
+            (write_centers, (learner.model, samples, counts, earlier, number, before, output))
+            for number, (before, output) in enumerate(zip(begun, centres, strict=True))
+        ),
+        (write_knots, (learner.model, samples, counts, knots)),
     ]
-    run_tasks(client, "train-centres", write_basis_part, tasks, progress=progress)
-    learner.save_basis(read_basis(learner.model, counts, parts))
+    after = [None] * len(begun) + list(numbers) + [None]
+    run_tasks(client, "train-centres", run_unless_saved, tasks, progress=progress, in_flight_per_thread=1, after=after)
+    learner.save_basis(read_basis(learner.model, counts, [*centres, knots]))
     remove(work)
 
 
@@ -106,11 +116,16 @@ def write_sample(rows: Sequence[Path], chosen: Sequence[np.ndarray], output: Pat
         save_arrays(output, {"data": X.data, "indices": X.indices, "indptr": X.indptr}, {"columns": X.shape[1]})
 
 
-def write_basis_part(
-    model: AMMRankPlus, samples: Sequence[Path], counts: RankingCounts, start: Path | None, number: int | None,
-    output: Path,
-) -> None:  # fmt: skip
-    """Write one of the clusterings of the sample, or the own term with its knots for a number of None.
+def run_unless_saved(write: Callable[..., None], arguments: Sequence[Any]) -> None:
+    """Write a part of the basis unless its folder, the last argument, is there."""
+    if not is_saved(arguments[-1]):
+        write(*arguments)
+
+
+def write_begun(
+    model: AMMRankPlus, samples: Sequence[Path], counts: RankingCounts, start: Path | None, number: int, output: Path
+) -> None:
+    """Write the first half of one of the clusterings of the sample; no centres where rows are worth fewer.
 
     Parameters
     ----------
@@ -121,15 +136,41 @@ def write_basis_part(
     """
     with measure("read"):
         sample = _read_sample(samples)
-    if number is None:
-        own = model.own_term(sample.shape[1], len(counts.clicks))
-        with measure("kernel"):
-            save_arrays(output, vars(own.with_knots(sample, prior_of(counts))), {})
-        return
-    earlier = None if start is None else memberships_from(*load_arrays(start))
+        options = _clustering_options(model, counts, start, number)
     with measure("kernel"):
-        found = fit_memberships(sample, **model.membership_options(counts), start=earlier, only=number)
+        begun = begin_clustering(sample, **options)
+    centers, n_drawn = (np.zeros((0, sample.shape[1]), np.float32), 0) if begun is None else begun
+    save_arrays(output, {"centers": centers}, {"n_drawn": n_drawn})
+
+
+def write_centers(
+    model: AMMRankPlus, samples: Sequence[Path], counts: RankingCounts, start: Path | None, number: int, begun: Path,
+    output: Path,
+) -> None:  # fmt: skip
+    """Write one of the clusterings of the sample, whose first half `write_begun` wrote."""
+    with measure("read"):
+        sample = _read_sample(samples)
+        options = _clustering_options(model, counts, start, number)
+        arrays, facts = load_arrays(begun)
+    before = BegunClustering(arrays["centers"], facts["n_drawn"]) if len(arrays["centers"]) else None
+    with measure("kernel"):
+        found = fit_memberships(sample, **options, begun=before)
     save_arrays(output, *membership_arrays(found))
+
+
+def write_knots(model: AMMRankPlus, samples: Sequence[Path], counts: RankingCounts, output: Path) -> None:
+    """Write the own term with the knots of the sample."""
+    with measure("read"):
+        sample = _read_sample(samples)
+    own = model.own_term(sample.shape[1], len(counts.clicks))
+    with measure("kernel"):
+        save_arrays(output, vars(own.with_knots(sample, prior_of(counts))), {})
+
+
+def _clustering_options(model: AMMRankPlus, counts: RankingCounts, start: Path | None, number: int) -> dict[str, Any]:
+    """Return the keywords of `fit_memberships` for one of the clusterings."""
+    earlier = None if start is None else memberships_from(*load_arrays(start))
+    return {**model.membership_options(counts), "start": earlier, "only": number}
 
 
 def read_basis(model: AMMRankPlus, counts: RankingCounts, parts: Sequence[Path]) -> PlusBasis:

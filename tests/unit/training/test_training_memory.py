@@ -13,7 +13,7 @@ from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_basis import count_rankings
 from ammrank_dask.model.plus_sums import PlusState
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
-from ammrank_dask.training.basis import read_basis, write_basis_part, write_sample
+from ammrank_dask.training.basis import read_basis, write_begun, write_centers, write_knots, write_sample
 from ammrank_dask.training.learners import PlaneLearner, PlusLearner
 from ammrank_dask.training.plus_start import add_memberships
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION
@@ -58,9 +58,13 @@ def write(learner, folder, rankings):
 
 
 def write_part(learner, folder, rankings, number):
-    part = folder / f"part-{number}"
-    counts = count_rankings(rankings, N_CATEGORIES)
-    write_basis_part(learner.model, [folder / "sample"], counts, None, number, part)
+    part, begun = folder / f"part-{number}", folder / f"begun-{number}"
+    given = learner.model, [folder / "sample"], count_rankings(rankings, N_CATEGORIES)
+    if number is None:
+        write_knots(*given, part)
+    else:
+        write_begun(*given, None, number, begun)
+        write_centers(*given, None, number, begun, part)
     return part
 
 
