@@ -23,7 +23,7 @@ from ammrank_dask.monitor.events import publish
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
-from ammrank_dask.tasks import Progress, run_tasks, run_together, silent
+from ammrank_dask.tasks import Progress, run_one, run_tasks, run_together, silent
 from ammrank_dask.training.basis import prepare_basis
 from ammrank_dask.training.checkpoints import TrainingFolder
 from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
@@ -47,6 +47,8 @@ CLICKERS_WANTED = 50
 SAMPLE_ROWS = 10_000
 VALIDATED_IN_A_TASK = 10_000
 """Validation users of a task, or of one partition: there are few of them in each, and they are measured every epoch."""
+WHOLE_TASK = 8.0
+"""Weight of work that shares a task with no other: as much as a task is ever given."""
 BEST = "best"
 
 
@@ -108,9 +110,8 @@ class Training:
         self._warn_of_unclicked(popularity)
         if isinstance(self.learner, PlusLearner):
             self._prepare_plus(self.learner, start, blocks)
-        if not self.folder.checkpoints():
-            self._begin(start, blocks, clickers)
-        popularity_error = self._validate_popularity(popularity)
+        first = [] if self.folder.checkpoints() else self._begin(start, blocks, clickers)
+        popularity_error = self._validate_popularity(popularity, first)
         epoch, round_ = self.folder.next_round()
         while True:
             ended = round_ == 0 and epoch > 0
@@ -169,8 +170,8 @@ class Training:
                 len(unclicked), len(popularity), ", ".join(unclicked[:5]) + (", …" if len(unclicked) > 5 else ""),
             )  # fmt: skip
 
-    def _begin(self, start: RankModel | None, blocks: list[RowBlock], clickers: np.ndarray) -> None:
-        """Write the model before the first round: empty or the one to start from.
+    def _begin(self, start: RankModel | None, blocks: list[RowBlock], clickers: np.ndarray) -> list[tuple[Any, ...]]:
+        """Write the model before the first round, empty or the one to start from, or return the task that makes it.
 
         With several shards planes are born only here, in a pass over a sample: planes that shards make on their own do
         not correspond, and their mean has no meaning. A model to start from needs the pass only for categories that
@@ -188,10 +189,10 @@ class Training:
         if not is_saved(first):
             mean: Any = self.learner.empty_mean()
             self.learner.save(first, state, mean)
-        if needs_pass:
-            sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
-            task = (first, [blocks[i] for i in sample], self.learner, FIRST_PASS, True, self.folder.checkpoint(0, 0))
-            run_tasks(self.client, "train-first", train_shard, [task], progress=self.progress)
+        if not needs_pass:
+            return []
+        sample = choose_sample(clickers, n_rows, wanted=CLICKERS_WANTED, min_rows=SAMPLE_ROWS, seed=self.model.seed)
+        return [(first, [blocks[i] for i in sample], self.learner, FIRST_PASS, True, self.folder.checkpoint(0, 0))]
 
     def _first_state(self, start: RankModel | None, step: int) -> PlaneSums | PlusState:
         """Return the state before the first step: empty, or that of a model whose planes `step` steps have made."""
@@ -298,15 +299,26 @@ class Training:
         ]
         return self._mean_error("train-validate", validate_rows, tasks)
 
-    def _validate_popularity(self, clicks: np.ndarray) -> float | None:
-        """Return the same error of ranking everybody by the clicks of the training users."""
-        tasks = [(self.folder.rows(partition), clicks) for partition in range(self.features.n_partitions)]
-        return self._mean_error("train-popularity", validate_popularity, tasks)
+    def _validate_popularity(self, clicks: np.ndarray, first: Sequence[Sequence[Any]]) -> float | None:
+        """Return the same error of ranking everybody by the clicks of the training users, and make the first pass.
 
-    def _mean_error(self, name: str, function: Callable[..., Any], tasks: Sequence[Sequence[Any]]) -> float | None:
-        """Return the mean of the errors that partitions sum up, None without a user."""
-        weights = [n_rows / VALIDATED_IN_A_TASK for n_rows in self.validation_rows]
-        parts = run_together(self.client, name, function, tasks, weights=weights, progress=silent)
+        That is one task at most, beside which the other workers would have nothing to do.
+        """
+        tasks = [(self.folder.rows(partition), clicks) for partition in range(self.features.n_partitions)]
+        name = "train-first" if first else "train-popularity"
+        return self._mean_error(name, validate_popularity, tasks, beside=[(train_shard, task) for task in first])
+
+    def _mean_error(
+        self,
+        name: str,
+        function: Callable[..., Any],
+        tasks: Sequence[Sequence[Any]],
+        beside: Sequence[tuple[Callable[..., Any], Sequence[Any]]] = (),
+    ) -> float | None:
+        """Return the mean of the errors that partitions sum up, None without a user; other work is done `beside` it."""
+        pieces = [*beside, *((function, task) for task in tasks)]
+        weights = [WHOLE_TASK] * len(beside) + [n_rows / VALIDATED_IN_A_TASK for n_rows in self.validation_rows]
+        parts = run_together(self.client, name, run_one, pieces, weights=weights, progress=silent)[len(beside) :]
         n_rows = sum(count for _, count in parts)
         return sum(total for total, _ in parts) / n_rows if n_rows else None
 

@@ -126,7 +126,7 @@ def test_train__validation_users_of_small_partitions_share_a_task(client, featur
     model = train(client, features, shards=2, epochs=2, block_rows=60, average=False)
     expected = n_tasks or features.n_partitions
     assert features.n_partitions > 1
-    assert counts == {"train-popularity": [expected], "train-validate": [expected] * 2}
+    assert counts == {"train-first": [1 + expected], "train-validate": [expected] * 2}
     assert model.training_["validation_error"] == pytest.approx(validation_error(model, features))
 
 
