@@ -65,19 +65,6 @@ def names_in(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_run_tasks__the_last_results_are_released_after_the_next_run_begins(client, monkeypatch):
-    monkeypatch.setattr(tasks, "SECONDS_TO_RELEASE", 0.3)
-    assert run_tasks(client, "one", str, [(number,) for number in range(9)]) == [str(number) for number in range(9)]
-    kept = [key for key in client.cluster.scheduler.tasks if key[0] == "one"]
-    assert 1 <= len(kept) <= 5  # that after which the last one was submitted, and the four in flight
-    assert run_tasks(client, "two", str, [(1,)]) == ["1"]
-    end = time.monotonic() + 10
-    while client.cluster.scheduler.tasks and time.monotonic() < end:
-        time.sleep(0.02)
-    assert not client.cluster.scheduler.tasks
-    assert not client.futures
-
-
 def test_run_tasks__a_failure_waits_for_the_tasks_that_still_run(client, tmp_path):
     items = [(tmp_path, "slow", 1.0), (tmp_path, "bad", 0), *((tmp_path, f"later-{i}", 0.1) for i in range(9))]
     with pytest.raises(ValueError, match="the disk is full"):
