@@ -198,9 +198,9 @@ def _published_run(
     return found
 
 
-def _other_settings(found: Run, settings: ScoreSettings) -> str | None:
+def _other_settings(published: Run, settings: ScoreSettings) -> str | None:
     """Return with which settings qualifications were written that now have other values; None when all are the same."""
-    before = QualificationsManifest.of(found).settings
+    before = QualificationsManifest.of(published).settings
     now = json.loads(json.dumps(settings.to_json()))
     other = [name for name, value in now.items() if name in before and before[name] != value]
     return f"with another score.{', score.'.join(sorted(other))}" if other else None
