@@ -82,14 +82,14 @@ def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
     parts: list[list[dict[str, np.ndarray]]] = [[] for _ in files]
     for partition in sorted({p for file in files for p in range(file.first, file.last + 1)}):
         # Files are by category, so those of a partition are one stretch of its rows, but for categories without any.
-        own = [number for number, file in enumerate(files) if file.first <= partition <= file.last]
+        own = [at for at, file in enumerate(files) if file.first <= partition <= file.last]
         rows, first = PartitionRows(run, partition), files[own[0]].code
         users, columns, starts = rows.of_categories(first, files[own[-1]].code)
         holders = _take_ids(rows.user_ids(), users)
-        for number in own:
-            start, stop = starts[files[number].code - first], starts[files[number].code - first + 1]
-            ids[number].append(holders.stretch(start, stop))
-            parts[number].append({name: values[start:stop] for name, values in columns.items()})
+        for at in own:
+            start, stop = starts[files[at].code - first], starts[files[at].code - first + 1]
+            ids[at].append(holders.stretch(start, stop))
+            parts[at].append({name: values[start:stop] for name, values in columns.items()})
     written = {}
     for own_ids, own_parts, file in zip(ids, parts, files, strict=True):
         user_ids = concat(own_ids)

@@ -9,7 +9,7 @@ import pytest
 
 from ammrank_dask.scoring.by_category import plan_files, write_batch
 from ammrank_dask.scoring.qualification_columns import encode_by_user, rows_by_category
-from ammrank_dask.storage.store.category_files import PartitionRows
+from ammrank_dask.storage.store.category_files import PartitionRows, is_batch_written
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualification_files import category_starts, make_folders, write_partition_files
 from ammrank_dask.storage.store.qualifications import QualificationRows
@@ -48,7 +48,8 @@ def test_write_batch__files_of_other_ranges_have_their_rows_best_first(tmp_path,
     files = plan_files(np.diff(starts, axis=1), CATEGORIES, rows_of_file=70)
     assert len({(file.first, file.last) for file in files}) > 1
     assert {file.category for file in files} == {"Hats", "Shoes"}
-    write_batch(tmp_path, 0, files)
+    write_batch(tmp_path, 7, files)
+    assert is_batch_written(tmp_path, 7)
     for file in files:
         own = held[(held.category == file.code) & held.partition.between(file.first, file.last)]
         expected = own.sort_values(["score", "user_id"], ascending=[False, True])
