@@ -186,6 +186,7 @@ def sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
+@retried
 def begin_sync(path: Path) -> None:
     """Let the disk begin to take a file's bytes, where the system can do that, and go on: a later sync waits less."""
     libc = ctypes.CDLL(None)
