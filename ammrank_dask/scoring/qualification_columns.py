@@ -93,7 +93,7 @@ def _encode_changes(rows: QualificationRows, changes: Changes, users: slice, own
     """Return a group of rows of a delta; what is gone has neither rank nor score."""
     is_there, codes = row >= 0, changes.codes[own]
     at, has_name = row[is_there], codes >= 0
-    ids = changes.user_ids.take(np.arange(users.start, users.stop))
+    ids = changes.user_ids.stretch(users.start, users.stop)
     indptr = changes.indptr[users.start : users.stop + 1]
     n_ranks = int(np.diff(rows.indptr).max(initial=1))
     columns = [
@@ -132,7 +132,7 @@ def encode_category(user_ids: UserIds, columns: Mapping[str, np.ndarray]) -> lis
     groups = []
     for start in range(0, max(1, n_rows), ROWS_OF_GROUP):
         own = slice(start, min(n_rows, start + ROWS_OF_GROUP))
-        ids = user_ids if own.stop - own.start == n_rows else user_ids.take(np.arange(own.start, own.stop))
+        ids = user_ids.stretch(own.start, own.stop)
         encoded = [EncodedColumn(_field(USER_ID, ids.arrow_type), [_plain_ids(ids)])]
         for name, values in columns.items():
             part = values[own]
@@ -283,7 +283,7 @@ def _of_users(rows: QualificationRows, users: slice) -> QualificationRows:
     }
     return replace(
         rows,
-        user_ids=rows.user_ids.take(np.arange(users.start, users.stop)),
+        user_ids=rows.user_ids.stretch(users.start, users.stop),
         indptr=rows.indptr[users.start : users.stop + 1] - own.start,
         is_cold=None if rows.is_cold is None else rows.is_cold[users],
         **parts,

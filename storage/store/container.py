@@ -119,8 +119,7 @@ class Container:
         if entry is None:
             raise DamagedStore(f"{self.path / name} is missing; {self.remedy}")
         data = os.pread(self.descriptor, entry.size, entry.start)
-        if len(data) != entry.size or google_crc32c.value(data) != entry.checksum:
-            raise DamagedStore(f"{self.path / name} is not what was written (checksum differs); {self.remedy}")
+        self._check_entry(name, len(data), google_crc32c.value(data))
         return data
 
     def has_size(self, name: str, size: int) -> bool:
@@ -133,9 +132,13 @@ class Container:
         entry = self.entries[name]
         head = bytearray(n_bytes)
         n_read = os.preadv(self.descriptor, [head, target.view(np.uint8).data], entry.start)
-        if n_read != entry.size or google_crc32c.extend(google_crc32c.value(bytes(head)), target) != entry.checksum:
-            raise DamagedStore(f"{self.path / name} is not what was written (checksum differs); {self.remedy}")
+        self._check_entry(name, n_read, google_crc32c.extend(google_crc32c.value(bytes(head)), target))
         return bytes(head)
+
+    def _check_entry(self, name: str, n_read: int, checksum: int) -> None:
+        entry = self.entries[name]
+        if n_read != entry.size or checksum != entry.checksum:
+            raise DamagedStore(f"{self.path / name} is not what was written (checksum differs); {self.remedy}")
 
     def check(self) -> int:
         """Check every byte, those between the entries too; return how many there are."""
