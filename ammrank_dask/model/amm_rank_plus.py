@@ -16,7 +16,7 @@ from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.explain import PlusScore, explain_plus_row
 from ammrank_dask.model.held_out_fit import FITS, USUAL, change_parameters, choose_fit, split_blocks
 from ammrank_dask.model.kept_model import KeptModel
-from ammrank_dask.model.memberships import GEOMETRIES
+from ammrank_dask.model.memberships import GEOMETRIES, ClusteringSettings, Memberships
 from ammrank_dask.model.own_term import OwnTerm, check_own_columns
 from ammrank_dask.model.plane_panels import UNKNOWN, top_categories
 from ammrank_dask.model.plus_basis import (
@@ -214,10 +214,10 @@ class AMMRankPlus(KeptModel):
         names = ("max_planes", "clickers_per_plane", "n_clusterings", "n_centers", "geometry", "seed")
         return {name: getattr(self, name) for name in names}
 
-    def membership_options(self, counts: RankingCounts) -> dict[str, Any]:
-        """Return the keywords of `fit_memberships` that follow from the parameters and what the rows rank."""
-        options = {name: getattr(self, name) for name in ("n_clusterings", "n_centers", "seed")}
-        return {**options, "n_rows": counts.n_rows, "geometry": geometry_of(counts, self.geometry)}
+    def clustering_settings(self, counts: RankingCounts, start: Memberships | None = None) -> ClusteringSettings:
+        """Return how rows are clustered, as follows from the parameters and what the rows rank."""
+        geometry = geometry_of(counts, self.geometry)
+        return ClusteringSettings(counts.n_rows, self.n_clusterings, self.n_centers, geometry, self.seed, start)
 
     def block_options(self, basis: PlusBasis, shards: int = 1) -> dict[str, Any]:
         """Return the keywords of `train_plus_block` that follow from the parameters and the number of shards."""

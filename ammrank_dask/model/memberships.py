@@ -77,24 +77,12 @@ class BegunClustering(NamedTuple):
     n_drawn: int
 
 
-def fit_memberships(
-    X: sp.csr_matrix,
-    *,
-    n_rows: int,
-    n_clusterings: int,
-    n_centers: int | None,
-    geometry: str,
-    seed: int,
-    start: Memberships | None = None,
-    only: int | None = None,
-    begun: BegunClustering | None = None,
-) -> Memberships:
-    """Cluster sampled rows; one thread and one order of addition, so that the same rows give the same bits.
+@dataclass(frozen=True)
+class ClusteringSettings:
+    """How sampled rows are clustered.
 
     Parameters
     ----------
-    X
-        The sample, as stored.
     n_rows
         Training rows behind the sample, from which the number of centres follows.
     n_clusterings, n_centers
@@ -106,13 +94,33 @@ def fit_memberships(
     start
         Clusterings to start from instead, over the columns of the sample, so that a centre stays what it was; their
         number of centres stays too. They are left aside where geometry or number of clusterings differ.
+    """
+
+    n_rows: int
+    n_clusterings: int
+    n_centers: int | None
+    geometry: str
+    seed: int
+    start: Memberships | None = None
+
+
+def fit_memberships(
+    X: sp.csr_matrix, settings: ClusteringSettings, *, only: int | None = None, begun: BegunClustering | None = None
+) -> Memberships:
+    """Cluster sampled rows; one thread and one order of addition, so that the same rows give the same bits.
+
+    Parameters
+    ----------
+    X
+        The sample, as stored.
     only
         Make this one of the clusterings alone, counted from 0: `join_memberships` puts them together.
     begun
         What `begin_clustering` made of that one, of the same sample.
     """
+    geometry, seed = settings.geometry, settings.seed
     X, norms = _rows_to_cluster(X, geometry)
-    starts = _starts_of(X, n_rows, n_clusterings, n_centers, geometry, start)
+    starts = _starts_of(X, settings)
     numbers = [number for number in range(len(starts)) if only in (None, number)]
     if not numbers or not X.shape[0]:
         return Memberships.nothing(X.shape[1], geometry)
@@ -134,28 +142,17 @@ def fit_memberships(
     )
 
 
-def begin_clustering(
-    X: sp.csr_matrix,
-    *,
-    n_rows: int,
-    n_clusterings: int,
-    n_centers: int | None,
-    geometry: str,
-    seed: int,
-    start: Memberships | None = None,
-    only: int,
-) -> BegunClustering | None:
+def begin_clustering(X: sp.csr_matrix, settings: ClusteringSettings, only: int) -> BegunClustering | None:
     """Make the first half of the passes of one clustering; None where rows are worth fewer clusterings.
 
-    `fit_memberships`, which says what the parameters are, makes the rest: halves of three share out evenly among two
-    workers.
+    `fit_memberships` makes the rest: halves of three share out evenly among two workers.
     """
-    X, norms = _rows_to_cluster(X, geometry)
-    starts = _starts_of(X, n_rows, n_clusterings, n_centers, geometry, start)
+    X, norms = _rows_to_cluster(X, settings.geometry)
+    starts = _starts_of(X, settings)
     if only >= len(starts) or not X.shape[0]:
         return None
     k, centers = starts[only]
-    return _make_passes(X, norms, k, geometry, [seed, only], _FIRST_PASSES, start=centers)
+    return _make_passes(X, norms, k, settings.geometry, [settings.seed, only], _FIRST_PASSES, start=centers)
 
 
 def _rows_to_cluster(X: sp.csr_matrix, geometry: str) -> tuple[sp.csr_matrix, np.ndarray]:
@@ -168,20 +165,14 @@ def _rows_to_cluster(X: sp.csr_matrix, geometry: str) -> tuple[sp.csr_matrix, np
     return X, norms
 
 
-def _starts_of(
-    X: sp.csr_matrix,
-    n_rows: int,
-    n_clusterings: int,
-    n_centers: int | None,
-    geometry: str,
-    start: Memberships | None,
-) -> list[tuple[int, np.ndarray | None]]:
+def _starts_of(X: sp.csr_matrix, settings: ClusteringSettings) -> list[tuple[int, np.ndarray | None]]:
     """Return of every clustering its number of centres, and the centres to start from; None where they are drawn."""
-    if n_clusterings == 0:
+    start, geometry = settings.start, settings.geometry
+    if settings.n_clusterings == 0:
         counts = []
     elif geometry == COSINE:
-        wanted = count_centers(n_rows) if n_centers is None else n_centers
-        counts = [min(wanted, X.shape[0])] * n_clusterings
+        wanted = count_centers(settings.n_rows) if settings.n_centers is None else settings.n_centers
+        counts = [min(wanted, X.shape[0])] * settings.n_clusterings
     else:
         counts = [k for k in TABLE_CENTERS if k <= X.shape[0] // 4]
     counts = [k for k in counts if k >= 2]

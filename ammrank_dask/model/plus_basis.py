@@ -13,6 +13,7 @@ from ammrank_dask.model.memberships import (
     COSINE,
     EUCLIDEAN,
     SAMPLE_ROWS,
+    ClusteringSettings,
     Memberships,
     count_centers,
     fit_memberships,
@@ -170,12 +171,10 @@ def make_basis(
     max_planes, clickers_per_plane
         A category has one plane for so many rows that rank it, between 1 and `max_planes`.
     n_clusterings, n_centers, geometry, seed, start
-        As in `fit_memberships`; a geometry of None is Euclidean where every row ranks all categories.
+        As in `ClusteringSettings`; a geometry of None is Euclidean where every row ranks all categories.
     """
-    memberships = fit_memberships(
-        sample, n_rows=counts.n_rows, n_clusterings=n_clusterings, n_centers=n_centers,
-        geometry=geometry_of(counts, geometry), seed=seed, start=start,
-    )  # fmt: skip
+    settings = ClusteringSettings(counts.n_rows, n_clusterings, n_centers, geometry_of(counts, geometry), seed, start)
+    memberships = fit_memberships(sample, settings)
     own = own.with_knots(sample, prior_of(counts))
     return join_basis(counts, memberships, own, max_planes=max_planes, clickers_per_plane=clickers_per_plane)
 

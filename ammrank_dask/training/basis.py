@@ -14,6 +14,7 @@ from distributed import Client
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import (
     BegunClustering,
+    ClusteringSettings,
     Memberships,
     begin_clustering,
     count_clusterings,
@@ -71,8 +72,8 @@ def prepare_basis(
     if start is not None:
         earlier = work / "start"
         save_arrays(earlier, *membership_arrays(match_centers(start, columns)))
-    options = learner.model.membership_options(counts)
-    numbers = range(count_clusterings(options["n_clusterings"], options["geometry"]))
+    settings = learner.model.clustering_settings(counts)
+    numbers = range(count_clusterings(settings.n_clusterings, settings.geometry))
     begun = [work / f"begun-{number}" for number in numbers]
     centres = [work / f"centres-{number}" for number in numbers]
     knots = work / "knots"
@@ -136,9 +137,9 @@ def write_begun(
     """
     with measure("read"):
         sample = _read_sample(samples)
-        options = _clustering_options(model, counts, start, number)
+        settings = _clustering_settings(model, counts, start)
     with measure("kernel"):
-        begun = begin_clustering(sample, **options)
+        begun = begin_clustering(sample, settings, number)
     centers, n_drawn = (np.zeros((0, sample.shape[1]), np.float32), 0) if begun is None else begun
     save_arrays(output, {"centers": centers}, {"n_drawn": n_drawn})
 
@@ -150,11 +151,11 @@ def write_centers(
     """Write one of the clusterings of the sample, whose first half `write_begun` wrote."""
     with measure("read"):
         sample = _read_sample(samples)
-        options = _clustering_options(model, counts, start, number)
+        settings = _clustering_settings(model, counts, start)
         arrays, facts = load_arrays(begun)
     before = BegunClustering(arrays["centers"], facts["n_drawn"]) if len(arrays["centers"]) else None
     with measure("kernel"):
-        found = fit_memberships(sample, **options, begun=before)
+        found = fit_memberships(sample, settings, only=number, begun=before)
     save_arrays(output, *membership_arrays(found))
 
 
@@ -167,10 +168,8 @@ def write_knots(model: AMMRankPlus, samples: Sequence[Path], counts: RankingCoun
         save_arrays(output, vars(own.with_knots(sample, prior_of(counts))), {})
 
 
-def _clustering_options(model: AMMRankPlus, counts: RankingCounts, start: Path | None, number: int) -> dict[str, Any]:
-    """Return the keywords of `fit_memberships` for one of the clusterings."""
-    earlier = None if start is None else memberships_from(*load_arrays(start))
-    return {**model.membership_options(counts), "start": earlier, "only": number}
+def _clustering_settings(model: AMMRankPlus, counts: RankingCounts, start: Path | None) -> ClusteringSettings:
+    return model.clustering_settings(counts, None if start is None else memberships_from(*load_arrays(start)))
 
 
 def read_basis(model: AMMRankPlus, counts: RankingCounts, parts: Sequence[Path]) -> PlusBasis:

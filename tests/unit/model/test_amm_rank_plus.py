@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from ammrank_dask import serve
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.memberships import count_centers, fit_memberships
+from ammrank_dask.model.memberships import ClusteringSettings, count_centers, fit_memberships
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.own_term import OwnTerm, check_own_columns, own_columns_of_names
 from ammrank_dask.model.plus_basis import RankingCounts, count_rankings, make_basis, prior_of
@@ -234,8 +234,8 @@ def test_fit__fewer_rows_than_centres_have_no_memberships():
 
 def test_fit_memberships__never_more_centres_than_rows():
     X = sp.csr_matrix(np.eye(3, dtype=np.float32))
-    options = {"n_rows": 3, "n_clusterings": 2, "geometry": "cosine", "seed": 0}
-    assert fit_memberships(X, n_centers=50, **options).start.tolist() == [0, 3, 6]
+    settings = ClusteringSettings(n_rows=3, n_clusterings=2, n_centers=50, geometry="cosine", seed=0)
+    assert fit_memberships(X, settings).start.tolist() == [0, 3, 6]
 
 
 def test_fit__one_training_user():

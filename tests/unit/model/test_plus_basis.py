@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 from ammrank_dask.model import plus_basis
-from ammrank_dask.model.memberships import fit_memberships
+from ammrank_dask.model.memberships import ClusteringSettings, fit_memberships
 from ammrank_dask.model.own_term import OwnTerm, quantile_knots
 from ammrank_dask.model.plus_basis import count_rankings, make_basis, sample_rows, sample_size
 from ammrank_dask.model.rows import RowStack
@@ -110,8 +110,8 @@ def test_fit_memberships__rows_of_nothing_do_not_count(stored):
         X.eliminate_zeros()
     full = X[np.flatnonzero(np.asarray((X != 0).sum(axis=1)).ravel())]
     assert full.shape[0] < 80
-    options = {"n_rows": 80, "n_clusterings": 2, "n_centers": 6, "geometry": "cosine", "seed": 3}
-    found, expected = fit_memberships(X, **options), fit_memberships(full, **options)
+    settings = ClusteringSettings(n_rows=80, n_clusterings=2, n_centers=6, geometry="cosine", seed=3)
+    found, expected = fit_memberships(X, settings), fit_memberships(full, settings)
     np.testing.assert_array_equal(found.centers, expected.centers)
 
 
