@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 PROCESS_BYTES = 320 << 20
 """A worker with all packages loaded and kernels compiled, and no data."""
+REQUEST_BYTES = 24 << 20
+"""Buffers of a thread for its requests to the disk."""
 BYTES_PER_CELL = 64
 BYTES_PER_USER = 40
 BYTES_PER_EVENT = 110
@@ -112,4 +114,4 @@ def estimate_memory(
         score += BYTES_PER_SCORE * model.categories * size.users
     if keeps_chances:
         score += BYTES_PER_CHANCE * model.categories * size.users
-    return PROCESS_BYTES + threads * max(fold, collect, score, model.training_bytes)
+    return PROCESS_BYTES + threads * (REQUEST_BYTES + max(fold, collect, score, model.training_bytes))

@@ -71,6 +71,11 @@ def read_ahead(read: Callable[[Item], Result], items: Iterable[Item]) -> Iterato
             yield before.result()
 
 
+def write_behind(write: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+    """Return what `write` returns of every item, in order; while a thread writes one, the next is made."""
+    return list(read_ahead(write, items))
+
+
 def run_again(function: Callable[..., Any], args: Sequence[Any]) -> Any:
     """Run a function, twice more if it ends with an error that may pass."""
     for pause in SECONDS_BEFORE_TRIES:

@@ -44,7 +44,7 @@ from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.exchange import Slices
+from ammrank_dask.storage.store.exchange import Sections, Slices
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, empty_ids
 from ammrank_dask.storage.store.registry import DAY, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
@@ -263,7 +263,7 @@ class DayReader(TableReader):
         words = EventWords.between(first_time, end_of(self.date), self.mapping.n_cells)
         return words if self.id_kind == "int64" else None
 
-    def slice(self, rows: DecodedRows, n_partitions: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+    def slice(self, rows: DecodedRows, n_partitions: int) -> Sections:
         """Return the events to pass on, sorted by partition."""
         words = self.words
         if words is None:

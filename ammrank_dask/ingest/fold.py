@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -160,10 +160,19 @@ def fold_parts(
     """
     if not days:
         return base
-    partials = (None if part is None else _read_day(part, cells) for _, part in days)
-    return fold_days(base, partials, first_end=end_of(days[0][0]), alpha=alpha, max_age_days=max_age_days)
+    return fold_days(
+        base,
+        _read_days([part for _, part in days], cells),
+        first_end=end_of(days[0][0]),
+        alpha=alpha,
+        max_age_days=max_age_days,
+    )
 
 
-def _read_day(part: PartRef, cells: tuple[int, int] | None) -> InterestState:
-    day = InterestState.from_part(part, DAY)
-    return day if cells is None else day.select_range(*cells)
+def _read_days(parts: Sequence[PartRef | None], cells: tuple[int, int] | None) -> Iterator[InterestState | None]:
+    """Yield the partial of each day; the next one is on its way while one is decoded."""
+    for part, following in zip(parts, [*parts[1:], None], strict=True):
+        if following is not None:
+            following.expect()
+        day = None if part is None else InterestState.from_part(part, DAY)
+        yield day if day is None or cells is None else day.select_range(*cells)

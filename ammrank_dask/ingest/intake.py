@@ -23,7 +23,7 @@ from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarant
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.atomic import begin_sync
 from ammrank_dask.storage.store.count_lines import append_counts, read_counts
-from ammrank_dask.storage.store.exchange import ExchangeBlock, Slices, read_slices, write_slices
+from ammrank_dask.storage.store.exchange import ExchangeBlock, Sections, Slices, read_slices, write_slices
 from ammrank_dask.storage.store.folders import list_paths, make_folder
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
@@ -107,7 +107,7 @@ class TableReader(ABC):
     def decode(self, table: pa.Table, file: FileFacts, row: int, counts: Any, bad_rows: QuarantineRows) -> DecodedRows:
         """Return the rows of a batch that begins at `row` of a file; add to counts and bad rows."""
 
-    def slice(self, rows: DecodedRows, n_partitions: int) -> Mapping[str, tuple[np.ndarray, np.ndarray]]:
+    def slice(self, rows: DecodedRows, n_partitions: int) -> Sections:
         """Return the rows to pass on, sorted by partition, as sections of the exchange."""
         return slice_by_partition(rows.ids, rows.user, rows.keep, rows.columns, n_partitions)
 
@@ -231,18 +231,23 @@ def read_block(
         return
     counts = reader.start()
     bad_rows = QuarantineRows()
-    n_batches = 0
+    n_files, n_rows = 0, 0
+    batches: list[Sections] = []
     for piece in pieces:
         names, dictionaries = reader.columns(piece.file)
         for row, table in measure_each("read", read_batches(piece, names, dictionaries, fetched)):
             with measure("decode"):
                 rows = reader.decode(table, piece.file, row, counts, bad_rows)
-            sections = reader.slice(rows, n_partitions)
-            with measure("write"):
-                write_slices(block.slice_path(n_batches), n_partitions, sections)
-            n_batches += 1
+            if batches and n_rows + table.num_rows > BATCH_ROWS:
+                with measure("write"):
+                    write_slices(block.slice_path(n_files), n_partitions, batches)
+                n_files, n_rows, batches = n_files + 1, 0, []
+            batches.append(reader.slice(rows, n_partitions))
+            n_rows += table.num_rows
+    with measure("write"):
+        write_slices(block.slice_path(n_files), n_partitions, batches)
     write_quarantine(block.quarantine_path, bad_rows)
-    block.finish(n_batches, counts.to_json(VALUES_COUNTED))
+    block.finish(n_files + 1, counts.to_json(VALUES_COUNTED))
 
 
 def collect_partition(

@@ -20,9 +20,11 @@ from ammrank_dask.storage.store.category_files import (
     write_batch_list,
 )
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, concat
+from ammrank_dask.storage.store.parquet_file import RowGroup
 from ammrank_dask.storage.store.qualification_files import category_starts, write_groups
 from ammrank_dask.storage.vocabulary import SCORE
 from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.thread_tasks import write_behind
 
 ROWS_OF_FILE = 1_000_000
 """A file is closed as soon as it has as many rows."""
@@ -90,18 +92,22 @@ def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
             start, stop = starts[files[at].code - first], starts[files[at].code - first + 1]
             ids[at].append(holders.stretch(start, stop))
             parts[at].append({name: values[start:stop] for name, values in columns.items()})
-    written = {}
-    for own_ids, own_parts, file in zip(ids, parts, files, strict=True):
-        user_ids = concat(own_ids)
-        columns = {name: np.concatenate([part[name] for part in own_parts]) for name in own_parts[0]}
-        own_ids.clear()
-        own_parts.clear()
-        order = best_first(user_ids, columns[SCORE])
-        groups = encode_category(
-            _take_ids(user_ids, order), {name: _take(values, order) for name, values in columns.items()}
-        )
-        written[file.name] = write_groups(run / file.name, groups)
-    write_batch_list(run, number, written)
+    made = (
+        (file.name, _encode_file(own_ids, own_parts))
+        for file, own_ids, own_parts in zip(files, ids, parts, strict=True)
+    )
+    written = write_behind(lambda named: (named[0], write_groups(run / named[0], named[1])), made)
+    write_batch_list(run, number, dict(written))
+
+
+def _encode_file(ids: list[UserIds], parts: list[dict[str, np.ndarray]]) -> list[RowGroup]:
+    """Return the rows of a file, best first, from those of its partitions, which are taken out of the lists."""
+    user_ids = concat(ids)
+    columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+    ids.clear()
+    parts.clear()
+    order = best_first(user_ids, columns[SCORE])
+    return encode_category(_take_ids(user_ids, order), {name: _take(values, order) for name, values in columns.items()})
 
 
 def best_first(user_ids: UserIds, score: np.ndarray) -> np.ndarray:

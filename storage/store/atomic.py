@@ -57,8 +57,9 @@ def write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool =
         if durable:
             sync_file(temporary)
         os.replace(temporary, path)
-    finally:
+    except BaseException:
         temporary.unlink(missing_ok=True)
+        raise
     if durable:
         sync_folder(path.parent)
 

@@ -141,19 +141,16 @@ class StoredArray:
         return self._last[1]
 
     def _decompress(self, number: int, target: np.ndarray) -> None:
-        name = f"{self._name}/c/{number}" + "/0" * (len(self.shape) - 1)
-        if not self._copy(name, target):
-            _blosc().decompress(self._read(name), target)
+        name, read = self._chunk_name(number), self._read
+        if isinstance(read, Container):
+            read.expect(self._chunk_name(number + 1))
+            if not _copy_chunk(read, name, target):
+                _blosc().decompress(read.lend(name), target)
+        else:
+            _blosc().decompress(read(name), target)
 
-    def _copy(self, name: str, target: np.ndarray) -> bool:
-        """Read a chunk that is kept as it is straight to its place; tell whether it was one.
-
-        Such a chunk is larger than its values by the header alone.
-        """
-        read = self._read
-        if not isinstance(read, Container) or not read.has_size(name, _HEADER_BYTES + target.nbytes):
-            return False
-        return bool(read.read_behind(name, _HEADER_BYTES, target)[_FLAGS] & _IS_COPY)
+    def _chunk_name(self, number: int) -> str:
+        return f"{self._name}/c/{number}" + "/0" * (len(self.shape) - 1)
 
     def _plain_rows(self, start: int, stop: int) -> np.ndarray:
         if 0 in self.shape:  # an array without values has no chunk
@@ -163,6 +160,16 @@ class StoredArray:
             self._last = (0, np.frombuffer(data, self.dtype).reshape(self.shape))
         # A copy, because what lies over bytes cannot be changed.
         return self._last[1][start:stop].copy()
+
+
+def _copy_chunk(read: Container, name: str, target: np.ndarray) -> bool:
+    """Read a chunk that is kept as it is straight to its place; tell whether it was one.
+
+    Such a chunk is larger than its values by the header alone.
+    """
+    if not read.has_size(name, _HEADER_BYTES + target.nbytes):
+        return False
+    return bool(read.read_behind(name, _HEADER_BYTES, target)[_FLAGS] & _IS_COPY)
 
 
 def _blosc() -> Any:

@@ -8,7 +8,6 @@ reads what it needs by offset; the checksum of the end stands for the whole part
 from __future__ import annotations
 
 import json
-import os
 import struct
 import zlib
 from collections.abc import Mapping
@@ -21,6 +20,7 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import write_atomic
+from ammrank_dask.storage.store.large_files import Bytes, open_large, write_pieces
 
 MAX_BYTES = (1 << 32) - 1
 """Where a zip without further extensions ends."""
@@ -47,8 +47,10 @@ class Entry(NamedTuple):
     crc32: int
 
 
-def write_container(path: Path, files: Mapping[str, bytes], counts: Mapping[str, int]) -> None:
-    """Write files into one container under a temporary name and rename it; the end of the run syncs it.
+def write_container(path: Path, files: Mapping[str, bytes], counts: Mapping[str, int]) -> tuple[int, str]:
+    """Write files into one container under a temporary name and rename it; return its size and its checksum.
+
+    The end of the run syncs it.
 
     Parameters
     ----------
@@ -71,38 +73,36 @@ def write_container(path: Path, files: Mapping[str, bytes], counts: Mapping[str,
         directory.append(_directory_entry(encoded, crc32, google_crc32c.value(data), len(data), at))
         at += len(header) + len(data)
     listed = b"".join(directory)
-    about = {**counts, "entries": len(files), "directory": f"{google_crc32c.value(listed):08x}"}
+    about = {**counts, "entries": len(files), "directory": _checksum_of(listed)}
     comment = json.dumps(about, sort_keys=True).encode()
     end = _END.pack(b"PK\5\6", 0, 0, len(files), len(files), len(listed), at, len(comment))
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "xb") as file:
-            file.writelines([*chunks, listed, end, comment])
-
-    write_atomic(path, write, durable=False)
+    pieces = [*chunks, listed, end, comment]
+    write_atomic(path, lambda temporary: write_pieces(temporary, pieces), durable=False)
+    return at + len(listed) + len(end) + len(comment), _checksum_of(listed + end + comment)
 
 
 class Container:
     """An open container: its counts, its entries, and their bytes after they are checked.
 
-    Raises DamagedStore, with what to do about it (`remedy`), when it is not what was written.
+    Raises DamagedStore, with what to do about it (`remedy`), when it is not what was written. Say when little
+    of it is wanted, not the `whole`.
     """
 
-    def __init__(self, path: Path, expected: str | None, remedy: str) -> None:
+    def __init__(self, path: Path, expected: str | None, remedy: str, *, whole: bool = True) -> None:
         self.path = path
         self.remedy = remedy
         try:
-            self.descriptor = os.open(path, os.O_RDONLY)
+            self._file = open_large(path, whole=whole)
         except FileNotFoundError:
             raise DamagedStore(f"{path} is missing; {remedy}") from None
         try:
-            self.size = os.fstat(self.descriptor).st_size
+            self.size = self._file.size
             self.entries, self.about, self.checksum = self._read_end()
         except BaseException:
-            os.close(self.descriptor)
+            self._file.close()
             raise
         if expected is not None and self.checksum != expected:
-            os.close(self.descriptor)
+            self._file.close()
             raise DamagedStore(f"{path} is not the part in the manifest (checksum differs); {remedy}")
 
     def __enter__(self) -> Self:
@@ -111,16 +111,26 @@ class Container:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self.descriptor)
+        self._file.close()
 
     def __call__(self, name: str) -> bytes:
         """Return the bytes of an entry."""
+        return bytes(self.lend(name))
+
+    def lend(self, name: str) -> Bytes:
+        """Return the bytes of an entry until something else is read."""
         entry = self.entries.get(name)
         if entry is None:
             raise DamagedStore(f"{self.path / name} is missing; {self.remedy}")
-        data = os.pread(self.descriptor, entry.size, entry.start)
+        data = self._file.lend(entry.start, entry.size)
         self._check_entry(name, len(data), google_crc32c.value(data))
         return data
+
+    def expect(self, name: str) -> None:
+        """Begin to read an entry, if there is one of that name, that will be asked for soon."""
+        entry = self.entries.get(name)
+        if entry is not None:
+            self._file.expect(entry.start, entry.size)
 
     def has_size(self, name: str, size: int) -> bool:
         """Tell whether there is an entry of that size."""
@@ -130,10 +140,10 @@ class Container:
     def read_behind(self, name: str, n_bytes: int, target: np.ndarray) -> bytes:
         """Return the first bytes of an entry, after all that follows them is read to where it is wanted."""
         entry = self.entries[name]
-        head = bytearray(n_bytes)
-        n_read = os.preadv(self.descriptor, [head, target.view(np.uint8).data], entry.start)
-        self._check_entry(name, n_read, google_crc32c.extend(google_crc32c.value(bytes(head)), target))
-        return bytes(head)
+        head = np.empty(n_bytes, np.uint8)
+        n_read = self._file.read_into([head, target.reshape(-1).view(np.uint8)], entry.start)
+        self._check_entry(name, n_read, google_crc32c.extend(google_crc32c.value(head), target))
+        return head.tobytes()
 
     def _check_entry(self, name: str, n_read: int, checksum: int) -> None:
         entry = self.entries[name]
@@ -145,9 +155,9 @@ class Container:
         at = 0
         for name, entry in self.entries.items():
             header = _local_header(name.encode(), entry.crc32, entry.size)
-            if entry.start != at + len(header) or os.pread(self.descriptor, len(header), at) != header:
+            if entry.start != at + len(header) or self._file.read(at, len(header)) != header:
                 raise DamagedStore(f"{self.path / name} is not what was written (its header differs); {self.remedy}")
-            self(name)
+            self.lend(name)
             at = entry.start + entry.size
         return self.size
 
@@ -174,13 +184,13 @@ class Container:
             raise self._damaged("its directory cannot be read") from None
         if n_entries != n_written:
             raise self._damaged(f"it has {n_entries} entries, {n_written} were written")
-        if f"{google_crc32c.value(end[:size]):08x}" != checksum:
+        if _checksum_of(end[:size]) != checksum:
             raise self._damaged("the checksum of its directory differs")
-        return entries, about, f"{google_crc32c.value(end):08x}"
+        return entries, about, _checksum_of(end)
 
     def _read_tail(self, n_bytes: int) -> bytes:
         n_bytes = min(n_bytes, self.size)
-        return os.pread(self.descriptor, n_bytes, self.size - n_bytes)
+        return self._file.read(self.size - n_bytes, n_bytes)
 
     def _parse_directory(self, directory: bytes) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}
@@ -205,6 +215,10 @@ class Container:
 
     def _damaged(self, why: str) -> DamagedStore:
         return DamagedStore(f"{self.path} is not what was written ({why}); {self.remedy}")
+
+
+def _checksum_of(data: bytes) -> str:
+    return f"{google_crc32c.value(data):08x}"
 
 
 def _local_header(name: bytes, crc32: int, size: int) -> bytes:

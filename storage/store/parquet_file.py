@@ -18,8 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-Bytes = Any
-"""Bytes, or an array whose values lie one behind the other."""
+from ammrank_dask.storage.store.large_files import Bytes, n_bytes
 
 _MAGIC = b"PAR1"
 _CREATED_BY = "ammrank-dask version 1"
@@ -78,11 +77,6 @@ def encode_file(groups: Sequence[RowGroup]) -> list[Bytes]:
         written.append(_struct((1, _LIST, columns), (2, _I64, at - start), (3, _I64, group.n_rows)))
     footer = _footer(pa.schema([column.field for column in groups[0].columns]), groups, written)
     return [*pieces, footer, len(footer).to_bytes(4, "little"), _MAGIC]
-
-
-def n_bytes(piece: Bytes) -> int:
-    """Return how many bytes a piece of a file has."""
-    return len(piece) if isinstance(piece, bytes) else int(piece.nbytes)
 
 
 def all_present(n_rows: int) -> bytes:

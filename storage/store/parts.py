@@ -22,6 +22,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
 from ammrank_dask.storage.store.codec import METADATA, StoredArray, decode_array, encode_array, encode_group
 from ammrank_dask.storage.store.container import Container, write_container
+from ammrank_dask.storage.store.large_files import expect_file
 from ammrank_dask.storage.store.registry import REBUILD, PartSchema
 from ammrank_dask.storage.store.retried import retried
 
@@ -82,6 +83,11 @@ class PartRef:
         if only is None:
             schema.validate(arrays, str(final))
         return arrays
+
+    @retried
+    def expect(self) -> None:
+        """Begin to read the part, which will be asked for next."""
+        expect_file(part_path(self.run, self.partition))
 
     @retried
     def open(self, schema: PartSchema) -> OpenPart:
@@ -195,9 +201,9 @@ def write_part(
     }
     if schema.is_folder:
         _write_folder(final, files, counts)
-    else:
-        write_container(final, files, counts)
-    return part_facts(run, partition)
+        return part_facts(run, partition)
+    size, checksum = write_container(final, files, counts)
+    return PartFacts(final.name, **counts, bytes=size, checksum=checksum)
 
 
 def _write_folder(final: Path, files: Mapping[str, bytes], counts: Mapping[str, int]) -> None:
@@ -222,7 +228,7 @@ def _write_folder(final: Path, files: Mapping[str, bytes], counts: Mapping[str, 
 def part_facts(run: Path, partition: int) -> PartFacts:
     """Read what the manifest keeps of a part that was written before."""
     final = part_path(run, partition)
-    with _open_part(final) as part:
+    with _open_part(final, whole=False) as part:
         return PartFacts(final.name, part.about["rows"], part.about["nnz"], part.size, part.checksum)
 
 
@@ -234,7 +240,7 @@ def read_attributes(
 
     `expected` is the checksum of the part in the manifest; it is not compared when None.
     """
-    with _open_part(part_path(run, partition), expected, schema.remedy) as part:
+    with _open_part(part_path(run, partition), expected, schema.remedy, whole=False) as part:
         attributes: dict[str, Any] = json.loads(part(f"{group}/{METADATA}" if group else METADATA))["attributes"]
     return attributes
 
@@ -290,10 +296,13 @@ def checksum_of(content: Mapping[str, Any]) -> str:
     return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
 
 
-def _open_part(final: Path, expected: str | None = None, remedy: str = REBUILD) -> Container | _FolderPart:
+def _open_part(
+    final: Path, expected: str | None = None, remedy: str = REBUILD, *, whole: bool = True
+) -> Container | _FolderPart:
     """Open a part, and compare its checksum with that in the manifest, if it is given."""
-    kind = _FolderPart if final.suffix == FOLDER_SUFFIX else Container
-    return kind(final, expected, remedy)
+    if final.suffix == FOLDER_SUFFIX:
+        return _FolderPart(final, expected, remedy)
+    return Container(final, expected, remedy, whole=whole)
 
 
 class _FolderPart(CheckedReader):

@@ -24,7 +24,8 @@ import pyarrow.parquet as pq
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.folders import list_paths
-from ammrank_dask.storage.store.parquet_file import Bytes, RowGroup, encode_file, n_bytes
+from ammrank_dask.storage.store.large_files import Bytes, n_bytes, write_pieces
+from ammrank_dask.storage.store.parquet_file import RowGroup, encode_file
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, table_path
 from ammrank_dask.storage.store.retried import retried
@@ -111,7 +112,7 @@ def write_partition_files(
     for column, array in by_category.items():
         layout[column] = [array.dtype.str, len(array), sum(map(n_bytes, pieces))]
         pieces += [array, bytes(-array.nbytes % _ALIGNMENT)]
-    files[path.relative_to(run).as_posix()] = _write_pieces(path, pieces)
+    files[path.relative_to(run).as_posix()] = _write_pieces(path, pieces, cached=True)
     listed = {"format": _FORMAT, "files": files, "facts": dict(counts), _STARTS: start.tolist(), _LAYOUT: layout}
     write_text(_list_path(run, partition), json.dumps(listed), durable=False)
 
@@ -189,14 +190,9 @@ def write_table(path: Path, table: pa.Table) -> list[int]:
     return _write_pieces(path, [_encode_table(table).to_pybytes()])
 
 
-def _write_pieces(path: Path, pieces: Sequence[Bytes]) -> list[int]:
+def _write_pieces(path: Path, pieces: Sequence[Bytes], *, cached: bool = False) -> list[int]:
     """Write the pieces of a file one behind the other, and return the number of their bytes and the checksum."""
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "xb") as file:
-            file.writelines(pieces)
-
-    write_atomic(path, write, durable=False)
+    write_atomic(path, lambda temporary: write_pieces(temporary, pieces, cached=cached), durable=False)
     checksum = 0
     for piece in pieces:
         checksum = google_crc32c.extend(checksum, piece)

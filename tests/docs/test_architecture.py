@@ -23,7 +23,7 @@ FORBIDDEN = {
 }
 # A stage imports only earlier ones, and what all stages use; simulation stands apart.
 STAGES = ["ingest", "features", "model", "training", "scoring", "report", "evaluation"]
-COMMON = {"kernels", "methods", "monitor", "tasks", "memory", "user_hash"}
+COMMON = {"kernels", "methods", "monitor", "tasks", "thread_tasks", "memory", "user_hash"}
 MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
 PLACEHOLDERS = {"found", "known", "place", "facts", "told", "shown", "held"}

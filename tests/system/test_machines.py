@@ -1,4 +1,4 @@
-"""What can be wrong with a machine: no room for the metrics, a root that cannot be written, a clock one hour off."""
+"""What can be wrong with a machine: no direct writes, no room for metrics, a root that is read-only, a wrong clock."""
 
 import contextlib
 import os
@@ -13,6 +13,7 @@ from plug import ammrank
 from wrong_clock import wrong_clock
 
 from ammrank_dask import kernels
+from ammrank_dask.storage.store.large_files import LEAST_BYTES, open_large, write_pieces
 from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
@@ -24,16 +25,32 @@ def run(*arguments, **options):
     return subprocess.run(arguments, capture_output=True, text=True, check=False, **options)
 
 
-@pytest.fixture
-def disk(tmp_path):
-    """A small disk."""
-    folder = tmp_path / "disk"
+@contextlib.contextmanager
+def mounted(folder, kind, *options):
     folder.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(folder)], check=True)
+    subprocess.run(["mount", "-t", kind, *options, kind, str(folder)], check=True)
     try:
         yield folder
     finally:
         subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small disk."""
+    with mounted(tmp_path / "disk", "tmpfs", "-o", "size=64m") as folder:
+        yield folder
+
+
+@pytest.mark.system
+def test_write_pieces__a_file_system_that_has_nothing_but_the_page_cache(tmp_path):
+    data = os.urandom(2 * LEAST_BYTES)
+    with mounted(tmp_path / "memory", "ramfs") as folder:
+        with pytest.raises(OSError, match="Invalid argument"):
+            os.open(folder / "other", os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+        write_pieces(folder / "file", [data])
+        with open_large(folder / "file") as file:
+            assert file.read(0, file.size) == data
 
 
 @pytest.mark.system

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from ammrank_dask import thread_tasks
-from ammrank_dask.thread_tasks import read_ahead, run_in_threads
+from ammrank_dask.thread_tasks import read_ahead, run_in_threads, write_behind
 
 
 def test_run_in_threads__results_in_order_and_progress():
@@ -75,3 +75,36 @@ def test_read_ahead__an_error_is_raised_at_its_item():
     assert next(reading) == 1
     with pytest.raises(ZeroDivisionError):
         next(reading)
+
+
+def test_write_behind__one_is_written_while_the_next_is_made():
+    events = []
+    made_next = threading.Event()
+
+    def make():
+        for number in range(3):
+            if number == 1:
+                made_next.set()
+            yield number
+
+    def write(number):
+        assert made_next.wait(10)  # would wait for ever if the next were made only after this
+        events.append(number)
+        return -number
+
+    assert write_behind(write, make()) == [0, -1, -2]
+    assert events == [0, 1, 2]
+    assert write_behind(write, []) == []
+
+
+def test_write_behind__an_error_ends_it():
+    made = []
+
+    def make():
+        for number in (1, 0, 1, 1):
+            made.append(number)
+            yield number
+
+    with pytest.raises(ZeroDivisionError):
+        write_behind(lambda number: 1 // number, make())
+    assert len(made) == 3

@@ -127,7 +127,7 @@ def test_day_reader__collects_the_same_of_rows_of_two_words(tmp_path, max_events
         reader = DayReader(FIRST_DAY, "int64", one, ALPHA, max_events)
         path = tmp_path / str(number)
         rows = DecodedRows(ids, None, np.ones(80, bool), {"cell": cell, "time": time})
-        write_slices(path, 1, reader.slice(rows, 1))
+        write_slices(path, 1, [reader.slice(rows, 1)])
         parts.append(reader.collect(read_slices([path, path], 0, 1), 0, listed))
     assert parts[0].counts == parts[1].counts
     assert parts[0].n_users == parts[1].n_users == len(set(ids.values.tolist()))

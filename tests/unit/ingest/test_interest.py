@@ -69,7 +69,7 @@ def fold_log(days, folder: Path, *, level, n_partitions, cuts, zone, kind):
             rows = {"cell": batch.cell, "time": batch.time}
             sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
             paths.append(folder / f"{number}-{begin}.slices")
-            write_slices(paths[-1], n_partitions, sections)
+            write_slices(paths[-1], n_partitions, [sections])
         partials.append(
             [
                 aggregate_events(

@@ -475,7 +475,7 @@ def test_exchange__gives_every_partition_its_rows_in_file_order(tmp_path):
             "user": (np.array([1, 2, 3], np.int64) + 10 * number, starts),
             "cell": (np.array([7, 8, 9], np.uint16), starts),
         }
-        write_slices(tmp_path / str(number), 3, sections)
+        write_slices(tmp_path / str(number), 3, [sections])
     found = read_slices([tmp_path / "0", tmp_path / "1"], 0, 3)
     assert [part["user"].tolist() for part in found] == [[1, 2], [11, 12]]
     assert [len(part["cell"]) for part in read_slices([tmp_path / "0"], 1, 3)] == [0]
@@ -484,11 +484,24 @@ def test_exchange__gives_every_partition_its_rows_in_file_order(tmp_path):
     assert found.joined["user"].tolist() == [1, 2, 11, 12]
 
 
+def test_exchange__batches_of_one_file_stay_apart(tmp_path):
+    starts = np.array([0, 2, 2, 3])
+    batches = [{"user": (np.array([1, 2, 3], np.int64) + 10 * n, starts)} for n in range(3)]
+    batches[1]["cell"] = np.array([7, 8, 9], np.uint16), starts
+    write_slices(tmp_path / "both", 3, batches)
+    found = read_slices([tmp_path / "both", tmp_path / "both"], 2, 3)
+    assert [{name: values.tolist() for name, values in part.items()} for part in found] == 2 * [
+        {"user": [3]}, {"user": [13], "cell": [9]}, {"user": [23]}
+    ]  # fmt: skip
+    write_slices(tmp_path / "none", 3, [])
+    assert read_slices([tmp_path / "none"], 0, 3) == []
+
+
 def test_read_slices__files_of_any_length_are_joined(tmp_path):
     lengths = [3, 0, 1000, 1, 70]
     paths = [tmp_path / str(number) for number in range(len(lengths))]
     for path, n in zip(paths, lengths, strict=True):
-        write_slices(path, 1, {"row": (np.arange(n), np.array([0, n]))})
+        write_slices(path, 1, [{"row": (np.arange(n), np.array([0, n]))}])
     found = read_slices(paths, 0, 1)
     assert [part["row"].tolist() for part in found] == [list(range(n)) for n in lengths]
     assert found.joined["row"].tolist() == [row for n in lengths for row in range(n)]
@@ -627,18 +640,18 @@ def test_features__a_variant_leaves_out_a_group_wherever_its_columns_stand(tmp_p
     assert features.columns_of("no-adv") == ["pv:intensity:a"]
 
 
-@pytest.mark.parametrize("size", [0, 4, 100])
+@pytest.mark.parametrize("size", [0, 4, 16, 55])
 def test_exchange__a_file_cut_by_a_crash_is_not_read(tmp_path, size):
     block = ExchangeBlock(tmp_path, 0)
     starts = np.array([0, 2])
-    write_slices(block.slice_path(0), 1, {"user": (np.array([1, 2], np.int64), starts)})
+    write_slices(block.slice_path(0), 1, [{"user": (np.array([1, 2], np.int64), starts)}])
     assert not block.is_whole()
     block.finish(1, {"rows": 2})
     assert block.is_whole()
     path = block.slice_path(0)
     path.write_bytes(path.read_bytes()[:size])
     assert not block.is_whole()
-    with pytest.raises(DamagedStore, match=r"block-00000-000\.sections is not what was written"):
+    with pytest.raises(DamagedStore, match=r"block-00000-000\.slices is not what was written"):
         read_slices([path], 0, 1)
 
 
