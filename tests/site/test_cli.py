@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+import weakref
 from pathlib import Path
 
 import click
@@ -176,8 +178,7 @@ def test_ammrank_command__sigterm_exits_143():
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-@pytest.mark.serial
-@pytest.mark.parametrize(
+each_signal = pytest.mark.parametrize(
     ("number", "code", "sentence"),
     [
         (signal.SIGINT, 130, "ammrank: interrupted; run the same command again to go on\n"),
@@ -185,12 +186,61 @@ def test_ammrank_command__sigterm_exits_143():
     ],
     ids=["SIGINT", "SIGTERM"],
 )
-def test_ammrank__a_signal_while_a_command_is_imported(monkeypatch, number, code, sentence):
+
+
+@pytest.fixture
+def interruptible():
+    """Let SIGINT raise, also where a shell runs the tests in the background."""
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, handler)
+
+
+@pytest.mark.serial
+@each_signal
+def test_ammrank__a_signal_while_a_command_is_imported(monkeypatch, interruptible, number, code, sentence):
     monkeypatch.setattr(importlib, "import_module", lambda name: os.kill(os.getpid(), number))
     result = run("status", "site")
-    signal.signal(signal.SIGINT, handler)
     assert (result.exit_code, result.stderr) == (code, sentence)
+
+
+@pytest.mark.serial
+@each_signal
+@pytest.mark.parametrize("finalize", ["__del__", "weakref"])
+def test_ammrank_command__a_signal_in_a_finalizer_is_not_lost(interruptible, number, code, sentence, finalize):
+    class Released:
+        if finalize == "__del__":
+
+            def __del__(self):
+                os.kill(os.getpid(), number)
+
+    def work():
+        released = Released()
+        watched = weakref.ref(released, lambda _: os.kill(os.getpid(), number)) if finalize == "weakref" else None
+        del released
+        time.sleep(60)
+        return watched
+
+    begin = time.monotonic()
+    result = run_function(work)
+    assert (result.exit_code, result.stderr) == (code, sentence)
+    assert time.monotonic() - begin < 30
+
+
+def test_ammrank_command__other_errors_of_finalizers_are_told_as_before(monkeypatch):
+    dropped = []
+    monkeypatch.setattr(sys, "unraisablehook", dropped.append)
+
+    class Released:
+        def __del__(self):
+            raise ValueError("odd")
+
+    def work():
+        Released()
+
+    assert run_function(work).exit_code == 0
+    assert [each.exc_type for each in dropped] == [ValueError]
+    assert sys.unraisablehook == dropped.append
 
 
 def test_ammrank__commands_to_type_have_odd_paths_in_quotes(tmp_path):

@@ -10,6 +10,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,8 @@ SHOW_TRACEBACK = "AMMRANK_TRACEBACK"
 PACKAGE = "ammrank_dask"
 EXIT_BROKEN_PIPE = 141
 """As a shell says it of a program whose reader is gone."""
+SECONDS_TO_SEND_AGAIN = 0.05
+"""A finalizer that a signal interrupted is over by then."""
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_HELD, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 66, 75, 130, 143
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -138,7 +141,7 @@ def _say_os_error(error: OSError) -> str:
 def stopped_in_a_sentence() -> Iterator[None]:
     """Let Ctrl-C and SIGTERM end the block, each with its sentence and exit code."""
     try:
-        with _terminate_cleanly():
+        with _terminate_cleanly(), _signals_sent_again():
             yield
     except SystemExit as error:
         if error.code != EXIT_TERMINATED:
@@ -162,6 +165,37 @@ def _terminate_cleanly() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+@contextlib.contextmanager
+def _signals_sent_again() -> Iterator[None]:
+    """Send a signal again whose exception was raised where Python drops exceptions.
+
+    That is in finalizers, and Dask's futures have one: a Ctrl-C that came while they were released was lost.
+    """
+    before = sys.unraisablehook
+
+    def send_again(dropped: Any) -> None:
+        number = _signal_behind(dropped.exc_value)
+        if number is None:
+            before(dropped)
+        else:  # by a thread: here, in the hook, the exception would be dropped once more
+            again = threading.Timer(SECONDS_TO_SEND_AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
+            again.daemon = True
+            again.start()
+
+    sys.unraisablehook = send_again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+def _signal_behind(error: BaseException | None) -> signal.Signals | None:
+    if isinstance(error, KeyboardInterrupt):
+        return signal.SIGINT
+    is_terminated = isinstance(error, SystemExit) and error.code == EXIT_TERMINATED
+    return signal.SIGTERM if is_terminated else None
 
 
 class DateType(click.ParamType):
