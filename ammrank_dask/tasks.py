@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import functools
 import itertools
 import logging
 import uuid
@@ -138,18 +139,41 @@ def run_together(
     units: Sequence[int] | Callable[[Any], int] | None = None,
     unit: str = "users",
 ) -> list[Any]:
-    """Run small pieces of work as `run_tasks` does, consecutive ones in one task until their weights add up to 1.
+    """Run small pieces of work as `run_tasks` does, consecutive ones in one task: see `run_batches`."""
+    each = functools.partial(run_each, function)
+    return run_batches(client, stage, each, list(arguments), weights=weights, progress=progress, units=units, unit=unit)
 
-    Where there are many for each thread of the workers, more go into one task. A task costs Dask several milliseconds
-    of CPU, here and on the worker, whatever it does. `units` is a number per piece, or a function of its result.
+
+def run_batches(
+    client: Client,
+    stage: str,
+    function: Callable[[Sequence[Any]], Sequence[Any]],
+    items: Sequence[Any],
+    *,
+    weights: Sequence[float],
+    progress: Progress = silent,
+    units: Sequence[int] | Callable[[Any], int] | None = None,
+    unit: str = "users",
+    on_result: Callable[[int, Any], None] | None = None,
+) -> list[Any]:
+    """Run a function that takes some consecutive items at a time and returns a result of each; return all of them.
+
+    The items of a task have weights that add up to 1. Where there are many for each thread of the workers, more go into
+    one task. A task costs Dask several milliseconds of CPU, here and on the worker, whatever it does. `units` is a
+    number per item, or a function of its result; `on_result` is called with the index and the result of each item.
     """
-    items = list(arguments)
     if not items:
         return []
     together = batches(range(len(items)), weights, n_at_once=TaskWorkers(client, stage, 1).width())
-    tasks = [(function, [items[index] for index in batch]) for batch in together]
+
+    def take(task: int, results: Sequence[Any]) -> None:
+        if on_result is not None:
+            for index, result in zip(together[task], results, strict=True):
+                on_result(index, result)
+
+    tasks = [([items[index] for index in batch],) for batch in together]
     of_tasks = _add_units(units, together)
-    results = run_tasks(client, stage, run_each, tasks, progress=progress, units=of_tasks, unit=unit)
+    results = run_tasks(client, stage, function, tasks, progress=progress, units=of_tasks, unit=unit, on_result=take)
     return [result for of_task in results for result in of_task]
 
 

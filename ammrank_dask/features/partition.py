@@ -49,6 +49,7 @@ class OpenFeaturePartition:
         self.rankings = None
         if has_rankings:
             self.rankings = pad_rankings(part.rows("ranking/indptr"), part.rows("ranking/category"))
+        part.expect("X/indices", "X/data")  # last, because what is small would come behind it
 
     def __enter__(self) -> Self:
         return self

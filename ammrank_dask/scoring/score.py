@@ -205,7 +205,8 @@ def write_qualifications(
         client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below,
         excluded=settings.exclude,
     )  # fmt: skip
-    counts = ScorePasses(client, job, live, progress).run(features, panels.tie_order)
+    users = [part.rows for part in features.run.parts]
+    counts = ScorePasses(client, job, users, live, progress).run(features, panels.tie_order)
     write_by_category(client, run, features.categories, features.n_partitions, progress=progress)
     seconds = time.perf_counter() - started
     logger.info("scored %d users, %d of them cold, %.1f s", counts.n_users, counts.cold_users, seconds)

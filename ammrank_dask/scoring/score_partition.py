@@ -1,11 +1,12 @@
-"""Score one partition: the tasks of scoring, and what they read and write."""
+"""Score partitions: the tasks of scoring, and what they read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,6 +42,7 @@ from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualification_files import WORK, write_partition_files, written_facts
 from ammrank_dask.storage.store.qualifications import QualificationRows
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
+from ammrank_dask.thread_tasks import write_behind
 
 MODEL = "model"
 
@@ -128,17 +130,68 @@ def _normalizes(panels: Panels | PlusPanels) -> bool | None:
     return False if isinstance(panels, PlusPanels) else None
 
 
-def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
-    """Score one partition, write it if its policy can already tell, and return its counts."""
+class Unwritten(NamedTuple):
+    """A partition that is scored, with its counts; `rows` are to be written, None where its policy cannot tell yet."""
+
+    partition: int
+    counts: dict[str, Any]
+    rows: QualificationRows | None = None
+
+
+def score_partitions(job: ScoreJob, partitions: Sequence[int]) -> list[dict[str, Any]]:
+    """Score partitions, write those whose policy can already tell, and return the counts of each.
+
+    While one is scored, the disk brings the first rows of the next, and a thread writes the one before.
+    """
     features = open_features(job.features)
-    n_categories, k = len(features.categories), job.settings.k
     with measure("read"):
         panels = job.load_panels()
-        rows = features.open_partition(partition, variant=job.variant, normalize=_normalizes(panels))
-    with rows as part:
-        opted_out, n_unknown = load_opted_out(job.run / WORK, partition, part.user_ids, n_categories)
-        limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
-        scored = score_part(job, part, panels, limits, opted_out)
+
+    def open_partition(partition: int) -> OpenFeaturePartition:
+        return features.open_partition(partition, variant=job.variant, normalize=_normalizes(panels))
+
+    with contextlib.closing(open_ahead(open_partition, partitions)) as opened:
+        scored = (score_partition(job, features, panels, *each) for each in zip(partitions, opened, strict=True))
+        return write_scored(job, features.categories, scored)
+
+
+def open_ahead(
+    open_partition: Callable[[int], OpenFeaturePartition], partitions: Sequence[int]
+) -> Generator[OpenFeaturePartition, None, None]:
+    """Yield every partition, open; the next one is opened before, which begins to read its rows."""
+    with measure("read"):
+        current = open_partition(partitions[0])
+    for partition in partitions[1:]:
+        with current, contextlib.ExitStack() as unless_yielded:
+            with measure("read"):
+                following = unless_yielded.enter_context(open_partition(partition))
+            yield current
+            unless_yielded.pop_all()
+        current = following
+    with current:
+        yield current
+
+
+def write_scored(job: ScoreJob, categories: Sequence[str], scored: Iterable[Unwritten]) -> list[dict[str, Any]]:
+    """Write partitions, each while the next one is made, and return their counts."""
+
+    def write(one: Unwritten) -> dict[str, Any]:
+        if one.rows is not None:
+            job.write(one.partition, one.rows, categories, one.counts)
+        return one.counts
+
+    with measure("write"):  # all that is not measured apart: above all, what is waited for
+        return write_behind(write, scored)
+
+
+def score_partition(
+    job: ScoreJob, features: Features, panels: Panels | PlusPanels, partition: int, part: OpenFeaturePartition
+) -> Unwritten:
+    """Score one partition; keep for later passes what they need."""
+    n_categories, k = len(features.categories), job.settings.k
+    opted_out, n_unknown = load_opted_out(job.run / WORK, partition, part.user_ids, n_categories)
+    limits = job.settings.eligibility(features.categories).filter(n_categories, part.age_bucket, part.gender)
+    scored = score_part(job, part, panels, limits, opted_out)
     users = ScoredUsers(part.user_ids, scored.codes, scored.scores, panels.tie_order)
     counts: dict[str, Any] = {
         "users": len(scored.codes),
@@ -149,26 +202,21 @@ def score_partition(job: ScoreJob, partition: int) -> dict[str, Any]:
         "policies": {},
     }
     if job.settings.explore:
-        with measure("write"):
-            return keep_for_draws(
-                job, partition, part.user_ids, scored, allowed_cells(scored, panels, limits, opted_out), counts
-            )
+        allowed = allowed_cells(scored, panels, limits, opted_out)
+        return Unwritten(partition, keep_for_draws(job, partition, part.user_ids, scored, allowed, counts))
     assigned: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
             held = describe_rows(policy.assign(users, None), job.chances, scored.activity)
             assigned[policy.name] = held
             counts["policies"][policy.name] = policy.count(held, n_categories, k).to_json()
-    with measure("write"):
-        if any(policy.needs_chances for policy in job.needing_all_scores):
-            assert scored.chances is not None
-            counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
-            job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
-        if job.needing_all_scores:
-            keep_scores(job, partition, part.user_ids, scored, counts)
-        if job.settings.policy in assigned:
-            job.write(partition, assigned[job.settings.policy], features.categories, counts)
-    return counts
+    if any(policy.needs_chances for policy in job.needing_all_scores):
+        assert scored.chances is not None
+        counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
+        job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
+    if job.needing_all_scores:
+        keep_scores(job, partition, part.user_ids, scored, counts)
+    return Unwritten(partition, counts, assigned.get(job.settings.policy))
 
 
 def keep_scores(
@@ -304,6 +352,11 @@ def count_draws(job: ScoreJob, partition: int, targets: np.ndarray) -> float:
     return float(expect_draws(allowed, targets, job.settings.k, job.settings.explore)[0].sum())
 
 
+def draw_partitions(job: ScoreJob, plan: Exploration, partitions: Sequence[int]) -> list[dict[str, Any]]:
+    """Draw for the users of partitions, as `draw_partition` does, and return what was drawn in each."""
+    return [draw_partition(job, partition, plan) for partition in partitions]
+
+
 def draw_partition(job: ScoreJob, partition: int, plan: Exploration) -> dict[str, Any]:
     """Draw for the users of a partition, keep what policies share out after that, and return what was drawn."""
     features, first, k = open_features(job.features), job.first.load(partition), job.settings.k
@@ -341,26 +394,41 @@ def late_users(job: ScoreJob, partition: int) -> ScoredUsers:
 
 
 def apply_policy(
-    job: ScoreJob, partition: int, name: str, plan: Any, explored: tuple[Exploration, Mapping[str, Any]] | None = None
-) -> dict[str, Any]:
-    """Apply a policy that needed all scores to one partition, write it if it is the chosen one, return its counts.
+    job: ScoreJob,
+    name: str,
+    plan: Any,
+    explored: tuple[Exploration, Mapping[str, Any]] | None,
+    partitions: Sequence[int],
+) -> list[dict[str, Any]]:
+    """Apply a policy that needed all scores to partitions, write them if it is the chosen one, return their counts.
 
     `explored` is the plan of the draws and those of all policies by name: the chosen one needs them to say how probable
     it was that users hold what they hold.
     """
     categories = open_features(job.features).categories
+    applied = (_apply_to(job, name, plan, explored, len(categories), partition) for partition in partitions)
+    return write_scored(job, categories, applied)
+
+
+def _apply_to(
+    job: ScoreJob,
+    name: str,
+    plan: Any,
+    explored: tuple[Exploration, Mapping[str, Any]] | None,
+    n_categories: int,
+    partition: int,
+) -> Unwritten:
     policy = POLICIES[name]
     rows = policy.assign(late_users(job, partition), plan)
     if job.settings.explore:
         rows = append_drawn(rows, job.first.drawn(partition), job.first.scores(partition))
     rows = describe_rows(rows, job.chances, job.scratch.activity(partition))
-    counts = policy.count(rows, len(categories), job.settings.k).to_json()
-    if name == job.settings.policy:
-        if explored is not None:
-            rows, counts["support"] = weigh_rows(job, partition, rows, *explored)
-        with measure("write"):
-            job.write(partition, rows, categories, counts)
-    return counts
+    counts = policy.count(rows, n_categories, job.settings.k).to_json()
+    if name != job.settings.policy:
+        return Unwritten(partition, counts)
+    if explored is not None:
+        rows, counts["support"] = weigh_rows(job, partition, rows, *explored)
+    return Unwritten(partition, counts, rows)
 
 
 def weigh_rows(

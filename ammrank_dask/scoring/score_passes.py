@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,12 +15,21 @@ from ammrank_dask.monitor.events import LiveExposure, LivePrices
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration
 from ammrank_dask.scoring.inclusion import sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
-from ammrank_dask.scoring.score_partition import ScoreJob, apply_policy, count_draws, draw_partition, score_partition
+from ammrank_dask.scoring.score_partition import (
+    ScoreJob,
+    apply_policy,
+    count_draws,
+    draw_partitions,
+    score_partitions,
+)
 from ammrank_dask.scoring.shown_sample import ShownSample
 from ammrank_dask.storage.store.atomic import begin_syncs
 from ammrank_dask.storage.store.qualification_files import written_facts
 from ammrank_dask.storage.store.qualifications import BY_USER, DELTA, table_path
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.tasks import Progress, run_batches, run_tasks, silent
+
+USERS_OF_TASK = 50_000
+"""Users that a task scores at least where there are more, and those of several partitions while there is much left."""
 
 
 @dataclass(frozen=True)
@@ -80,17 +90,18 @@ class ExploredCounts:
 
 @dataclass(frozen=True)
 class ScorePasses:
-    """The passes of one run: `live` shows the dashboard what the policy in force hands out."""
+    """The passes of one run over partitions of so many users: `live` shows what the policy in force hands out."""
 
     client: Client
     job: ScoreJob
+    users: Sequence[int]
     live: LiveExposure
     progress: Progress = silent
 
     def run(self, features: Features, tie_order: np.ndarray) -> ScoreCounts:
         """Score all partitions, then apply the policies that need all scores."""
         job = self.job
-        scored = self._score_all(features)
+        scored = self._score_all()
         explored = self._explore(scored, features.categories) if job.settings.explore else None
         slots = sum(counts["slots"] for counts in scored) - (0 if explored is None else explored.n_slots)
         names = ("users", "cold_users", "unknown_opt_outs")
@@ -138,7 +149,8 @@ class ScorePasses:
         expected = run_tasks(self.client, "explore", count_draws, tasks, progress=self.progress)
         plan = plan_exploration(expected, targets, share=settings.explore, k=settings.k, seed=settings.seed)
         done = [job.first.drawn_counts(partition) for partition in partitions]
-        counts = self._complete("explore", draw_partition, done, plan, show=lambda _: None)
+        draw = functools.partial(draw_partitions, job, plan)
+        counts = self._complete("explore", draw, done, show=lambda _: None)
         chances = [found["expected"] for found in counts]
         return ExploredCounts(
             plan, _sum_arrays(counts, "drawn"), None if None in chances else float(np.sum(chances)),
@@ -157,7 +169,7 @@ class ScorePasses:
         live = LivePrices(self.client, categories)
         return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices, live)
 
-    def _score_all(self, features: Features) -> list[dict[str, Any]]:
+    def _score_all(self) -> list[dict[str, Any]]:
         """Return the counts of all partitions, after scoring those that are not done."""
         in_force = self.job.settings.policy
 
@@ -166,17 +178,14 @@ class ScorePasses:
                 self._add_exposure(counts["policies"][in_force])
 
         done = [self.job.finished_facts(partition) for partition in range(self.job.n_partitions)]
-        rows = [part.rows for part in features.run.parts]
-        return self._complete("score", score_partition, done, show=show, rows=rows)
+        return self._complete("score", functools.partial(score_partitions, self.job), done, show=show)
 
     def _apply_all(
         self, policy: Policy, plans: Mapping[str, Any], explored: ExploredCounts | None
     ) -> list[dict[str, Any]]:
         """Return the counts of a policy that needed all scores, after writing the partitions that are not done."""
         is_in_force = policy.name == self.job.settings.policy
-        arguments = [policy.name, plans[policy.name]]
-        if is_in_force and explored is not None:
-            arguments.append((explored.plan, plans))
+        draws = (explored.plan, plans) if is_in_force and explored is not None else None
 
         def show(counts: dict[str, Any]) -> None:
             if is_in_force:
@@ -186,20 +195,20 @@ class ScorePasses:
             written_facts(self.job.run, partition) if is_in_force else None
             for partition in range(self.job.n_partitions)
         ]
-        return self._complete(policy.name, apply_policy, done, *arguments, show=show)
+        apply = functools.partial(apply_policy, self.job, policy.name, plans[policy.name], draws)
+        return self._complete(policy.name, apply, done, show=show)
 
     def _complete(
         self,
         stage: str,
-        function: Callable[..., dict[str, Any]],
+        function: Callable[[Sequence[int]], list[dict[str, Any]]],
         done: Sequence[dict[str, Any] | None],
-        *arguments: Any,
+        *,
         show: Callable[[dict[str, Any]], None],
-        rows: Sequence[int] | None = None,
     ) -> list[dict[str, Any]]:
         """Return the counts of all partitions, in their order: those `done`, or of a task where that is None.
 
-        `show` gets the counts of each partition as soon as they are there; `rows` are the users of the partitions.
+        `function` takes some partitions and returns the counts of each; `show` gets them as soon as they are there.
         """
         for counts in done:
             if counts is not None:
@@ -210,12 +219,14 @@ class ScorePasses:
             show(counts)
             begin_syncs(table_path(self.job.run / folder, missing[index]) for folder in (BY_USER, DELTA))
 
-        results = run_tasks(
+        users = [self.users[partition] for partition in missing]
+        results = run_batches(
             self.client,
             stage,
             function,
-            [(self.job, partition, *arguments) for partition in missing],
-            units=None if rows is None else [rows[partition] for partition in missing],
+            missing,
+            weights=[n_users / USERS_OF_TASK for n_users in users],
+            units=users,
             on_result=take,
             progress=self.progress,
         )

@@ -87,6 +87,11 @@ class StoredArray:
         """Number of dimensions."""
         return len(self.shape)
 
+    def expect(self) -> None:
+        """Begin to read the first chunk, which will be asked for soon."""
+        if isinstance(self._read, Container) and not self._is_plain:
+            self._read.expect(self._chunk_name(0))
+
     def rows(self, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return the rows from `start` to `stop`, by default all, as an array of its own."""
         stop = self.shape[0] if stop is None else stop

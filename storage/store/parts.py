@@ -122,6 +122,11 @@ class OpenPart:
     def __contains__(self, name: str) -> bool:
         return name in self._arrays
 
+    def expect(self, *names: str) -> None:
+        """Begin to read the first rows of arrays, which will be asked for soon."""
+        for name in names:
+            self._arrays[name].expect()
+
     @retried
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> np.ndarray:
         """Return the rows of an array from `start` to `stop`, by default all; those of several calls ascending."""

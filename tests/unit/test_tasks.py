@@ -1,5 +1,6 @@
 """What a run of tasks leaves behind when it ends early."""
 
+import itertools
 import os
 import re
 import signal
@@ -16,7 +17,7 @@ from distributed import Client, LocalCluster, Status, get_worker
 from ammrank_dask import stop_tasks, task_workers, tasks
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.tasks import driver_id, run_tasks, run_together
+from ammrank_dask.tasks import driver_id, run_batches, run_tasks, run_together
 from ammrank_dask.thread_tasks import batches
 from ammrank_dask.workflows.cluster.checks import CheckedWorker, ClientView, package_versions
 
@@ -512,6 +513,21 @@ def test_run_together__small_pieces_share_a_task_and_keep_their_order(client, un
     assert results == [3, 4, 5, 6, 7]
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert sorted(counts) == [5, 7, 13]
+
+
+def test_run_batches__a_function_takes_some_items_and_each_result_is_told_of(client):
+    seen = {}
+    results = run_batches(
+        client, "small", accumulate, [3, 4, 5, 6], weights=[0.1, 0.1, 2.0, 0.1], on_result=seen.__setitem__
+    )
+    assert results == [3, 7, 5, 6]
+    assert seen == {0: 3, 1: 7, 2: 5, 3: 6}
+    assert run_batches(client, "small", accumulate, [], weights=[]) == []
+
+
+def accumulate(numbers):
+    """Return running sums, which tell what was together."""
+    return list(itertools.accumulate(numbers))
 
 
 @pytest.mark.parametrize("n_at_once", [1, 2, 8, 64])

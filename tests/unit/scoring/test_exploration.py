@@ -190,17 +190,18 @@ def test_score__draws_are_the_same_on_any_number_of_workers_and_after_a_kill(
     score(client, model, features, tmp_path / "one", **options)
     with Client(processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, memory_limit=0) as three:
         score(three, model, features, tmp_path / "three", **options)
-    draw = score_passes.draw_partition
+    draw = score_passes.draw_partitions
 
-    def dies(job, partition, *rest):
-        if partition == 2:
+    def dies(*arguments):
+        if 2 in arguments[-1]:
             raise OSError("killed")
-        return draw(job, partition, *rest)
+        return draw(*arguments)
 
-    monkeypatch.setattr(score_passes, "draw_partition", dies)
+    monkeypatch.setattr(score_passes, "USERS_OF_TASK", 1)
+    monkeypatch.setattr(score_passes, "draw_partitions", dies)
     with pytest.raises(OSError, match="killed"):
         score(client, model, features, tmp_path / "killed", **options)
-    monkeypatch.setattr(score_passes, "draw_partition", draw)
+    monkeypatch.setattr(score_passes, "draw_partitions", draw)
     score(client, model, features, tmp_path / "killed", **options)
     assert len({digest_tree(tmp_path / name, ["."]) for name in ("one", "three", "killed")}) == 1
 

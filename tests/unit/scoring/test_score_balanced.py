@@ -77,11 +77,12 @@ def test_score__balanced_is_the_same_on_any_number_of_workers_and_after_a_kill(
         score(three, model, features, tmp_path / "three", **options)
     apply = score_passes.apply_policy
 
-    def dies(job, partition, *rest):
-        if partition == 2:
+    def dies(*arguments):
+        if 2 in arguments[-1]:
             raise OSError("killed")
-        return apply(job, partition, *rest)
+        return apply(*arguments)
 
+    monkeypatch.setattr(score_passes, "USERS_OF_TASK", 1)
     monkeypatch.setattr(score_passes, "apply_policy", dies)
     with pytest.raises(OSError, match="killed"):
         score(client, model, features, tmp_path / "killed", **options)

@@ -7,6 +7,7 @@ from collections import Counter
 from urllib.parse import quote
 
 import numpy as np
+import psutil
 import pyarrow.parquet as pq
 import pytest
 from distributed import Client
@@ -19,12 +20,13 @@ from ammrank_dask.features.write import write_features
 from ammrank_dask.kernels.selection import order_assigned
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC
-from ammrank_dask.scoring import shown_sample
+from ammrank_dask.scoring import score_partition, score_passes, shown_sample
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, PolicyCounts, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
+from ammrank_dask.scoring.score_partition import open_ahead, score_pieces
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.scoring.shown_sample import sampled_rows, scale_counts
 from ammrank_dask.storage.errors import BadInput
@@ -416,6 +418,7 @@ def test_write_qualifications__goes_on_where_it_stopped(one_thread, tmp_path, mo
     client = one_thread
     rng = np.random.default_rng(3)
     model, features = make_model(rng), make_features(tmp_path / "f", rng)
+    monkeypatch.setattr(score_passes, "USERS_OF_TASK", 1)  # a task for every partition
     for policy in WITHOUT_CHANCES:
         settings = ScoreSettings(k=2, policy=policy, also=WITHOUT_CHANCES)
         whole = tmp_path / f"whole-{policy}"
@@ -446,6 +449,48 @@ def test_write_qualifications__goes_on_where_it_stopped(one_thread, tmp_path, mo
         assert sorted(read + reread) == [0, 1, 2]
         finish_qualifications(again, "d", features, settings, counts, inputs={})
         assert digest_tree(whole, ["."]) == digest_tree(again, ["."])
+
+
+def test_score_partitions__what_came_before_a_failure_is_written(one_thread, tmp_path, monkeypatch):
+    rng = np.random.default_rng(3)
+    model, features, settings = make_model(rng), make_features(tmp_path / "f", rng), ScoreSettings(k=2)
+    scored = []
+
+    def fail_at_the_second(*arguments, **options):
+        if scored:
+            raise OSError(28, "No space left on device")
+        scored.append(0)
+        return score_pieces(*arguments, **options)
+
+    monkeypatch.setattr(score_partition, "score_pieces", fail_at_the_second)
+    with pytest.raises(OSError, match="No space left"):  # all three are one task
+        write_qualifications(one_thread, model, features, tmp_path / "run", settings)
+    assert [written_facts(tmp_path / "run", partition) is not None for partition in range(3)] == [True, False, False]
+    # The third, which was open already, is closed.
+    assert [file.path for file in psutil.Process().open_files() if file.path.startswith(str(tmp_path))] == []
+
+
+def test_open_ahead__opens_one_more_than_is_worked_on_and_closes_all():
+    opened, closed = [], []
+
+    class Partition:
+        def __init__(self, number):
+            self.number = number
+            opened.append(number)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            closed.append(self.number)
+
+    steps = [(part.number, len(opened), len(closed)) for part in open_ahead(Partition, [4, 5, 6])]
+    assert steps == [(4, 2, 0), (5, 3, 1), (6, 3, 2)]
+    assert closed == [4, 5, 6]
+    left_early = open_ahead(Partition, [7, 8, 9])
+    next(left_early)
+    left_early.close()
+    assert sorted(closed) == [4, 5, 6, 7, 8] == sorted(opened)
 
 
 def test_written_facts__of_what_an_earlier_version_wrote_are_none(client, tmp_path):
