@@ -18,7 +18,7 @@ from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.fetched import FOLDER
-from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, expect_slice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.atomic import begin_sync
@@ -233,7 +233,9 @@ def read_block(
     bad_rows = QuarantineRows()
     n_files, n_rows = 0, 0
     batches: list[Sections] = []
-    for piece in pieces:
+    for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
+        if following is not None:
+            expect_slice(following)
         names, dictionaries = reader.columns(piece.file)
         for row, table in measure_each("read", read_batches(piece, names, dictionaries, fetched)):
             with measure("decode"):

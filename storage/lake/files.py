@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -13,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore, StoreFailed
+from ammrank_dask.storage.lake.direct_file import open_direct
 from ammrank_dask.storage.lake.fetched import find_fetched, keep_fetched
 from ammrank_dask.storage.lake.paths import (
     READ_BYTES,
@@ -28,6 +30,7 @@ from ammrank_dask.storage.lake.paths import (
 )
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.ids import is_string
+from ammrank_dask.storage.store.large_files import expect_file
 from ammrank_dask.storage.store.retried import is_passing, retried
 
 BATCH_ROWS = 1 << 20
@@ -76,7 +79,8 @@ def open_parquet(path: LakePath | str, *, source: Any = None, **options: Any) ->
         if source is None and isinstance(lake_path, Path):
             return pq.ParquetFile(lake_path, **options)
         # Of a remote file the columns of a row group are fetched together: a request costs more than bytes.
-        return pq.ParquetFile(lake_path.open() if source is None else source, pre_buffer=True, **options)
+        is_remote = not isinstance(lake_path, Path)
+        return pq.ParquetFile(lake_path.open() if source is None else source, pre_buffer=is_remote, **options)
     except (pa.ArrowException, OSError, EOFError) as error:
         if is_passing(error):
             raise
@@ -119,12 +123,11 @@ def scan_file(
     made = dict(constants or {})
     try:
         size, time = current_status(lake_path) if status is None else status
-        with say_failures(lake_path), open_file(lake_path) as source:
+        with say_failures(lake_path), open_file(lake_path, whole=with_digest) as source:
             etag = etag_of(source)
             size = size if isinstance(lake_path, Path) else source.size()
             if fetched is None:
                 schema, rows = _read_footer(lake_path, source, columns, made)
-                source.seek(0)
                 digest = digest_open_file(source) if with_digest else ""
             else:
                 digest, copy = keep_fetched(source, fetched)
@@ -233,7 +236,7 @@ def read_batches(
     encoded = [name for name in dictionaries if name not in constants]
     if copy is None:
         _refuse_changed(piece.file)
-    with open_parquet(path if copy is None else copy, read_dictionary=encoded) as file:
+    with _open_rows(path if copy is None else str(copy), encoded) as file:
         row = piece.first_row
         try:
             for batch in file.iter_batches(
@@ -254,6 +257,24 @@ def read_batches(
             raise BadInput(f"{path} cannot be decoded ({reason}); replace or remove it") from None
     if copy is None:
         _refuse_changed(piece.file)
+
+
+@contextlib.contextmanager
+def _open_rows(path: str, dictionaries: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    """Open a file of which all is read, past the page cache where that is better."""
+    lake_path = parse_path(path)
+    with contextlib.ExitStack() as stack:
+        source = open_direct(lake_path) if isinstance(lake_path, Path) else None
+        if source is not None:
+            stack.enter_context(source)
+        yield stack.enter_context(open_parquet(lake_path, source=source, read_dictionary=dictionaries))
+
+
+def expect_slice(piece: FileSlice) -> None:
+    """Begin to read a local file whose rows will be asked for next."""
+    lake_path = parse_path(piece.file.path)
+    if isinstance(lake_path, Path):
+        expect_file(lake_path)
 
 
 def _add_constants(table: pa.Table, constants: Mapping[str, str]) -> pa.Table:

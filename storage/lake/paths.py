@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed
+from ammrank_dask.storage.lake.direct_file import DirectFile, open_direct
 from ammrank_dask.storage.store.retried import retried
 
 REQUESTS_AT_ONCE = 16
@@ -249,9 +250,12 @@ def current_status(path: LakePath) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def open_file(path: LakePath) -> Any:
-    """Open a file to read its bytes from any position."""
-    return open(path, "rb") if isinstance(path, Path) else path.open()
+def open_file(path: LakePath, *, whole: bool = False) -> Any:
+    """Open a file to read its bytes from any position; say when it is read `whole`."""
+    if not isinstance(path, Path):
+        return path.open()
+    direct = open_direct(path) if whole else None
+    return open(path, "rb") if direct is None else direct
 
 
 def etag_of(file: Any) -> str:
@@ -267,7 +271,7 @@ def etag_of(file: Any) -> str:
 def digest_lake_file(path: LakePath) -> str:
     """Return the SHA-256 of a file's bytes."""
     try:
-        with open_file(path) as file:
+        with open_file(path, whole=True) as file:
             return digest_open_file(file)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
@@ -280,11 +284,17 @@ def read_table(path: LakePath) -> pa.Table:
 
 
 def digest_open_file(file: Any) -> str:
-    """Return the SHA-256 of the bytes of an open file from its position on."""
+    """Return the SHA-256 of all bytes of an open file."""
     total = hashlib.sha256()
-    while data := file.read(READ_BYTES):
+    for data in file.pieces() if isinstance(file, DirectFile) else _pieces_of(file):
         total.update(data)
     return total.hexdigest()
+
+
+def _pieces_of(file: Any) -> Iterator[bytes]:
+    file.seek(0)
+    while data := file.read(READ_BYTES):
+        yield data
 
 
 def map_at_once(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

@@ -23,6 +23,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 import numpy as np
 
+from ammrank_dask.storage.store.retried import retried
+
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -187,7 +189,7 @@ _NOTHING = _Window(0, np.empty(0, np.uint8))
 class LargeFile:
     """A file that is open for reading by offset, by one thread. What it lends is there until the next call.
 
-    One of which little is wanted (not `whole`) is read through the page cache.
+    One of which little is wanted (not `whole`) is read through the page cache, others past it where `is_direct`.
     """
 
     def __init__(self, path: Path, *, whole: bool = True) -> None:
@@ -195,7 +197,7 @@ class LargeFile:
         try:
             self.size = os.fstat(self._descriptor).st_size
             is_worth_it = whole and self.size >= LEAST_BYTES and _pace.is_fast
-            self._is_direct = is_worth_it and not self._is_cached() and self._set_direct(True)
+            self.is_direct = is_worth_it and not self._is_cached() and self._set_direct(True)
         except BaseException:
             os.close(self._descriptor)
             raise
@@ -228,15 +230,15 @@ class LargeFile:
 
     def read(self, start: int, size: int) -> bytes:
         """Return bytes; fewer than `size` where the file ends."""
-        return self._lend(start, size).tobytes() if self._is_direct else os.pread(self._descriptor, size, start)
+        return self._lend(start, size).tobytes() if self.is_direct else os.pread(self._descriptor, size, start)
 
     def lend(self, start: int, size: int) -> Bytes:
         """Return bytes until the next call."""
-        return self._lend(start, size) if self._is_direct else os.pread(self._descriptor, size, start)
+        return self._lend(start, size) if self.is_direct else os.pread(self._descriptor, size, start)
 
     def read_into(self, targets: Sequence[np.ndarray], start: int) -> int:
         """Read bytes to where they are wanted; return how many there were."""
-        if not self._is_direct:
+        if not self.is_direct:
             return os.preadv(self._descriptor, [target.data for target in targets], start)
         lent = self._lend(start, sum(map(len, targets)))
         n_read = 0
@@ -248,13 +250,13 @@ class LargeFile:
 
     def expect(self, start: int, size: int) -> None:
         """Let a thread read what will be asked for next, in a call from `start`, while this one does something else."""
-        if self._is_direct and not self._in_one_go and start not in self._ahead:
+        if self.is_direct and not self._in_one_go and start not in self._ahead:
             with contextlib.suppress(RuntimeError):  # no thread can be started: it is read when it is asked for
                 self._ahead[start] = _readers().submit(self._read_blocks, start, size)
 
     def fetch(self) -> None:
         """Read all of a file that is read in one go."""
-        if self._is_direct and self._in_one_go:
+        if self.is_direct and self._in_one_go:
             self._lend(0, self.size)
 
     def _lend(self, start: int, size: int) -> np.ndarray:
@@ -317,6 +319,7 @@ class LargeFile:
         return True
 
 
+@retried
 def expect_file(path: Path) -> None:
     """Let a thread read a file that will be opened next, while this one does something else."""
     try:

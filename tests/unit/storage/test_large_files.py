@@ -36,7 +36,7 @@ def random_bytes(size: int) -> bytes:
 def is_direct(path: Path) -> bool:
     """Tell whether a file is read past the page cache."""
     with LargeFile(path) as file:
-        return file._is_direct
+        return file.is_direct
 
 
 sizes = st.one_of(st.integers(0, 20), st.integers(BLOCK - 2, BLOCK + 2), st.integers(2 * BLOCK, 2 * BLOCK + 1))
