@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -23,21 +24,15 @@ from ammrank_dask.monitor.events import publish
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
-from ammrank_dask.tasks import Progress, run_one, run_tasks, run_together, silent
+from ammrank_dask.tasks import Progress, run_one, run_tasks, silent
 from ammrank_dask.training.basis import prepare_basis
 from ammrank_dask.training.checkpoints import TrainingFolder
 from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
 from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, prepare_rows
-from ammrank_dask.training.round_tasks import (
-    FIRST_PASS,
-    close_round,
-    merge_shards,
-    train_shard,
-    validate_popularity,
-    validate_rows,
-)
+from ammrank_dask.training.round_tasks import FIRST_PASS, close_round, merge_shards, train_shard
 from ammrank_dask.training.shards import MERGE_WIDTH, RowBlock, choose_sample, cut_blocks, deal_blocks
+from ammrank_dask.training.validation import Validation, mean_of_pieces
 from ammrank_dask.training.warm_start import planes_of_model
 
 logger = logging.getLogger(__name__)
@@ -45,10 +40,6 @@ logger = logging.getLogger(__name__)
 CLICKERS_WANTED = 50
 """Clickers of every category in the first pass over a sample, which gives all shards a common set of planes."""
 SAMPLE_ROWS = 10_000
-VALIDATED_IN_A_TASK = 10_000
-"""Validation users of a task, or of one partition: there are few of them in each, and they are measured every epoch."""
-WHOLE_TASK = 8.0
-"""Weight of work that shares a task with no other: as much as a task is ever given."""
 BEST = "best"
 
 
@@ -87,7 +78,8 @@ class Training:
         self.variant = variant
         self.folder = TrainingFolder(folder, plan.patience)
         self.progress = progress
-        self.validation_rows: list[int] = []
+        self.left_over: Callable[[], None] | None = None
+        self.popularity_error: float | None = None
         self.learner: Learner = (
             PlusLearner(model, folder, plan.shards) if isinstance(model, AMMRankPlus) else PlaneLearner(model, folder)
         )
@@ -111,19 +103,26 @@ class Training:
         if isinstance(self.learner, PlusLearner):
             self._prepare_plus(self.learner, start, blocks)
         first = [] if self.folder.checkpoints() else self._begin(start, blocks, clickers)
-        popularity_error = self._validate_popularity(popularity, first)
+        self.popularity_error = self.validation.popularity_error(popularity, first)
+        average_error = None
         epoch, round_ = self.folder.next_round()
         while True:
-            ended = round_ == 0 and epoch > 0
-            history = self._close_epoch(epoch, popularity_error) if ended else self.folder.history()
-            if epoch == self.model.epochs or self.folder.is_enough(history):
+            is_last = epoch == self.model.epochs
+            if self._is_unmeasured(epoch, round_) and (is_last or self.plan.patience is not None):
+                with_average = is_last and self._has_average(average)
+                kinds = [LAST, AVERAGE] if with_average else [LAST]
+                errors = self.validation.errors(self.folder.checkpoint(epoch, 0), kinds)
+                self._close_epoch(epoch, errors[0])
+                average_error = errors[1] if with_average else None
+            if is_last or self.folder.is_enough(self.folder.history()):
                 break
             dealt = deal_blocks(
                 len(blocks), self.plan.shards, self.plan.rounds_per_epoch, seed=self.model.seed, epoch=epoch
             )
             self._round(epoch, round_, [[blocks[i] for i in shard] for shard in dealt[round_]])
             epoch, round_ = self.folder.next_round()
-        return self._choose(average, history, popularity, popularity_error)
+        self._tidy_up()
+        return self._choose(average, popularity, average_error)
 
     def _prepare(self) -> tuple[list[int], np.ndarray]:
         """Decode the rows of every partition once; return its training rows, and (n_blocks, L) clickers by block."""
@@ -136,15 +135,10 @@ class Training:
         ]  # fmt: skip
         todo = [task for task in tasks if not is_saved(task[4])]
         run_tasks(self.client, "train-prepare", prepare_rows, todo, progress=self.progress)
-        rows, clickers = [], []
-        self.validation_rows = []
-        for partition in range(self.features.n_partitions):
-            folder = self.folder.rows(partition)
-            counts = load_facts(folder)
-            rows.append(counts[TRAIN])
-            self.validation_rows.append(counts[VALIDATION])
-            clickers.append(load_array(folder, "clickers"))
-        return rows, np.concatenate(clickers)
+        folders = [task[4] for task in tasks]
+        counts = [load_facts(folder) for folder in folders]
+        self.validation = Validation(self.client, self.learner, folders, [each[VALIDATION] for each in counts])
+        return [each[TRAIN] for each in counts], np.concatenate([load_array(folder, "clickers") for folder in folders])
 
     def _prepare_plus(self, learner: PlusLearner, start: RankModel | None, blocks: list[RowBlock]) -> None:
         """Fix what comes before the first step of AMM-rank-plus, and add memberships to the training rows."""
@@ -214,7 +208,11 @@ class Training:
         )
 
     def _round(self, epoch: int, round_: int, dealt: list[list[RowBlock]]) -> None:
-        """Let every shard train a copy of the model on its blocks, merge, and write the checkpoint."""
+        """Let every shard train a copy of the model on its blocks, merge, and write the checkpoint.
+
+        The error of an epoch that has just ended is measured beside: nothing of the next one depends on it, and there
+        is little of it to share out among workers.
+        """
         started = time.perf_counter()
         name = f"train-e{epoch:03d}-r{round_:02d}"
         now = self.folder.checkpoint(epoch, round_)
@@ -223,14 +221,19 @@ class Training:
         births = self.plan.shards == 1
         rows = [sum(block.n_rows for block in shard) for shard in dealt]
         todo = [shard for shard, output in enumerate(outputs) if not is_saved(output)]
-        run_tasks(
+        shards = [(train_shard, (now, dealt[shard], self.learner, epoch, births, outputs[shard])) for shard in todo]
+        measures = self.validation.pieces(now) if self._is_unmeasured(epoch, round_) else []
+        results = run_tasks(
             self.client,
             name,
-            train_shard,
-            [(now, dealt[shard], self.learner, epoch, births, outputs[shard]) for shard in todo],
+            run_one,
+            [*shards, *measures],
             progress=self.progress,
-            units=[rows[shard] for shard in todo],
+            units=[*(rows[shard] for shard in todo), *(0 for _ in measures)],
+            on_result=lambda index, result: self._tidy_up(),
         )
+        if measures:
+            self._close_epoch(epoch, mean_of_pieces(results[len(shards) :]))
         trained = time.perf_counter()
         is_epoch_end = round_ + 1 == self.plan.rounds_per_epoch
         next_checkpoint = (
@@ -241,7 +244,6 @@ class Training:
         merged = self._merge(name, outputs, [n / sum(rows) if any(rows) else 1 / len(rows) for n in rows])
         task = (now, outputs, merged, sum(rows), round_ > 0, next_checkpoint, averages, self.learner)
         (facts,) = run_tasks(self.client, f"{name}-merge", close_round, [task], progress=silent)
-        self.folder.sweep(name)
         ended = time.perf_counter()
         counts = {
             "epoch": epoch + 1,
@@ -250,14 +252,24 @@ class Training:
             "planes": sum(facts["n_planes"]),
             "users_per_second": round(sum(rows) / (ended - started)),
         }
+        share = (ended - trained) / (ended - started)
+        self.left_over = functools.partial(self._leave_round, name, counts, facts["n_planes"], share)
+
+    def _leave_round(self, name: str, counts: dict[str, Any], n_planes: list[int], merge_share: float) -> None:
+        """Remove what a round left, and tell of it."""
+        self.folder.sweep(name)
         publish(
             self.client, "train", **counts, epochs=self.model.epochs, rounds=self.plan.rounds_per_epoch,
-            planes_per_category=facts["n_planes"], categories=self.features.categories,
+            planes_per_category=n_planes, categories=self.features.categories,
         )  # fmt: skip
-        logger.info(
-            "trained %s, merge and checkpoint %.1f %%", ", ".join(f"{key} {value}" for key, value in counts.items()),
-            100 * (ended - trained) / (ended - started),
-        )  # fmt: skip
+        told = ", ".join(f"{key} {value}" for key, value in counts.items())
+        logger.info("trained %s, merge and checkpoint %.1f %%", told, 100 * merge_share)
+
+    def _tidy_up(self) -> None:
+        """Do what is left to do of the round before: while the workers are at the next one, nobody waits for it."""
+        left_over, self.left_over = self.left_over, None
+        if left_over is not None:
+            left_over()
 
     def _merge(self, name: str, parts: list[Path], weights: list[float]) -> list[tuple[Path, float]]:
         """Merge models on the workers until a few are left, in a tree whose shape depends on their number only."""
@@ -274,72 +286,37 @@ class Training:
             parts, weights, level = outputs, [1.0] * len(outputs), level + 1
         return list(zip(parts, weights, strict=True))
 
-    def _close_epoch(self, epoch: int, popularity_error: float | None) -> list[dict[str, Any]]:
-        """Measure the model of a finished epoch on the validation users, once, and return the history."""
-        history = self.folder.history()
-        if len(history) < epoch:
-            checkpoint = self.folder.checkpoint(epoch, 0)
-            facts = load_facts(checkpoint)
-            error = self._validate(checkpoint, LAST)
-            closed = {"epoch": epoch, "loss": facts["loss"] / facts["rows"], "validation_error": error}
-            history.append(closed)
-            self.folder.write_history(history)
-            publish(
-                self.client, "train", **closed, round=self.plan.rounds_per_epoch, rounds=self.plan.rounds_per_epoch,
-                epochs=self.model.epochs, popularity_error=popularity_error,
-            )  # fmt: skip
-            logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
-        return history
+    def _is_unmeasured(self, epoch: int, round_: int) -> bool:
+        """Tell whether an epoch has just ended whose error on the validation users is not in the history."""
+        return round_ == 0 and len(self.folder.history()) < epoch
 
-    def _validate(self, checkpoint: Path, kind: str) -> float | None:
-        """Return the disagreement error of a model on the validation users, None without any."""
-        tasks = [
-            (checkpoint, kind, self.folder.rows(partition), partition, self.learner)
-            for partition in range(self.features.n_partitions)
-        ]
-        return self._mean_error("train-validate", validate_rows, tasks)
+    def _close_epoch(self, epoch: int, error: float | None) -> None:
+        """Add a finished epoch, with its error on the validation users, to the history."""
+        facts = load_facts(self.folder.checkpoint(epoch, 0))
+        closed = {"epoch": epoch, "loss": facts["loss"] / facts["rows"], "validation_error": error}
+        self.folder.write_history([*self.folder.history(), closed])
+        publish(
+            self.client, "train", **closed, round=self.plan.rounds_per_epoch, rounds=self.plan.rounds_per_epoch,
+            epochs=self.model.epochs, popularity_error=self.popularity_error,
+        )  # fmt: skip
+        logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
 
-    def _validate_popularity(self, clicks: np.ndarray, first: Sequence[Sequence[Any]]) -> float | None:
-        """Return the same error of ranking everybody by the clicks of the training users, and make the first pass.
+    def _has_average(self, average: bool | None) -> bool:
+        """Tell whether the last checkpoint has a mean of models that may be published."""
+        return average is not False and bool(load_facts(self.folder.checkpoints()[-1])["n_models"])
 
-        That is one task at most, beside which the other workers would have nothing to do.
-        """
-        tasks = [(self.folder.rows(partition), clicks) for partition in range(self.features.n_partitions)]
-        name = "train-first" if first else "train-popularity"
-        return self._mean_error(name, validate_popularity, tasks, beside=[(train_shard, task) for task in first])
-
-    def _mean_error(
-        self,
-        name: str,
-        function: Callable[..., Any],
-        tasks: Sequence[Sequence[Any]],
-        beside: Sequence[tuple[Callable[..., Any], Sequence[Any]]] = (),
-    ) -> float | None:
-        """Return the mean of the errors that partitions sum up, None without a user; other work is done `beside` it."""
-        pieces = [*beside, *((function, task) for task in tasks)]
-        weights = [WHOLE_TASK] * len(beside) + [n_rows / VALIDATED_IN_A_TASK for n_rows in self.validation_rows]
-        parts = run_together(self.client, name, run_one, pieces, weights=weights, progress=silent)[len(beside) :]
-        n_rows = sum(count for _, count in parts)
-        return sum(total for total, _ in parts) / n_rows if n_rows else None
-
-    def _choose(
-        self,
-        average: bool | None,
-        history: list[dict[str, Any]],
-        popularity: np.ndarray,
-        popularity_error: float | None,
-    ) -> RankModel:
+    def _choose(self, average: bool | None, popularity: np.ndarray, average_error: float | None) -> RankModel:
         """Return the model that the validation users prefer, or the one that was asked for."""
-        latest = self.folder.checkpoints()[-1]
+        history, latest = self.folder.history(), self.folder.checkpoints()[-1]
         chosen, kind, checkpoint = LAST, LAST, latest
         error = history[-1]["validation_error"]
         best = self.folder.best_checkpoint()
         if best is not None:
             chosen, checkpoint = BEST, best
             error = min(closed["validation_error"] for closed in history)
-        average_error = None
-        if load_facts(latest)["n_models"] and average is not False:
-            average_error = self._validate(latest, AVERAGE)
+        if self._has_average(average):
+            if average_error is None:  # training ended early, or this is a rerun
+                (average_error,) = self.validation.errors(latest, [AVERAGE])
             if average or (average_error is not None and average_error < error):
                 chosen, kind, checkpoint, error = AVERAGE, AVERAGE, latest, average_error
         model = self.learner.fit(checkpoint, kind, popularity)
@@ -350,7 +327,7 @@ class Training:
             "published": chosen,
             "validation_error": error,
             "average_error": average_error,
-            "popularity_error": popularity_error,
+            "popularity_error": self.popularity_error,
             "epochs": history,
         }
         return model
