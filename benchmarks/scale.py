@@ -292,7 +292,7 @@ def _train_asleep(work: Path, processes: ProcessCluster, features: Features, per
     meter = Meter(processes)
 
     def run(client: Client, stage: str, function: Callable[..., Any], arguments: Any, **options: Any) -> list[Any]:
-        is_shard = function is asleep
+        is_shard = function is tasks.run_one  # as rounds have it, and nothing else
         return meter.run_tasks(client, stage, function, arguments, asleep=per_shard if is_shard else 0.0, **options)
 
     asleep = functools.partial(sleep_shard, per_shard)
