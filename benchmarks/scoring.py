@@ -28,7 +28,7 @@ TURNS = 8
 
 
 @benchmark("score", quick=True)
-def compare_score(work: Path, *, users: Users = 200_000) -> None:
+def compare_score(work: Path, *, users: Users = 1_000_000) -> None:
     """Print what a user costs the fused kernel, sgemm of the dense rows with the planes, and the whole stage."""
     rng = np.random.default_rng(0)
     model = make_model(rng)
