@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 PROCESS_BYTES = 320 << 20
 """A worker with all packages loaded and kernels compiled, and no data."""
-REQUEST_BYTES = 24 << 20
-"""Buffers of a thread for its requests to the disk."""
+REQUEST_BYTES = 40 << 20
+"""Buffers of a thread for its requests to the disk: of what it reads, of what it reads next, and of what it writes."""
 BYTES_PER_CELL = 64
 BYTES_PER_USER = 40
 BYTES_PER_EVENT = 110

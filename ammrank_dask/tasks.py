@@ -65,6 +65,7 @@ def run_tasks(
     unit: str = "users",
     on_result: Callable[[int, Any], None] | None = None,
     after: Sequence[int | None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
 ) -> list[Any]:
     """Run `function(*args)` on the cluster for every item of `arguments` and return the results in order.
 
@@ -84,6 +85,8 @@ def run_tasks(
         Called on the client with the index and the result of each task as it finishes, in any order, once for each.
     after
         By task the index of an earlier one that must have finished before it is submitted, None for none.
+    meanwhile
+        Called once, on the client, when the workers have tasks: for what need not be done before.
     """
     items = list(arguments)
     known = None if callable(units) else units
@@ -108,12 +111,13 @@ def run_tasks(
     flight = _Flight(client, stage, token, function, items)
     try:
         waiting = _Waiting(after or [None] * len(items))
-        for index, result in _run(flight, TaskWorkers(client, stage, in_flight_per_thread), waiting, progress):
+        workers = TaskWorkers(client, stage, in_flight_per_thread)
+        for index, result in _run(flight, workers, waiting, progress, meanwhile):
             results[index] = result
             n_units = units(result) if callable(units) else units[index] if units is not None else None
             if callable(units) and n_units is not None:
                 counts.add(index, n_units)
-            if n_units is not None and isinstance(progress, UnitProgress):
+            if n_units and isinstance(progress, UnitProgress):
                 progress.count(stage, n_units, unit)
             if on_result is not None:
                 on_result(index, result)
@@ -343,11 +347,19 @@ class _Waiting:
         return [self.ready.popleft() for _ in range(min(n, len(self.ready)))]
 
 
-def _run(flight: _Flight, workers: TaskWorkers, waiting: _Waiting, progress: Progress) -> Iterator[tuple[int, Any]]:
+def _run(
+    flight: _Flight,
+    workers: TaskWorkers,
+    waiting: _Waiting,
+    progress: Progress,
+    meanwhile: Callable[[], None] | None,
+) -> Iterator[tuple[int, Any]]:
     """Yield the index and the result of every task as it finishes."""
     stage, n_items = flight.stage, len(flight.items)
     flight.submit(waiting.take(workers.width()))
     progress(stage, 0, n_items)
+    if meanwhile is not None:
+        meanwhile()
     for done, (future, result) in enumerate(_each_finished(flight, workers), start=1):
         if future.status != "finished":
             raise _error_of(stage, future, result)

@@ -5,11 +5,13 @@ Nothing here imports Dask, whose import is part of that start.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
 from ammrank_dask.storage.store.retried import is_passing
@@ -58,22 +60,40 @@ def run_in_threads(
     return results
 
 
-def read_ahead(read: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield what `read` returns of every item, in order; while one is worked on, a thread reads the next."""
+def read_ahead(
+    read: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    wait: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> Iterator[Result]:
+    """Yield what `read` returns of every item, in order; while one is worked on, a thread reads the next.
+
+    What is not there yet is waited for in the context that `wait` returns.
+    """
+
+    def result_of(reading: Future[Result]) -> Result:
+        with wait():
+            return reading.result()
+
     with ThreadPoolExecutor(1) as pool:
         before = None
         for item in items:
             reading = pool.submit(read, item)
             if before is not None:
-                yield before.result()
+                yield result_of(before)
             before = reading
         if before is not None:
-            yield before.result()
+            yield result_of(before)
 
 
-def write_behind(write: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:
+def write_behind(
+    write: Callable[[Item], Result],
+    items: Iterable[Item],
+    *,
+    wait: Callable[[], AbstractContextManager[Any]] = contextlib.nullcontext,
+) -> list[Result]:
     """Return what `write` returns of every item, in order; while a thread writes one, the next is made."""
-    return list(read_ahead(write, items))
+    return list(read_ahead(write, items, wait=wait))
 
 
 def run_again(function: Callable[..., Any], args: Sequence[Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable
 from functools import cached_property
@@ -91,10 +92,14 @@ class Features:
         """Open one partition, to read its rows some at a time; parameters are those of `partition`."""
         if not 0 <= index < self.n_partitions:
             raise BadInput(f"partition must be between 0 and {self.n_partitions - 1}, got {index}")
-        return OpenFeaturePartition(
-            self.run.part(index).open(FEATURES), self.feature_columns, variant,
-            normalize=self.normalize if normalize is None else normalize, has_rankings=self.has_rankings,
-        )  # fmt: skip
+        with contextlib.ExitStack() as unless_made:
+            part = unless_made.enter_context(self.run.part(index).open(FEATURES))
+            made = OpenFeaturePartition(
+                part, self.feature_columns, variant,
+                normalize=self.normalize if normalize is None else normalize, has_rankings=self.has_rankings,
+            )  # fmt: skip
+            unless_made.pop_all()
+        return made
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
         """Return the stored values (not normalised) of some users, or of all, one row a user, one column a feature."""

@@ -221,7 +221,8 @@ class NightState:
             pace = self.paces[worker, batch.stage] = WorkerPace(batch.unit)
             if len(self.paces) > MAX_WORKERS:
                 self.paces.popitem(last=False)
-        pace.add(units, seconds)
+        # What is done beside users says nothing about how fast they are.
+        pace.add(units, seconds if units or batch.unit == "tasks" else 0.0)
 
     def fail_task(self, key: Key, worker: str, error: str) -> None:
         """Count a task that raised; `error` is the name of the exception's class."""

@@ -180,8 +180,7 @@ def write_scored(job: ScoreJob, categories: Sequence[str], scored: Iterable[Unwr
             job.write(one.partition, one.rows, categories, one.counts)
         return one.counts
 
-    with measure("write"):  # all that is not measured apart: above all, what is waited for
-        return write_behind(write, scored)
+    return write_behind(write, scored, wait=lambda: measure("write"))
 
 
 def score_partition(

@@ -65,6 +65,12 @@ class TrainingFolder:
         best = best_epoch(self.history()) if self.patience is not None else None
         return None if best is None else self.checkpoint(best, 0)
 
+    def sweep_earlier(self, name: str) -> None:
+        """Remove what rounds before that of a name left when training was interrupted."""
+        for old in list_paths(self.path, "train-e*"):
+            if not old.name.startswith(f"{name}-"):
+                remove(old)
+
     def sweep(self, name: str) -> None:
         """Remove what a closed round does not need any more."""
         checkpoints = self.checkpoints()

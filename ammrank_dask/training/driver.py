@@ -106,6 +106,7 @@ class Training:
         self.popularity_error = self.validation.popularity_error(popularity, first)
         average_error = None
         epoch, round_ = self.folder.next_round()
+        self.folder.sweep_earlier(_name_of_round(epoch, round_))
         while True:
             is_last = epoch == self.model.epochs
             if self._is_unmeasured(epoch, round_) and (is_last or self.plan.patience is not None):
@@ -214,7 +215,7 @@ class Training:
         is little of it to share out among workers.
         """
         started = time.perf_counter()
-        name = f"train-e{epoch:03d}-r{round_:02d}"
+        name = _name_of_round(epoch, round_)
         now = self.folder.checkpoint(epoch, round_)
         outputs = [self.folder.path / f"{name}-s{shard:04d}" for shard in range(len(dealt))]
         # After the first pass planes are born only by a single shard.
@@ -230,7 +231,7 @@ class Training:
             [*shards, *measures],
             progress=self.progress,
             units=[*(rows[shard] for shard in todo), *(0 for _ in measures)],
-            on_result=lambda index, result: self._tidy_up(),
+            meanwhile=self._tidy_up,
         )
         if measures:
             self._close_epoch(epoch, mean_of_pieces(results[len(shards) :]))
@@ -291,7 +292,8 @@ class Training:
         return round_ == 0 and len(self.folder.history()) < epoch
 
     def _close_epoch(self, epoch: int, error: float | None) -> None:
-        """Add a finished epoch, with its error on the validation users, to the history."""
+        """Add a finished epoch, with its error on the validation users, to the history, and tell of it."""
+        self._tidy_up()  # what is told of its last round comes before
         facts = load_facts(self.folder.checkpoint(epoch, 0))
         closed = {"epoch": epoch, "loss": facts["loss"] / facts["rows"], "validation_error": error}
         self.folder.write_history([*self.folder.history(), closed])
@@ -331,3 +333,7 @@ class Training:
             "epochs": history,
         }
         return model
+
+
+def _name_of_round(epoch: int, round_: int) -> str:
+    return f"train-e{epoch:03d}-r{round_:02d}"

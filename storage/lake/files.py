@@ -264,7 +264,14 @@ def _open_rows(path: str, dictionaries: Sequence[str]) -> Iterator[pq.ParquetFil
     """Open a file of which all is read, past the page cache where that is better."""
     lake_path = parse_path(path)
     with contextlib.ExitStack() as stack:
-        source = open_direct(lake_path) if isinstance(lake_path, Path) else None
+        source = None
+        if isinstance(lake_path, Path):
+            try:
+                source = open_direct(lake_path)
+            except OSError as error:
+                if is_passing(error):
+                    raise
+            # One that cannot be opened is opened once more below, which says why in a sentence.
         if source is not None:
             stack.enter_context(source)
         yield stack.enter_context(open_parquet(lake_path, source=source, read_dictionary=dictionaries))

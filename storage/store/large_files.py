@@ -195,7 +195,8 @@ class LargeFile:
     def __init__(self, path: Path, *, whole: bool = True) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            self.size = os.fstat(self._descriptor).st_size
+            self._status = os.fstat(self._descriptor)
+            self.size = self._status.st_size
             is_worth_it = whole and self.size >= LEAST_BYTES and _pace.is_fast
             self.is_direct = is_worth_it and not self._is_cached() and self._set_direct(True)
         except BaseException:
@@ -222,11 +223,13 @@ class LargeFile:
         self._window = _NOTHING
 
     def is_still(self, path: Path) -> bool:
-        """Tell whether this is the file that has that name now."""
+        """Tell whether this is the file that has that name now, and was not written to since it was opened."""
         try:
-            return os.path.samestat(os.fstat(self._descriptor), os.stat(path))
+            now = os.stat(path)
         except OSError:
             return False
+        is_same = os.path.samestat(self._status, now)
+        return is_same and (self.size, self._status.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
 
     def read(self, start: int, size: int) -> bytes:
         """Return bytes; fewer than `size` where the file ends."""

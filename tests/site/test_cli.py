@@ -227,6 +227,21 @@ def test_ammrank_command__a_signal_in_a_finalizer_is_not_lost(interruptible, num
     assert time.monotonic() - begin < 30
 
 
+@pytest.mark.serial
+@each_signal
+def test_ammrank_command__a_signal_in_a_finalizer_at_the_very_end_is_not_lost(interruptible, number, code, sentence):
+    class Released:
+        def __del__(self):
+            os.kill(os.getpid(), number)
+
+    def work():
+        Released()
+
+    result = run_function(work)
+    assert (result.exit_code, result.stderr) == (code, sentence)
+    time.sleep(0.1)  # it is not sent once more
+
+
 def test_ammrank_command__other_errors_of_finalizers_are_told_as_before(monkeypatch):
     dropped = []
     monkeypatch.setattr(sys, "unraisablehook", dropped.append)

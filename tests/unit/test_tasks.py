@@ -515,6 +515,15 @@ def test_run_together__small_pieces_share_a_task_and_keep_their_order(client, un
     assert sorted(counts) == [5, 7, 13]
 
 
+def test_run_tasks__other_work_is_done_once_when_there_are_tasks_and_before_any_ends(client):
+    steps = []
+    run_tasks(
+        client, "small", abs, [(-1,), (-2,)], progress=lambda stage, done, total: steps.append(done),
+        meanwhile=lambda: steps.append("meanwhile"),
+    )  # fmt: skip
+    assert steps == [0, "meanwhile", 1, 2]
+
+
 def test_run_batches__a_function_takes_some_items_and_each_result_is_told_of(client):
     seen = {}
     results = run_batches(

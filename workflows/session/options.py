@@ -173,7 +173,11 @@ def _signals_sent_again() -> Iterator[None]:
 
     That is in finalizers, and Dask's futures have one: a Ctrl-C that came while they were released was lost.
     """
+    if threading.current_thread() is not threading.main_thread():  # whoever called handles signals
+        yield
+        return
     before = sys.unraisablehook
+    sent: list[tuple[threading.Timer, signal.Signals]] = []
 
     def send_again(dropped: Any) -> None:
         number = _signal_behind(dropped.exc_value)
@@ -183,12 +187,17 @@ def _signals_sent_again() -> Iterator[None]:
             again = threading.Timer(SECONDS_TO_SEND_AGAIN, signal.pthread_kill, (threading.main_thread().ident, number))
             again.daemon = True
             again.start()
+            sent.append((again, number))
 
     sys.unraisablehook = send_again
     try:
         yield
     finally:
         sys.unraisablehook = before
+        for again, number in sent:
+            if again.is_alive():  # the block has ended before
+                again.cancel()
+                signal.raise_signal(number)
 
 
 def _signal_behind(error: BaseException | None) -> signal.Signals | None:

@@ -148,6 +148,14 @@ def test_finish_task__twice_counts_once_and_strangers_not_at_all():
     assert facts["stages"][0]["rate"] == 1.0
 
 
+def test_finish_task__what_is_done_beside_users_does_not_slow_a_worker_down():
+    state = NightState()
+    begin_tasks(state, "train-e001-r00", 2, unit="users", units=[50, 0])
+    state.finish_task(("train-e001-r00", "t", 0), "tcp://a:1", 2.0)
+    state.finish_task(("train-e001-r00", "t", 1), "tcp://a:1", 3.0)
+    assert [cell["rate"] for cell in take_snapshot(state, 107.0)["workers"]] == [25.0]
+
+
 def test_units__counts_that_come_later_go_to_the_worker_that_did_the_task():
     state = NightState()
     begin_tasks(state, "features", 2, unit="users", counted=True)

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -17,7 +18,7 @@ from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.report.summary import exposure_report
 from ammrank_dask.scoring.score import score
 from ammrank_dask.scoring.score_partition import score_pieces
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.store import atomic
 from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.training.train import train
@@ -82,6 +83,17 @@ def test_score__writes_the_top_k_of_every_user(client, tmp_path, ids):
     assert sorted(seen) == ids.tolist()
     assert (quals.facts["users"], quals.facts["cold_users"]) == (300, 30)
     np.testing.assert_array_equal(quals.counts.categories_per_user, [0, 0, 0, 300, 0])
+
+
+def test_open_partition__one_that_cannot_be_read_is_closed(features, monkeypatch):
+    def fail(*arguments):
+        raise DamagedStore("odd")
+
+    monkeypatch.setattr("ammrank_dask.features.partition.ids_from_arrays", fail)
+    with pytest.raises(DamagedStore, match="odd"):
+        features.open_partition(1)
+    opened = [file.path for file in psutil.Process().open_files()]
+    assert not [path for path in opened if path.startswith(str(features.path))]
 
 
 @pytest.mark.parametrize("values_at_once", [1, 40, 10**9], ids=["a row", "some rows", "all rows"])

@@ -13,12 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake import direct_file
+from ammrank_dask.storage.lake import direct_file, files
 from ammrank_dask.storage.lake.direct_file import open_direct
 from ammrank_dask.storage.lake.files import FileSlice, expect_slice, read_batches, scan_file
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.store import large_files
-from ammrank_dask.storage.store.large_files import Pace
+from ammrank_dask.storage.store.large_files import LargeFile, Pace
 
 BLOCK = 4096
 WHOLE = 9 * (1 << 20) + 17  # more than is read in one go
@@ -27,15 +27,10 @@ WHOLE = 9 * (1 << 20) + 17  # more than is read in one go
 @pytest.fixture(autouse=True)
 def _every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_files, "LEAST_BYTES", BLOCK)
+    monkeypatch.setattr(large_files, "LEAST_RATE", 0.0)  # however slow the disk is while other tests run
     monkeypatch.setattr(large_files, "_pace", Pace())
-
-
-def forget(path: Path) -> None:
-    """Let the system write a file out and drop it from the page cache."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(descriptor)
+    # What was just written is in the page cache, and cannot be driven out of it for sure.
+    monkeypatch.setattr(LargeFile, "_is_cached", lambda _: False)
 
 
 @pytest.fixture
@@ -43,7 +38,6 @@ def on_disk(tmp_path: Path) -> Path:
     """Return a folder whose files can be read past the page cache."""
     probe = tmp_path / "probe"
     probe.write_bytes(bytes(BLOCK))
-    forget(probe)
     opened = open_direct(probe)
     if opened is None:
         pytest.skip("the folder for temporary files is in memory")
@@ -61,7 +55,6 @@ def test_direct_file__reads_as_files_do(
     path = on_disk / f"file-{size}"
     if not path.exists():
         path.write_bytes(np.random.default_rng(size).bytes(size))
-    forget(path)
     opened = open_direct(path)
     assert opened is not None
     positions = st.integers(0, size + 10)
@@ -82,12 +75,11 @@ def test_digest_lake_file__is_that_of_the_bytes(on_disk: Path, size: int) -> Non
     path = on_disk / "file"
     content = np.random.default_rng(0).bytes(size)
     path.write_bytes(content)
-    forget(path)
     assert digest_lake_file(path) == hashlib.sha256(content).hexdigest()
 
 
 def write_events(path: Path, n_rows: int, **options: Any) -> pa.Table:
-    """Write a file of rows, in several row groups, that is not in the page cache."""
+    """Write a file of rows, in several row groups."""
     rng = np.random.default_rng(1)
     table = pa.table(
         {
@@ -98,7 +90,6 @@ def write_events(path: Path, n_rows: int, **options: Any) -> pa.Table:
         }
     )
     pq.write_table(table, path, row_group_size=n_rows // 3 + 1, **options)
-    forget(path)
     return table
 
 
@@ -112,7 +103,6 @@ def test_read_batches__rows_stay_when_the_memory_of_the_file_is_used_again(
     facts = scan_file(str(path), path.name, table.column_names)
     assert facts.rows == (n_rows // 3 + 1, n_rows // 3 + 1, n_rows - 2 * (n_rows // 3 + 1))
     assert facts.digest == hashlib.sha256(path.read_bytes()).hexdigest()
-    forget(path)
     piece = FileSlice(facts, (0, 2))
     expect_slice(piece)
     batches = list(read_batches(piece, table.column_names, ["category"]))
@@ -124,6 +114,23 @@ def test_read_batches__rows_stay_when_the_memory_of_the_file_is_used_again(
     assert found.cast(table.schema).combine_chunks().to_pylist() == expected.to_pylist()
 
 
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), FileNotFoundError(2, "No such file")])
+def test_read_batches__a_file_that_cannot_be_opened_is_one_sentence(
+    on_disk: Path, monkeypatch: pytest.MonkeyPatch, error: OSError
+) -> None:
+    path = on_disk / "events.parquet"
+    table = write_events(path, 5_000)
+    facts = scan_file(str(path), path.name, table.column_names)
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(direct_file, "open_large", refuse)
+    monkeypatch.setattr(files.pq, "ParquetFile", refuse)
+    with pytest.raises(BadInput, match=r"events\.parquet is not a readable parquet file \(.*\); replace or remove it"):
+        list(read_batches(FileSlice(facts, (0,)), table.column_names, []))
+
+
 def test_read_batches__a_damaged_file_is_one_sentence(on_disk: Path) -> None:
     path = on_disk / "events.parquet"
     table = write_events(path, 5_000)
@@ -133,6 +140,5 @@ def test_read_batches__a_damaged_file_is_one_sentence(on_disk: Path) -> None:
     content[4:20_000] = bytes(19_996)
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    forget(path)
     with pytest.raises(BadInput, match=r"events\.parquet cannot be decoded \(.*\); replace or remove it"):
         list(read_batches(FileSlice(facts, (0,)), table.column_names, []))

@@ -25,6 +25,7 @@ SEVERAL_REQUESTS = 9 * (1 << 20) + 17
 @pytest.fixture
 def _every_file_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(large_files, "LEAST_BYTES", 1)
+    monkeypatch.setattr(large_files, "LEAST_RATE", 0.0)  # however slow the disk is while other tests run
     monkeypatch.setattr(large_files, "_pace", Pace())
 
 
@@ -266,6 +267,21 @@ def test_expect_file__one_that_was_written_anew_is_read_anew(tmp_path: Path) -> 
             expect_file(path)
     with open_large(path) as file:
         assert file.read(0, file.size) == data
+
+
+@pytest.mark.usefixtures("_every_file_is_large")
+@pytest.mark.parametrize("more", [b"", b"a line"])
+def test_expect_file__one_that_was_written_in_place_is_read_anew(tmp_path: Path, more: bytes) -> None:
+    path = tmp_path / "file"
+    data = random_bytes(2 * BLOCK)
+    write_pieces(path, [data])
+    expect_file(path)
+    large_files._expected[path].result()
+    time.sleep(0.02)  # clocks of file systems tick every few milliseconds
+    with open(path, "r+b") as file:
+        file.write(data[::-1] + more)
+    with open_large(path) as large:
+        assert large.read(0, large.size) == data[::-1] + more
 
 
 @pytest.mark.usefixtures("_every_file_is_large")

@@ -19,6 +19,7 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.scratch_arrays import load_arrays, save_arrays
+from ammrank_dask.training.checkpoints import TrainingFolder
 from ammrank_dask.training.prepared_rows import PreparedRows, prepare_rows
 from ammrank_dask.training.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
 from ammrank_dask.training.warm_start import planes_of_model
@@ -166,6 +167,14 @@ def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, m
     assert resumed.training_ == expected.training_
     assert [closed["epoch"] for closed in resumed.training_["epochs"]] == [1, 2, 3]
     assert not list(tmp_path.iterdir())
+
+
+def test_sweep_earlier__leaves_the_round_to_go_on_with(tmp_path):
+    for name in ("train-e000-r01-s0003", "train-e001-r00-s0000", "train-e001-r00-m0-0000", "checkpoint-0001-0000"):
+        (tmp_path / name).mkdir()
+    TrainingFolder(tmp_path).sweep_earlier("train-e001-r00")
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["checkpoint-0001-0000", "train-e001-r00-m0-0000", "train-e001-r00-s0000"]
 
 
 def test_train__leaves_the_client_and_the_features_as_they_were(client, features):
