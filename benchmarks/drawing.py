@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from ammrank_dask.report.svg import tag
 
-LEFT, TOP, WIDTH, HEIGHT = 70, 34, 560, 260
-COLOURS = ("#3b6ea8", "#d98c3f", "#5a9c5a", "#a85a8c", "#7a7a7a", "#b8a038")
+LEFT, TOP, WIDTH, HEIGHT = 70, 44, 560, 260
+COLOURS = ("#3b6ea8", "#d98c3f", "#5a9c5a", "#a85a8c", "#7a7a7a", "#b8a038", "#6b4fa0")
 
 
 def draw_points(points: Sequence[tuple[str, float, float, bool]], *, title: str, x: str, y: str, note: str) -> Markup:
@@ -83,7 +83,7 @@ def _text(content: str, x: float, y: float, *, anchor: str = "start", colour: st
 
 def _close(content: list[Markup], x: str, y: str, note: str) -> Markup:
     bottom = TOP + HEIGHT
-    content += [_text(x, LEFT + WIDTH / 2, bottom + 34, anchor="middle"), _text(y, 4, TOP - 4)]
+    content += [_text(x, LEFT + WIDTH / 2, bottom + 34, anchor="middle"), _text(y, 4, TOP - 12)]
     content.append(_text(note, 4, bottom + 54))
     return tag(
         "svg", *content, xmlns="http://www.w3.org/2000/svg", viewBox=f"0 0 820 {bottom + 62}", width=820, font_size=12,
