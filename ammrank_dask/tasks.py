@@ -162,7 +162,7 @@ def run_batches(
 ) -> list[Any]:
     """Run a function that takes some consecutive items at a time and returns a result of each; return all of them.
 
-    The items of a task have weights that add up to 1. Where there are many for each thread of the workers, more go into
+    The weights of a task's items add up to 1 at most. Where there are many for each thread of the workers, more go into
     one task. A task costs Dask several milliseconds of CPU, here and on the worker, whatever it does. `units` is a
     number per item, or a function of its result; `on_result` is called with the index and the result of each item.
     """

@@ -202,19 +202,21 @@ def score_partition(
     }
     if job.settings.explore:
         allowed = allowed_cells(scored, panels, limits, opted_out)
-        return Unwritten(partition, keep_for_draws(job, partition, part.user_ids, scored, allowed, counts))
+        with measure("write"):
+            return Unwritten(partition, keep_for_draws(job, partition, part.user_ids, scored, allowed, counts))
     assigned: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
             held = describe_rows(policy.assign(users, None), job.chances, scored.activity)
             assigned[policy.name] = held
             counts["policies"][policy.name] = policy.count(held, n_categories, k).to_json()
-    if any(policy.needs_chances for policy in job.needing_all_scores):
-        assert scored.chances is not None
-        counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
-        job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
-    if job.needing_all_scores:
-        keep_scores(job, partition, part.user_ids, scored, counts)
+    with measure("write"):
+        if any(policy.needs_chances for policy in job.needing_all_scores):
+            assert scored.chances is not None
+            counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
+            job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
+        if job.needing_all_scores:
+            keep_scores(job, partition, part.user_ids, scored, counts)
     return Unwritten(partition, counts, assigned.get(job.settings.policy))
 
 
