@@ -14,7 +14,7 @@ APART := system or docs or long
 # What `make coverage` holds: percent of the lines of the three rooms.
 COVERED := 93
 
-.PHONY: setup nightly test test-random test-system test-docs test-long test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
+.PHONY: setup nightly test test-random test-system test-docs test-long test-histories test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
 
 setup: $(STAMP)
 
@@ -29,7 +29,7 @@ nightly: setup
 # First what can run side by side, the examples of the docstrings too, then what must be alone. Files are taken as they
 # come: by their number of tests, as xdist would, those with one that takes long would be the last.
 test: setup
-	$(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not (serial or $(APART))' --doctest-modules tests ammrank_dask $(MORE)
+	$(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not (serial or $(APART))' --doctest-modules tests ammrank_dask benchmarks $(MORE)
 	$(PYTEST) -m 'serial and not ($(APART))' $(MORE)
 
 # In another order and with other examples each time; the seed is printed, and MORE='--randomly-seed=N' takes it.
@@ -58,6 +58,11 @@ test-lower-bounds: setup
 test-long: setup
 	AMMRANK_KILLS=36 $(PYTEST) -m '$(APART)' $(MORE)
 
+# Random histories with crashes beside the same ones without, for MINUTES; the seed is printed, and SEED=N takes it.
+MINUTES ?= 60
+test-histories: setup
+	$(BIN)/python -m tests.histories --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
 # The kernels are counted where they run as plain Python: the test that does the same is left out before.
 coverage: setup
 	$(BIN)/python -m coverage erase
@@ -69,6 +74,7 @@ coverage: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/pylint $(ROOMS)
 	$(BIN)/mypy | tee -a /dev/stderr | grep -q "no issues found in $$(find $(ROOMS) -name '*.py' | wc -l) source files"
 
 bench: setup

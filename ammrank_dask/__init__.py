@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from ammrank_dask.model.amm import AMM
     from ammrank_dask.model.amm_rank import AMMRank
     from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-    from ammrank_dask.model.ensemble import AMMRankEnsemble
     from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
     from ammrank_dask.report.summary import exposure_report
     from ammrank_dask.scoring.learn_chances import learn_chances
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 _HOMES = {
     "AMM": "model.amm",
     "AMMRank": "model.amm_rank",
-    "AMMRankEnsemble": "model.ensemble",
     "AMMRankPlus": "model.amm_rank_plus",
     "Features": "features.store",
     "Qualifications": "scoring.qualifications",
@@ -48,7 +46,6 @@ _HOMES = {
 __all__ = [
     "AMM",
     "AMMRank",
-    "AMMRankEnsemble",
     "AMMRankPlus",
     "Features",
     "Qualifications",

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from ammrank_dask.runtime.thread_tasks import Item, Progress, batches, read_ahead, run_in_threads, silent
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
 from ammrank_dask.storage.site.forgotten import (
@@ -40,7 +41,6 @@ from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
 from ammrank_dask.storage.store.replace import replace_files
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
 from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
-from ammrank_dask.thread_tasks import Item, Progress, batches, read_ahead, run_in_threads, silent
 from ammrank_dask.user_hash import partition_of
 
 if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it
@@ -236,7 +236,7 @@ class Forgetting:
         arguments = [(self.site, self.users, *task) for task in tasks]
         if self.client is None:
             return run_in_threads(stage, function, arguments, progress=self.progress)
-        from ammrank_dask.tasks import run_tasks
+        from ammrank_dask.runtime.tasks import run_tasks
 
         return run_tasks(self.client, stage, function, arguments, progress=self.progress)
 
@@ -280,7 +280,7 @@ def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -
         left = drop_users(schema, part.read(schema), dropped)
         attributes = {}
         if schema is FEATURES:
-            of_matrix = part.attributes(FEATURES, "X")
+            of_matrix = part.open().attributes("X")
             attributes["X"] = {**of_matrix, "shape": [int((~dropped).sum()), of_matrix["shape"][1]]}
         building.mkdir(parents=True, exist_ok=True)
         write_part(building, partition, schema, left, group_attributes=attributes)

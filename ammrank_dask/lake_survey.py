@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from distributed import Client
 
 from ammrank_dask.ingest.interest_state import end_of
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import (
     EventColumns,
@@ -26,7 +27,6 @@ from ammrank_dask.storage.lake.files import (
 from ammrank_dask.storage.lake.listing import LakeFile
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, is_string
 from ammrank_dask.survey_times import TimeFacts, read_tables, sample_times
-from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import hash_ids
 
 logger = logging.getLogger(__name__)

@@ -11,6 +11,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.csr import csr_attributes
+from ammrank_dask.runtime.tasks import run_tasks
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.store.atomic import swap_folder
 from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
@@ -19,7 +20,6 @@ from ammrank_dask.storage.store.part_rows import STARTS, Arrays, join_users, pos
 from ammrank_dask.storage.store.parts import PartRef, write_part
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS, STATE, PartSchema
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, remove_run, start_run
-from ammrank_dask.tasks import run_tasks
 from ammrank_dask.user_hash import hash_ids, partition_of, source_partitions
 
 ROW_SALT = 0x726F772D64696765
@@ -60,7 +60,7 @@ def write_partition(kind: str, sources: list[PartRef], run: Path, partition: int
     arrays = choose_rows(schema, [source.read(schema) for source in sources], partition, n_partitions)
     attributes = {}
     if schema is FEATURES:
-        n_columns = sources[0].attributes(FEATURES, "X")["shape"][1]
+        n_columns = sources[0].open().attributes("X")["shape"][1]
         attributes = csr_attributes(len(ids_from_arrays(arrays)), n_columns)
     ordered = {spec.name: arrays[spec.name] for spec in schema.arrays if spec.name in arrays}
     write_part(run, partition, schema, ordered, group_attributes=attributes)

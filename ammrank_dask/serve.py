@@ -5,7 +5,6 @@ Importing this loads neither Dask, numba, zarr nor scikit-learn. Scores are thos
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -224,10 +223,10 @@ def load(path: str | Path, *, normalize: bool | None = None) -> ServedModel:
     if method not in ("amm-rank", "amm-rank-plus"):
         raise BadInput(f"model at {path} must be of amm-rank or amm-rank-plus, got {method}")
     is_plus = "centers" in arrays
-    columns = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
     if normalize is None:
         normalize = attributes["training"] is not None
-    return ServedModel(method, attributes["categories"], columns, normalize and not is_plus, arrays, attributes)
+    categories, columns = attributes["categories"], attributes["columns"]
+    return ServedModel(method, categories, columns, normalize and not is_plus, arrays, attributes)
 
 
 def _inverse(squares: np.ndarray) -> np.ndarray:

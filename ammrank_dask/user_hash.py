@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 
-from ammrank_dask.plain_hash import FEW, hash_few
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds
 
 PARTITION_SALT = 0x7061727469746E31
@@ -16,6 +15,12 @@ N_BUCKETS = 256
 
 SPLITS = ("train", "validation", "gate")
 _VALIDATION_SHARE, _GATE_SHARE = 0.1, 0.1
+
+FEW = 32
+"""Ids up to which loading the kernels takes longer than plain Python."""
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_FNV_PRIME, _FNV_BASIS = 0x100000001B3, 0xCBF29CE484222325
+_BITS = (1 << 64) - 1
 
 
 def hash_ids(ids: UserIds, salt: int) -> np.ndarray:
@@ -79,3 +84,29 @@ def split_of(ids: UserIds) -> np.ndarray:
     """Return for every user 0 (train), 1 (validation) or 2 (gate), int8. It never changes with partitions or nights."""
     unit = hash_ids(ids, SPLIT_SALT) / 2.0**64
     return np.where(unit < _VALIDATION_SHARE, 1, np.where(unit < _VALIDATION_SHARE + _GATE_SHARE, 2, 0)).astype(np.int8)
+
+
+def hash_few(ids: UserIds, salt: int) -> np.ndarray:
+    """Return the hashes of `kernels.hashing` of a few ids, without the second that a compiler takes to load."""
+    values = ids.to_arrow().to_pylist()
+    if isinstance(ids, IntegerIds):
+        mixed = [_mix((value & _BITS) ^ salt) for value in values]
+    else:
+        mixed = [_mix(_fold(value.encode(), salt)) for value in values]
+    return np.array(mixed, np.uint64)
+
+
+def _mix(x: int) -> int:
+    """Return the finaliser of splitmix64."""
+    x = x + _GOLDEN & _BITS
+    x = (x ^ (x >> 30)) * _MIX_1 & _BITS
+    x = (x ^ (x >> 27)) * _MIX_2 & _BITS
+    return x ^ (x >> 31)
+
+
+def _fold(data: bytes, salt: int) -> int:
+    """Return FNV-1a of bytes."""
+    state = _FNV_BASIS ^ salt
+    for byte in data:
+        state = (state ^ byte) * _FNV_PRIME & _BITS
+    return state

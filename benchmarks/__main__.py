@@ -12,9 +12,9 @@ import click
 import benchmarks
 from benchmarks.command_line import BENCHMARKS, FOLDER, QUICK
 
-for _module in pkgutil.iter_modules(benchmarks.__path__):
-    if _module.name != "__main__":
-        importlib.import_module(f"benchmarks.{_module.name}")
+for _module in pkgutil.walk_packages(benchmarks.__path__, "benchmarks."):
+    if _module.name != "benchmarks.__main__":
+        importlib.import_module(_module.name)
 
 
 @click.group(commands=BENCHMARKS, chain=True, invoke_without_command=True, context_settings={"max_content_width": 120})

@@ -16,11 +16,11 @@ from ammrank_dask.evaluation.compare import prepare_features, run_fold, try_para
 from ammrank_dask.evaluation.page import PAGE, write_evaluation
 from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import METHODS, grid_of
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.tasks import Progress, silent
+from ammrank_dask.workflows.operations.evaluate import evaluate_site, evaluate_table
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.evaluate import evaluate_site, evaluate_table
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.command_line import Data, Folds, Methods, Option, Sets, Users, benchmark

@@ -47,11 +47,11 @@ WORK: dict[str, tuple[str, ...]] = {
         "storage/store/exchange.py:read_slices",
         "ammrank_dask/kernels/event_rows.py:group_events",
         "ammrank_dask/kernels/event_rows.py:sum_events",
-        "storage/store/codec.py:encode_array",
+        "storage/store/tables.py:write_arrow",
         "storage/store/runs.py:finish_run",
     ),
     "fold: partials to state": (
-        "storage/store/codec.py:decode_array",
+        "storage/store/tables.py:read_arrow",
         "ammrank_dask/kernels/interest.py:fold_cells",
     ),
     "features": (

@@ -19,15 +19,15 @@ import yaml
 from distributed import Client
 
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json
-from ammrank_dask.storage.store.parts import PartRef, part_path, write_part
+from ammrank_dask.storage.store.atomic import bytes_below, read_json
+from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.qualification_files import write_table
 from ammrank_dask.storage.store.registry import PART_SCHEMAS
-from ammrank_dask.storage.store.runs import MANIFEST, open_run, write_manifest
+from ammrank_dask.storage.store.runs import MANIFEST, open_run, remove_part, write_manifest
 from ammrank_dask.storage.vocabulary import USER_ID
+from ammrank_dask.workflows.operations.forget import forget_users
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.nightly import nightly
 from benchmarks.command_line import Option, Users, benchmark
 from benchmarks.measure import cluster, cpu_seconds, describe_machine, make_lake, site_of
@@ -52,9 +52,9 @@ def compare_forget(
         site, config = site_of(folder / "site", folder / "lake", users)
         config = config.model_copy(update={"train": config.train.model_copy(update={"epochs": 1})})
         _make_site(client, site, config, nights)
-        names = [path for path in site.path.rglob("part-*") if path.is_file() and "models" not in path.parts]
+        names = [path for path in site.path.rglob("part-*") if "models" not in path.parts]
         by_category = sum("by_category" in path.parts for path in names)
-        n_bytes = sum(path.stat().st_size for path in names)
+        n_bytes = sum(bytes_below(path) if path.is_dir() else path.stat().st_size for path in names)
         print(f"\nforgetting in {users:,} users, {nights} nights, {config.partitions} partitions, {len(names):,} files"
               f" ({by_category / nights:.0f} a night by category), {n_bytes / 1e9:.1f} GB, 2 workers;"
               f" {describe_machine()}")  # fmt: skip
@@ -124,9 +124,8 @@ def _rewrite(paths: Sequence[Path], folder: Path) -> tuple[float, float]:
         run = open_run(path.parent)
         partition = int(path.name.removeprefix("part-")[:5])
         schema = PART_SCHEMAS[run.kind]
-        arrays = PartRef(run.path, partition).read(schema)
-        write_part(folder, partition, schema, arrays)
-        part_path(folder, partition).unlink()
+        write_part(folder, partition, schema, run.part(partition).read(schema))
+        remove_part(folder, partition)
     seconds = time.perf_counter() - started, time.process_time() - cpu
     shutil.rmtree(folder)
     return seconds

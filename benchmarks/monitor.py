@@ -12,7 +12,7 @@ from bokeh.client import pull_session
 from distributed import Client
 
 import ammrank_dask.monitor.events as events
-import ammrank_dask.tasks as tasks
+import ammrank_dask.runtime.tasks as tasks
 from ammrank_dask.monitor.plugin import page_address
 from benchmarks.command_line import Users, benchmark
 from benchmarks.measure import describe_machine

@@ -14,7 +14,6 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.ensemble import AMMRankEnsemble
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.training.train import train
 from ammrank_dask.user_hash import SPLITS, split_of
@@ -22,6 +21,7 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.command_line import Days, Option, Users, benchmark
+from benchmarks.label_ranking.ensemble import AMMRankEnsemble
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 
 FIRST = dt.date(2026, 1, 5)

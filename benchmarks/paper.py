@@ -23,7 +23,7 @@ from ammrank_dask.model.saved import load_model
 from ammrank_dask.report.svg import tag
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_file
-from ammrank_dask.storage.store.codec import encode_array
+from ammrank_dask.storage.store.groups import encode_group
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.registry import FEATURES
 from ammrank_dask.storage.store.runs import VERSIONED, open_run, version_of
@@ -206,12 +206,12 @@ def _bounds(site: Site, lake: Path, events: int) -> dict[str, tuple[str, Any]]:
     arrays = features.part(0).read(FEATURES)
     size = features.parts[0].bytes
     load = best_cpu_of(3, lambda: features.part(0).read(FEATURES)) / size
-    store = best_cpu_of(3, lambda: [encode_array(array) for array in arrays.values()]) / size
+    store = best_cpu_of(3, lambda: encode_group(arrays, {})) / size
     left, right = np.ones((1024, 1024), np.float32), np.ones((1024, 1024), np.float32)
     multiply = _process_seconds(lambda: left @ right) / 1024**3
     bounds: dict[str, tuple[str, Any]] = {"scan": ("SHA-256", digest * events)}
     bounds |= {stage: ("read_table", decode * events) for stage in STEPS[1:3]}
-    bounds |= {stage: ("bare codec", (load, store)) for stage in STORED}
+    bounds |= {stage: ("bare zarr", (load, store)) for stage in STORED}
     bounds["score"] = (f"sgemm of {n_planes} planes", multiply * features.nnz * n_planes)
     labelled = [open_run(path, FEATURES.kind) for path in site.finished_runs("features")]
     labelled = [

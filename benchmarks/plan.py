@@ -1,83 +1,47 @@
-"""`ammrank plan` held against real nights at three sizes it was not calibrated on."""
+"""`ammrank plan` held against a real site of four times the users."""
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import datetime as dt
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
-from distributed import Client
-
-from ammrank_dask.sizing import Workload
-from ammrank_dask.workflows.lake_init.guess import choose_partitions
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.operations.plan import describe_plan
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.stages.plan import FURTHER_NIGHTS, USUAL_EVENTS, calibrate, describe_plan, measure_nights
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.nightly import nightly
 from benchmarks.command_line import Users, benchmark
-from benchmarks.measure import cluster, describe_machine, make_lake, worker_facts
+from benchmarks.measure import cluster, describe_machine, make_lake, site_of
 
-DAYS = 45
-BARS = {"seconds": 0.25, "disk": 0.15, "memory": 0.15}
-"""By how much of what was measured a plan may be off."""
+FIRST, DAYS, FURTHER = dt.date(2026, 1, 5), 45, 3
+"""The first day of the lakes, days before the first night, and nights after it."""
 
 
 @benchmark("plan")
-def compare_plan(work: Path, *, users: Users = 480_000) -> None:
-    """Print what was planned beside what was measured, for a sixteenth, a quarter and all of the users.
+def compare_plan(work: Path, *, users: Users = 240_000) -> None:
+    """Print what the nights of a quarter of the users, scaled, say about the nights of all, beside what these took.
 
-    Seconds want a quiet machine; memory, disk, files and tasks do not depend on what else runs.
+    Every night has new workers, as where commands start their own. Seconds want a quiet machine.
     """
-    config = Config()
-    with cluster(2) as client:
-        folder = _fresh(work / "plan")
-        folder.mkdir()
-        load = Workload(users, choose_partitions(users), 50, DAYS, USUAL_EVENTS)
-        calibration = calibrate(client, folder, load, config, lambda stage, done, total: None, cluster)
-    print(f"\nplan against nights of {DAYS} days, 2 workers; {describe_machine()}")
-    for size in (users // 16, users // 4, users):
-        load = Workload(size, choose_partitions(size), 50, DAYS, USUAL_EVENTS)
-        lake = work / f"plan-lake-{size}-{DAYS + FURTHER_NIGHTS}"
-        with cluster(2) as client:
-            make_lake(client, lake, users=size, days=DAYS + FURTHER_NIGHTS)
-        peaks: list[float] = []
-        nights = functools.partial(_open_watched, peaks)
-        measured = measure_nights(nights, _fresh(work / f"plan-site-{size}"), lake, load.partitions, config, DAYS)
-        peak = max(peaks)
-        planned = describe_plan(calibration, load, config, workers=2, memory_limit=None, free=1)
-        print(f"  {size:,} users in {load.partitions:,} partitions")
-        print(compare("both nights", "memory", planned["memory"] / 2**20, peak), flush=True)
-        for name, night in zip(("first night", "further night"), measured, strict=True):
-            real = {"seconds": sum(night["seconds"].values()), "disk": night["bytes"]} | {
-                figure: night[figure] for figure in ("files", "tasks")
-            }
-            for figure, value in real.items():
-                print(compare(name, figure, planned[name][figure], value), flush=True)
+    small, large = (run_nights(work, size) for size in (users // 4, users))
+    print(f"\nplan for {users:,} users by nights of {users // 4:,}, 2 workers; {describe_machine()}")
+    planned = describe_plan(*small, users=users)["nights"]
+    for kind, measured in describe_plan(*large)["nights"].items():
+        for figure in ("seconds", "bytes"):
+            ratio = planned[kind][figure] / max(1e-9, measured[figure])
+            figures = f"planned {planned[kind][figure]:14,.1f} measured {measured[figure]:14,.1f}"
+            print(f"  {kind:14} {figure:8} {figures} ratio {ratio:.2f}")
 
 
-@contextlib.contextmanager
-def _open_watched(peaks: list[float]) -> Iterator[Client]:
-    """Open the cluster of a night, and note the peak of its workers at its end."""
-    with cluster(2) as client:
-        yield client
-        peaks.append(worker_facts(client)["peak_mib"])
-
-
-def _fresh(folder: Path) -> Path:
+def run_nights(work: Path, users: int) -> tuple[Site, Config]:
+    """Run a first night and some more, and return the site with its config."""
+    lake, folder = work / f"plan-lake-{users}", work / f"plan-site-{users}"
     shutil.rmtree(folder, ignore_errors=True)
-    return folder
-
-
-def compare(name: str, figure: str, planned: float, measured: float) -> str:
-    """Return a line of what was planned and what came, and whether it is within the bar, where there is one.
-
-    Examples
-    --------
-    >>> compare("first night", "disk", 118.0, 100.0)
-    '    first night    disk     planned            118.0 measured            100.0 ratio 1.18 MISSED (15 %)'
-    """
-    ratio = planned / max(1e-9, measured)
-    verdict = ""
-    if figure in BARS:
-        verdict = f" {'ok' if abs(ratio - 1) <= BARS[figure] else 'MISSED'} ({BARS[figure]:.0%})".replace("%", " %")
-    return f"    {name:14} {figure:8} planned {planned:16,.1f} measured {measured:16,.1f} ratio {ratio:.2f}{verdict}"
+    with cluster(2) as client:
+        make_lake(client, lake, users=users, days=DAYS + FURTHER)
+    site, config = site_of(folder, lake, users)
+    for number in range(1 + FURTHER):
+        with cluster(2) as client:
+            nightly(Night(client, site, config, FIRST + dt.timedelta(DAYS - 1 + number)))
+    return site, config

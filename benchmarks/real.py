@@ -65,14 +65,8 @@ def compare_on_real_log(
     `rivals` adds EASE and LightGBM, which take longer than all others together.
     """
     about = LOGS[log]
-    name = about.name if households is None else f"{about.name}-{households}"
-    lake, site = work / f"{name}-lake", work / f"{name}-site"
-    if log == "shop":
-        complete_journey.build_lake(lake, households=households)
-    elif households is not None:
-        raise SystemExit("households are those of the shop; leave --households out")
-    else:
-        flights.build_lake(lake)
+    name, lake = build_lake_of(log, work, households)
+    site = work / f"{name}-site"
     if not (site / "ammrank.yaml").exists():
         run_command("init", str(site), "--lake", str(lake))
     chosen = list(methods or (method for method in COMPARED if method in METHODS))
@@ -93,6 +87,17 @@ def compare_on_real_log(
     figures = {night: collect_figures(evaluation) for night, evaluation in found.items()}
     write_json(work / f"{name}.json", {**describe_run(), "log": log, "households": households, "nights": figures})
     print(f"{work / f'{name}.md'} and {name}.json")
+
+
+def build_lake_of(log: str, work: Path, households: int | None) -> tuple[str, Path]:
+    """Return what the files of a log are called, and its lake below `work`, written unless it is there."""
+    name = LOGS[log].name if households is None else f"{LOGS[log].name}-{households}"
+    lake = work / f"{name}-lake"
+    if log == "shop":
+        return name, complete_journey.build_lake(lake, households=households)
+    if households is not None:
+        raise SystemExit("households are those of the shop; leave --households out")
+    return name, flights.build_lake(lake)
 
 
 def _has_methods(path: Path, methods: Sequence[str]) -> bool:

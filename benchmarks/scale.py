@@ -21,21 +21,21 @@ from typing import Annotated, Any
 from distributed import Client, Security, get_task_stream
 from markupsafe import Markup
 
-from ammrank_dask import tasks
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.monitor.plugin import watch_cluster
-from ammrank_dask.sizing import SECONDS_PER_TASK, SHARDED, Calibration, NightFit, SizeFit, Workload
+from ammrank_dask.runtime import tasks
+from ammrank_dask.scoring.learn_chances import count_users
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import USERS_A_PARTITION
 from ammrank_dask.training import driver
 from ammrank_dask.training.shards import MERGE_WIDTH
 from ammrank_dask.training.train import train
+from ammrank_dask.workflows.operations.plan import Workload, worker_memory
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.plan import worker_memory
 from benchmarks.command_line import Option, benchmark
 from benchmarks.drawing import draw_curves
 from benchmarks.measure import cluster, describe_machine, make_lake, site_of
@@ -58,6 +58,8 @@ PAYLOAD = bytes(1_000)
 PARTS = ("scheduler", "client", "workers")
 CURVES = (*((10**power, USERS_A_PARTITION) for power in (6, 7, 8, 9)), (10**9, 10 * USERS_A_PARTITION))
 """Users of the sites that are planned, and users of one of their partitions."""
+SECONDS_PER_TASK = 0.0025
+"""What a task costs the scheduler by the model, which does one after the other."""
 CURVE_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000)
 
 
@@ -93,6 +95,40 @@ class MeasuredNight:
     """Seconds of one round for the rows of one partition."""
     besides: float
     partition_users: int
+
+
+@dataclass(frozen=True)
+class NightModel:
+    """What a night of any size takes: what is done one after the other, and what the workers share."""
+
+    shards: int
+    alone: float
+    per_user: Mapping[str, float]
+    """Seconds of one worker for a user, by stage."""
+    tasks_alone: float
+    tasks_per_partition: float
+
+    def tasks(self, load: Workload) -> int:
+        """Return the tasks of a night."""
+        return math.ceil(self.tasks_alone + self.tasks_per_partition * load.partitions)
+
+    def shared_seconds(self, load: Workload, workers: int) -> float:
+        """Return the seconds of what is shared; training is no wider than its shards, chances look at a sample."""
+        total = 0.0
+        for stage, per_user in self.per_user.items():
+            width = min(workers, load.partitions, self.shards if stage == "train" else workers)
+            users = min(load.users, count_users(load.categories)) if stage == "chances" else load.users
+            total += per_user * users / width
+        return total
+
+    def seconds(self, load: Workload, workers: int) -> float:
+        """Return how long a night takes: never less than the scheduler needs for its tasks."""
+        return self.alone + max(self.shared_seconds(load, workers), SECONDS_PER_TASK * self.tasks(load))
+
+    def most_useful_workers(self, load: Workload) -> int:
+        """Return the number of workers beyond which the scheduler or the partitions set the pace."""
+        by_scheduler = self.shared_seconds(load, 1) / (SECONDS_PER_TASK * self.tasks(load))
+        return max(1, min(load.partitions, math.floor(by_scheduler)))
 
 
 @dataclass
@@ -146,7 +182,7 @@ def run_scale(
 
     A night with training is measured on two workers. Then its stages are run for a site of many partitions by workers
     whose tasks only sleep so long, and two rounds of training whose shards sleep, and whose merges are real. Beside it
-    stands what the model of `ammrank plan` says. The night is kept below `work`, and taken from there the next time.
+    stands what a model of the night says. The night is kept below `work`, and taken from there the next time.
     Writes `scale.json` and `scale.svg`.
     """
     night, features = _kept_night(work, partition_users) or measure_night(work, partition_users)
@@ -154,11 +190,11 @@ def run_scale(
     print(f"\na night asleep, {partitions:,} partitions, {shards:,} shards, {workers} processes; {describe_machine()}")
     print(f"  {'':22} {'tasks':>8} {'asleep':>8} {'clock':>8} {'ideal':>8}   CPU ms a task: scheduler, client, worker")
     meter, memory = sleep_night(work, slept, features, workers=workers, partitions=partitions, shards=shards)
-    calibration = calibrate_by(slept, shards, rounds=ROUNDS, besides=0.0)
+    model = model_night(slept, shards, rounds=ROUNDS, besides=0.0)
     load = workload_of(partitions * partition_users, partitions)
     measured = sum(stage.seconds for stage in meter.stages)
     n_tasks = sum(stage.tasks for stage in meter.stages)
-    whole = calibrate_by(night, shards, rounds=night.rounds, besides=night.besides)
+    whole = model_night(night, shards, rounds=night.rounds, besides=night.besides)
     results = {
         "machine": describe_machine(),
         "workers": workers,
@@ -170,7 +206,7 @@ def run_scale(
         "tasks": n_tasks,
         "seconds": measured,
         "cpu": {part: sum(stage.cpu[part] for stage in meter.stages) for part in PARTS},
-        "planned": calibration.seconds(calibration.further, load, workers),
+        "planned": model.seconds(load, workers),
         "curves": [plan_site(whole, users, per_partition) for users, per_partition in CURVES],
     }
     (work / "scale.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
@@ -191,16 +227,15 @@ def workload_of(users: int, partitions: int) -> Workload:
     return Workload(users, partitions, CATEGORIES, HISTORY, EVENTS)
 
 
-def plan_site(calibration: Calibration, users: int, per_partition: int) -> dict[str, Any]:
-    """Return what the model of `ammrank plan` says about a site: seconds by workers, and where more gain nothing."""
+def plan_site(model: NightModel, users: int, per_partition: int) -> dict[str, Any]:
+    """Return what the model says about a site: seconds by workers, and where more gain nothing."""
     load = workload_of(users, math.ceil(users / per_partition))
-    night = calibration.further
     return {
         "users": users,
         "per_partition": per_partition,
-        "tasks": calibration.tasks(night, load),
-        "seconds": {count: calibration.seconds(night, load, count) for count in CURVE_WORKERS},
-        "most_workers": calibration.most_useful_workers(night, load),
+        "tasks": model.tasks(load),
+        "seconds": {count: model.seconds(load, count) for count in CURVE_WORKERS},
+        "most_workers": model.most_useful_workers(load),
         "worker_bytes": worker_memory(load, Config()),
     }
 
@@ -309,21 +344,18 @@ def _train_asleep(work: Path, processes: ProcessCluster, features: Features, per
     return meter
 
 
-def calibrate_by(night: MeasuredNight, shards: int, *, rounds: int, besides: float) -> Calibration:
-    """Return the model of `ammrank plan` with what was measured of a night's tasks."""
-    seconds = {"besides": SizeFit(besides, 0.0, 0.0)}
-    for kind in night.kinds:
-        by_user = kind.per_partition * kind.seconds / night.partition_users
-        alone = kind.count(MEASURED_PARTITIONS) * kind.seconds
-        seconds[kind.name] = SizeFit(0.0, 0.0, by_user) if kind.grows else SizeFit(alone, 0.0, 0.0)
-    seconds[SHARDED] = SizeFit(0.0, 0.0, rounds * night.round_seconds / night.partition_users)
-    growing = sum(kind.per_partition for kind in night.kinds if kind.grows)
-    others = sum(kind.count(SAMPLED_PARTITIONS) for kind in night.kinds if not kind.grows)
-    n_tasks = SizeFit(others + rounds * (shards + count_merges(shards)), growing, 0.0)
-    nothing = SizeFit(0.0, 0.0, 0.0)
-    load = workload_of(MEASURED_PARTITIONS * night.partition_users, MEASURED_PARTITIONS)
-    fits = [NightFit(seconds, nothing, nothing, n_tasks) for _ in range(2)]
-    return Calibration(1, shards, load, *fits)
+def model_night(night: MeasuredNight, shards: int, *, rounds: int, besides: float) -> NightModel:
+    """Return the model of a night from what was measured of its tasks."""
+    growing = [kind for kind in night.kinds if kind.grows]
+    others = [kind for kind in night.kinds if not kind.grows]
+    per_user = {kind.name: kind.per_partition * kind.seconds / night.partition_users for kind in growing}
+    return NightModel(
+        shards,
+        besides + sum(kind.count(MEASURED_PARTITIONS) * kind.seconds for kind in others),
+        {**per_user, "train": rounds * night.round_seconds / night.partition_users},
+        sum(kind.count(SAMPLED_PARTITIONS) for kind in others) + rounds * (shards + count_merges(shards)),
+        sum(kind.per_partition for kind in growing),
+    )
 
 
 def count_merges(shards: int) -> int:
@@ -354,7 +386,7 @@ def draw_scale(results: dict[str, Any]) -> Markup:
     planned, measured = ([(results["workers"], results[key])] for key in ("planned", "seconds"))
     curves += [(f"{slept:,}, by the model", planned), (f"{slept:,}, asleep", measured)]
     return draw_curves(
-        curves, title="A night that trains, against workers, by the model of ammrank plan", x="workers", y="seconds",
+        curves, title="A night that trains, against workers, by the model", x="workers", y="seconds",
         note=results["machine"],
     )  # fmt: skip
 
@@ -364,11 +396,11 @@ def _print(results: dict[str, Any]) -> None:
     used = ", ".join(f"{part} {1e3 * results['cpu'][part] / n_tasks:.2f}" for part in PARTS)
     print(f"  {n_tasks:,} tasks, {results['seconds']:.1f} s; CPU ms a task: {used}")
     limit = n_tasks / max(results["cpu"]["scheduler"], results["cpu"]["client"])
-    print(f"  scheduler and client can do {limit:,.0f} tasks a second (the plan: {1 / SECONDS_PER_TASK:,.0f})")
+    print(f"  scheduler and client can do {limit:,.0f} tasks a second (the model: {1 / SECONDS_PER_TASK:,.0f})")
     memory = ", ".join(f"{part} {size / 2**20:,.0f}" for part, size in results["memory"].items())
     print(f"  MiB at the end: {memory} of its own")
     ratio = results["planned"] / results["seconds"]
-    print(f"  by the model of ammrank plan {results['planned']:.1f} s, ratio {ratio:.2f}")
+    print(f"  by the model {results['planned']:.1f} s, ratio {ratio:.2f}")
     print("  a night that trains, by the model: most workers that gain something, and seconds by the number of workers")
     print(f"  {'users':>13} {'a partition':>11} {'tasks':>9} {'MiB':>6} {'most':>6}", end=" ")
     print("".join(f"{count:>8,}" for count in CURVE_WORKERS))

@@ -1,14 +1,12 @@
-"""Reading a features store against what blosc-lz4 alone decodes of the same bytes."""
+"""Reading a features store against what numpy alone reads of the same files."""
 
 from __future__ import annotations
 
 import datetime as dt
 import shutil
-import zipfile
 from pathlib import Path
 
 import numpy as np
-from numcodecs import blosc
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.store.registry import FEATURES
@@ -21,7 +19,7 @@ from benchmarks.measure import best_of, cluster, describe_machine, make_lake, si
 
 @benchmark("read", quick=True)
 def compare_read(work: Path, *, users: Users = 400_000, days: Days = 60) -> None:
-    """Print the rate at which a worker reads partitions, and at which it decodes their chunks from memory."""
+    """Print the rate at which a worker reads partitions, and at which numpy reads their chunks."""
     first = dt.date(2026, 1, 5)
     with cluster(2) as client:
         lake = work / f"store-{users}"
@@ -30,35 +28,25 @@ def compare_read(work: Path, *, users: Users = 400_000, days: Days = 60) -> None
         known = ingest(Night(client, site, config, first + dt.timedelta(days - 1)))
         run = score_features(Night(client, site, config, known.date), known)
         # In a worker, where partitions are read every night, with the memory settings of cluster.yaml.
-        size, stored, warm, fresh, parts, rows = client.submit(_time_reads, run.path, pure=False).result()
+        size, bare, parts, rows = client.submit(_time_reads, run.path, pure=False).result()
     print(f"\nreading features, {run.n_rows:,} users, {run.nnz / run.n_rows:.0f} values a user, {size / 2**20:,.0f} MiB"
-          f" ({stored / 2**20:,.0f} on disk), one core; {describe_machine()}")  # fmt: skip
+          f", one core; {describe_machine()}")  # fmt: skip
     for name, seconds in (
-        ("blosc-lz4 alone, into the same memory again", warm),
-        ("blosc-lz4 alone, into new memory", fresh),
-        ("the store: read, checksum, decode", parts),
+        ("numpy alone", bare),
+        ("the store: checksum, read", parts),
         ("and columns chosen, rows normalised, as CSR", rows),
     ):
         print(f"  {name:44} {size / seconds / 1e9:5.2f} GB/s")
-    print(f"  store / blosc into the same memory           {warm / parts:5.2f} (bar 0.5)")
     shutil.rmtree(site.path)
 
 
-def _time_reads(path: Path) -> tuple[int, int, float, float, float, float]:
+def _time_reads(path: Path) -> tuple[int, float, float, float]:
     features = open_features(path)
-    chunks = []
-    for part in sorted(path.glob("part-*.zarr.zip")):
-        with zipfile.ZipFile(part) as opened:
-            chunks += [opened.read(name) for name in opened.namelist() if "/c/" in name]
-    targets = [np.empty(len(blosc.decompress(chunk)), np.uint8) for chunk in chunks]
+    chunks = sorted(path.glob("part-*/**/c/0"))
 
-    def decode() -> None:
-        for chunk, target in zip(chunks, targets, strict=True):
-            blosc.decompress(chunk, target)
-
-    def decode_fresh() -> None:
-        kept = [blosc.decompress(chunk) for chunk in chunks]
-        del kept
+    def read_bare() -> None:
+        for chunk in chunks:
+            np.fromfile(chunk, np.uint8)
 
     def read_parts() -> None:
         for partition in range(features.n_partitions):
@@ -68,8 +56,8 @@ def _time_reads(path: Path) -> tuple[int, int, float, float, float, float]:
         for partition in range(features.n_partitions):
             features.partition(partition)
 
-    best = [float("inf")] * 4
+    best = [float("inf")] * 3
     for _ in range(4):  # in turns, so that all meet the same noise
-        for i, function in enumerate((decode, decode_fresh, read_parts, read_rows)):
+        for i, function in enumerate((read_bare, read_parts, read_rows)):
             best[i] = min(best[i], best_of(2, function))
-    return sum(map(len, targets)), sum(map(len, chunks)), best[0], best[1], best[2], best[3]
+    return sum(chunk.stat().st_size for chunk in chunks), best[0], best[1], best[2]

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import ammrank_dask.tasks  # noqa: F401  (what every task needs: workers import it once, before they are forked)
+import ammrank_dask.runtime.tasks  # noqa: F401  (what every task needs: workers import it once, before they are forked)
 from ammrank_dask.training.learners import Learner
 from ammrank_dask.training.round_tasks import FIRST_PASS, train_shard
 from ammrank_dask.training.shards import RowBlock

@@ -3,6 +3,7 @@
 import difflib
 import shlex
 from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
 from typing import Any
 
 REBUILD_COMMAND = "`ammrank nightly SITE --date DATE --rebuild`"
@@ -14,7 +15,11 @@ class AmmrankError(Exception):
 
 
 class BadInput(AmmrankError, ValueError):
-    """The lake, the config or an argument is not as it must be."""
+    """The lake, the config or an argument is not as it must be; `missing` is a stored file that is not there."""
+
+    def __init__(self, message: str, *, missing: Path | None = None) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class TooFewUsers(BadInput):
@@ -23,6 +28,10 @@ class TooFewUsers(BadInput):
 
 class DamagedStore(BadInput):
     """A stored array or manifest is not what was written."""
+
+
+class EarlierFormat(DamagedStore):
+    """What is stored was written by an earlier version, in a format that is no longer read."""
 
 
 class HeldBack(AmmrankError):

@@ -1,6 +1,7 @@
 """Hold the names that code, storage, reports and users share."""
 
 GROUPS = ("pv", "sq", "slc", "olc", "adv", "adc")
+PAGE_VIEW_GROUP = "pv"
 CLICK_GROUP = "adc"
 AD_VIEW_GROUP = "adv"
 IGNORE_GROUP = "ignore"
@@ -25,3 +26,8 @@ DAY_US = 86_400_000_000
 
 USERS_A_PARTITION = 50_000
 """Users of a partition when nobody says otherwise: writing an array costs 3 ms, so few and large ones."""
+
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+"""A spreadsheet takes a cell whose text begins so for a formula, and runs it."""
+PERIODS = (1, 3, 12)
+"""Label windows before a moment in which clicking users are counted: the last one, a quarter, a year of months."""

@@ -112,6 +112,18 @@ def published_world(client: Client, small_world: Site, tmp_path_factory: pytest.
 
 
 @pytest.fixture(scope="session")
+def compared_world(client: Client, small_world: Site, tmp_path_factory: pytest.TempPathFactory) -> Site:
+    """The small world after night 7, which trained and compared sources of lists, and night 8; nobody changes it."""
+    site = copy_world(small_world, tmp_path_factory.mktemp("compared"))
+    label, gate = {"days": 2, "min_categories": 1}, {"forward": True, "min_users": 10}
+    config = config_of(label=label, gate=gate)
+    site.config_path.write_text(write_config(config), encoding="utf-8")
+    for number in (7, 8):
+        nightly(Night(client, site, config, day(number)))
+    return site
+
+
+@pytest.fixture(scope="session")
 def begun_world(cluster_file: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     """A lake of 30 users and seven days whose nights but the last are published; nobody changes it."""
     return begin_world(tmp_path_factory.mktemp("begun"), cluster_file)

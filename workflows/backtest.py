@@ -9,7 +9,7 @@ import click
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import load_config
-from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, computing_options, show, site_argument
+from ammrank_dask.workflows.session.options import DATE, FOLDER, AmmrankCommand, computing_options, show, site_argument
 from ammrank_dask.workflows.session.session import open_lazily
 
 
@@ -19,7 +19,7 @@ from ammrank_dask.workflows.session.session import open_lazily
 @click.option("--to", "last", type=DATE, required=True, help="The last night; its label window must be in the lake.")
 @click.option("--every", type=click.IntRange(min=1), default=7, show_default=True, help="Days from night to night.")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path),
+    "--out", type=FOLDER,
     help="Folder of the results.  [default: SITE/backtests/from=…-to=…-every=…]",
 )  # fmt: skip
 @computing_options
@@ -38,7 +38,7 @@ def command(
     Nights run in a work area of the site; what is published stays. Run it again to go on where it stopped.
     """
     from ammrank_dask.evaluation.backtest_page import PAGE, write_backtest
-    from ammrank_dask.workflows.stages.backtest import describe_backtest, list_nights, run_backtest
+    from ammrank_dask.workflows.operations.backtest import describe_backtest, list_nights, run_backtest
     from ammrank_dask.workflows.stages.work_area import FOLDER
 
     if last < first:

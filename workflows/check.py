@@ -20,16 +20,18 @@ from ammrank_dask.workflows.session.options import AmmrankCommand, computing_opt
 def command(site: Path, cluster: str | None, as_json: bool, quiet: bool) -> None:
     """Try what a site needs: file system, versions, view, memory and clocks of all workers, where copies go."""
     from ammrank_dask.workflows.cluster.open import open_cluster
-    from ammrank_dask.workflows.stages.check import probe_cluster, probe_copies, probe_memory
+    from ammrank_dask.workflows.operations.check import probe_cluster, probe_copies, probe_lake, probe_memory
 
     place = Site(site)
     if not place.path.is_dir():
         raise BadInput(f"there is no site at {site}; make one with `ammrank init`")
     config = load_config(place.config_path)
-    probes = [*probe_folder(place.path), *probe_copies(place, config)]
+    lake = probe_lake(place, config)
+    probes = [*probe_folder(place.path), lake, *probe_copies(place, config)]
     with open_cluster(cluster, None, quiet=True, beside=place.path) as client:
         probes += probe_cluster(client, place.path)
-        probes.append(probe_memory(client, place, config))
+        if lake.is_ok:
+            probes.append(probe_memory(client, place, config))
     if as_json:
         listed = [{"name": one.name, "ok": one.is_ok, "needed": one.is_needed, "detail": one.detail} for one in probes]
         click.echo(json.dumps({"site": str(site), "checks": listed}, sort_keys=True))

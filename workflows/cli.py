@@ -6,24 +6,31 @@ import importlib
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
 from ammrank_dask.storage.errors import suggest
+from ammrank_dask.workflows.session.deadline import ended_in_time
 from ammrank_dask.workflows.session.options import stopped_in_a_sentence
 
 # The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
 COMMANDS = {
     "backtest": "Hold what past nights would have published against what came true: table, curves, JSON, HTML.",
+    "category": "Show one category over the kept nights: exposure, click share, ratio, ranks.",
     "check": "Try what a site needs: file system, versions, view, memory and clocks of all workers, where copies go.",
+    "compare": "Compare the published lists of two nights: users, overlap, and exposure by category.",
+    "completion": "Print the script with which a shell completes commands and options.",
+    "config": "Validate and show the config of a site, without a cluster.",
     "demo": "Simulate a lake, make a site, run some nights, and say where the report is.",
     "evaluate": "Compare AMM-rank with other methods on your own data: table, curves, JSON, HTML.",
     "explain": "Say why a user got their categories: scores, winning planes, and the features that carried them.",
-    "export": "Write the lists of a published night for other systems, one line, record or key a user.",
+    "export": "Write the lists of a published night for other systems, one line a user.",
     "features": "Build the features of every user at the end of a date.",
     "forget": "Remove users from everything that is kept, and keep them out of later nights.",
     "ingest": "Bring the interest state up to a date.",
     "init": "Look at a lake and write the config of a site.",
     "nightly": "Run one night: ingest, features, training when due, scoring, report, publish.",
-    "plan": "Say what nights of a size take: time, memory, disk, files and tasks, and what ends growth.",
+    "nights": "List the nights of a site: status, users, hits, error, starved categories, seconds.",
+    "plan": "Scale the recorded nights of a site to another size: time, disk, memory, workers.",
     "publish": "Publish a night that a check of publish.hold held back.",
     "repartition": "Place the users of a site in another number of partitions, without reading the lake.",
     "report": "Write the exposure report of a night that was scored.",
@@ -35,11 +42,11 @@ COMMANDS = {
 }
 
 SECTIONS = {
-    "To start": ("demo", "init", "check", "plan"),
-    "Every night": ("nightly", "publish", "status", "export"),
+    "To start": ("demo", "init", "config", "check", "plan"),
+    "Every night": ("nightly", "publish", "status", "nights", "export"),
     "One stage of a night": ("ingest", "features", "train", "score", "report"),
-    "To look closer": ("explain", "evaluate", "backtest", "verify"),
-    "Besides": ("forget", "repartition", "simulate"),
+    "To look closer": ("explain", "category", "compare", "evaluate", "backtest", "verify"),
+    "Besides": ("forget", "repartition", "simulate", "completion"),
 }
 
 
@@ -57,6 +64,11 @@ class LazyGroup(click.Group):
         module = importlib.import_module(f"ammrank_dask.workflows.{cmd_name}")
         command: click.Command = module.command
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Return the commands that begin so, without importing any."""
+        commands = [CompletionItem(name, help=COMMANDS[name]) for name in COMMANDS if name.startswith(incomplete)]
+        return [*commands, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the commands by what they are for."""
@@ -78,14 +90,15 @@ class LazyGroup(click.Group):
 
 
 @click.group("ammrank", cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="ammrank-dask")
+@click.version_option(package_name="ammrank-dask", prog_name="ammrank")
 def ammrank() -> None:
     """Rank ad categories for every user, night by night, from event logs larger than memory."""
 
 
 def main() -> None:
     """Run the command line."""
-    ammrank(prog_name="ammrank")
+    with ended_in_time():
+        ammrank(prog_name="ammrank")
 
 
 if __name__ == "__main__":

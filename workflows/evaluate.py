@@ -12,15 +12,15 @@ from ammrank_dask.evaluation.page import PAGE, write_evaluation
 from ammrank_dask.methods.registry import METHODS, resolve_methods
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.operations.evaluate import describe_evaluation, evaluate_site, evaluate_table, scratch_rows
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, date_option, show
+from ammrank_dask.workflows.session.options import FOLDER, AmmrankCommand, computing_options, date_option, show
 from ammrank_dask.workflows.session.session import open_lazily
-from ammrank_dask.workflows.stages.evaluate import describe_evaluation, evaluate_site, evaluate_table, scratch_rows
 
 
 @click.command("evaluate", cls=AmmrankCommand)
-@click.argument("site", required=False, type=click.Path(file_okay=False, path_type=Path))
+@click.argument("site", required=False, type=FOLDER)
 @date_option
 @click.option("--table", type=click.Path(path_type=Path), help="A CSV table instead of a site: ranks in L1, L2, …")
 @click.option("--variant", "variants", multiple=True, help="adv, no-adv, …; more than once for several.")
@@ -32,7 +32,7 @@ from ammrank_dask.workflows.stages.evaluate import describe_evaluation, evaluate
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random.")
 @click.option("--truth", type=click.Path(path_type=Path), help="Truth of a simulated lake.  [default: LAKE-truth]")
 @click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path),
+    "--out", type=FOLDER,
     help="Folder of the results.  [default: SITE/evaluations/date=…, or TABLE-evaluation]",
 )  # fmt: skip
 @computing_options

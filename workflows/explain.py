@@ -9,9 +9,11 @@ from typing import TextIO
 
 import click
 
+from ammrank_dask.report.explain_page import render_explanation
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, site_argument
-from ammrank_dask.workflows.stages.explain import describe_entry, explain_user, read_one_id
+from ammrank_dask.storage.store.atomic import write_private
+from ammrank_dask.workflows.operations.explain import describe_entry, explain_user, read_one_id
+from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPath, site_argument
 
 
 @click.command("explain", cls=AmmrankCommand)
@@ -28,6 +30,11 @@ from ammrank_dask.workflows.stages.explain import describe_entry, explain_user, 
     "--features", "n_features", type=click.IntRange(min=1), default=5, show_default=True, help="Features a category."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
+@click.option(
+    "--html", "html", type=LocalPath(dir_okay=False, path_type=Path),
+    help="Write a page with bars to this file, which only you can read, instead of text.",
+)  # fmt: skip
+@click.option("--show-id", is_flag=True, help="Write the user's id on the page.")
 def command(
     site: Path,
     user: str | None,
@@ -36,12 +43,20 @@ def command(
     k: int | None,
     n_features: int,
     as_json: bool,
+    html: Path | None,
+    show_id: bool,
 ) -> None:
     """Say why a user got their categories: scores, winning planes, and the features that carried them."""
     if (user is None) == (user_file is None):
         raise click.UsageError("give the user's id with --user, or a file that has it with --user-file")
+    if (show_id and html is None) or (html is not None and as_json):
+        raise click.UsageError("--html is without --json, and --show-id is for --html only")
     user = read_one_id(user_file) if user_file is not None else str(user)
     found = explain_user(Site(site), date, user, k=k, n_features=n_features)
+    if html is not None:
+        write_private(html, render_explanation(found, user if show_id else None))
+        click.echo(f"page  {html}")
+        return
     if as_json:
         click.echo(json.dumps(found, sort_keys=True, ensure_ascii=False))
         return

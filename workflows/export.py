@@ -5,44 +5,54 @@ from __future__ import annotations
 import datetime as dt
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
 
 from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.exports import FORMS, REDIS, export_lists, save_export
+from ammrank_dask.storage.store.exports import FORMS, export_lists, save_export
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
 from ammrank_dask.storage.store.runs import open_run
-from ammrank_dask.storage.store.user_commands import RedisKeys
 from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, show, site_argument
+
+
+class _Form(click.Choice[str]):
+    """A format; of one that earlier versions wrote it is said how to get it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if value in ("avro", "redis"):
+            self.fail(f"{value} is not written by this command; docs/consumers.md has a recipe that does", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command("export", cls=AmmrankCommand)
 @site_argument
 @click.option("--date", type=DATE, help="The night.  [default: the published one]")
-@click.option(
-    "--format", "form", type=click.Choice(FORMS), default=FORMS[0], show_default=True,
-    help="JSON lines, CSV with a JSON array in a cell, an Avro file, or commands for `redis-cli --pipe`.",
-)  # fmt: skip
-@click.option("--prefix", default="ammrank", show_default=True, help="Redis: keys are PREFIX:user:ID and PREFIX:date.")
-@click.option("--expire", type=click.IntRange(min=1), metavar="SECONDS", help="Redis: after so long keys are gone.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file.  [default: standard output]")
+@click.option("--format", "form", type=_Form(FORMS), default=FORMS[0], show_default=True, help="In CSV lists are JSON.")
+@click.option("--raw", is_flag=True, help="CSV: do not put a ' before string ids that begin with =, +, - or @.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file.  [default: -, standard output]")
 @click.option("--json", "as_json", is_flag=True, help="With --out: print one JSON object instead of text.")
 def command(
-    site: Path, date: dt.date | None, form: str, prefix: str, expire: int | None, out: Path | None, as_json: bool
+    site: Path,
+    date: dt.date | None,
+    form: str,
+    raw: bool,
+    out: Path | None,
+    as_json: bool,
 ) -> None:
-    """Write the lists of a published night for other systems, one line, record or key a user.
+    """Write the lists of a published night for other systems, one line a user.
 
     Users are by partition and id: a night always gives the same bytes. One partition is in memory at a time.
     """
+    if out == Path("-"):
+        out = None
     if as_json and out is None:
         raise click.UsageError("--json needs --out: without it the lists themselves are printed")
-    if form != REDIS and expire is not None:
-        raise click.UsageError("--expire is for --format redis: files have nothing that expires")
     place = Site(site)
     night = _choose_night(place, date)
-    keys = RedisKeys(night, prefix, expire) if form == REDIS else None
-    chunks = export_lists(qualification_parts(open_run(place.qualifications_folder(night), KIND)), form, keys=keys)
+    parts = qualification_parts(open_run(place.qualifications_folder(night), KIND))
+    chunks = export_lists(parts, form, escape_formulas=not raw)
     if out is None:
         for chunk, _ in chunks:
             sys.stdout.buffer.write(chunk)

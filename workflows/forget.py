@@ -6,9 +6,10 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.freed_memory import keep_freed
+from ammrank_dask.runtime.malloc import keep_freed
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.workflows.cluster.cluster_file import is_built_in
+from ammrank_dask.workflows.operations.forget import forget_users, is_small
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     LakePathType,
@@ -18,7 +19,6 @@ from ammrank_dask.workflows.session.options import (
 )
 from ammrank_dask.workflows.session.progress import progress_for
 from ammrank_dask.workflows.session.session import open_session
-from ammrank_dask.workflows.stages.forget import forget_users, is_small
 
 
 @click.command("forget", cls=AmmrankCommand)

@@ -10,14 +10,14 @@ from typing import Any
 import click
 
 from ammrank_dask.storage.errors import shell_word
-from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.storage.lake.paths import LakePath, refuse_lost_link
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
-from ammrank_dask.workflows.lake_init.describe import describe_findings
-from ammrank_dask.workflows.lake_init.guess import EVENT_ROLES, USER_ROLES
-from ammrank_dask.workflows.lake_init.inspect import inspect_lake
-from ammrank_dask.workflows.lake_init.places import find_places
-from ammrank_dask.workflows.lake_init.write import no_clicks, refuse_existing, write_site
+from ammrank_dask.workflows.operations.lake_init.describe import describe_findings
+from ammrank_dask.workflows.operations.lake_init.guess import EVENT_ROLES, USER_ROLES
+from ammrank_dask.workflows.operations.lake_init.inspect import inspect_lake
+from ammrank_dask.workflows.operations.lake_init.places import find_places
+from ammrank_dask.workflows.operations.lake_init.write import no_clicks, refuse_existing, write_site
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     Assignment,
@@ -57,6 +57,7 @@ def command(
     from ammrank_dask.workflows.session.session import open_lazily
 
     place = Site(site)
+    refuse_lost_link(lake)
     places = find_places(lake.resolve() if isinstance(lake, Path) else lake, groups)
     refuse_existing(place, places, force)
     with open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
@@ -66,7 +67,7 @@ def command(
         _print_facts(found.facts, as_json)
         raise no_clicks(found.facts)
     write_site(place, found.config, found.categories)
-    command_to_type = f"ammrank nightly {shell_word(site)} --date {found.facts['days']['last']}"
+    command_to_type = f"ammrank nightly {shell_word(site)} --date {found.next_date}"
     _print_facts({**found.facts, "config": str(place.config_path), "next": command_to_type}, as_json)
 
 

@@ -8,6 +8,8 @@ from pathlib import Path
 import click
 
 from ammrank_dask.storage.errors import HeldBack
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.notify import announce
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
@@ -17,6 +19,7 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
+from ammrank_dask.workflows.stages.dry_run import plan_night
 from ammrank_dask.workflows.stages.metrics import keep_metrics
 from ammrank_dask.workflows.stages.nightly import run_night
 from ammrank_dask.workflows.stages.publishing import describe_outcome
@@ -26,9 +29,17 @@ from ammrank_dask.workflows.stages.publishing import describe_outcome
 @site_argument
 @nights_options
 @click.option("--rebuild", is_flag=True, help="Fold everything again from the lake.")
+@click.option("--dry-run", is_flag=True, help="Print what the night would do, without a cluster; nothing is written.")
 @computing_options
-def command(site: Path, dates: list[dt.date], rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
+def command(
+    site: Path, dates: list[dt.date], rebuild: bool, dry_run: bool, cluster: str | None, as_json: bool, quiet: bool
+) -> None:
     """Run one night: ingest, features, training when due, scoring, report, publish."""
+    if dry_run:
+        if len(dates) > 1 or rebuild:
+            raise click.UsageError("--dry-run is of one night, and not of a rebuild; give --date alone")
+        show(plan_night(Site(site), load_config(Site(site).config_path), dates[0]), as_json)
+        return
     with (
         keep_metrics(site, dates[0]) as ended,
         announce(site, dates[0]) as facts,

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import click
 
+from ammrank_dask.workflows.operations.repartition import repartition
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, show, site_argument
 from ammrank_dask.workflows.session.session import open_session
-from ammrank_dask.workflows.stages.repartition import repartition
 
 
 @click.command("repartition", cls=AmmrankCommand)

@@ -5,18 +5,18 @@ from pathlib import Path
 
 import click
 
-from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, computing_options, show
+from ammrank_dask.workflows.session.options import DATE, FOLDER, AmmrankCommand, computing_options, show
 
 
 @click.command("simulate", cls=AmmrankCommand)
-@click.argument("lake", type=click.Path(file_okay=False, path_type=Path))
+@click.argument("lake", type=FOLDER)
 @click.option("--users", type=click.IntRange(min=1), default=10_000, show_default=True, help="Number of users.")
-@click.option("--days", type=click.IntRange(min=1), default=60, show_default=True, help="Number of days.")
+@click.option("--days", type=click.IntRange(1, 3650), default=60, show_default=True, help="Number of days.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the world.")
 @click.option("--start", type=DATE, default="2026-01-05", show_default=True, help="First day; the default is a Monday.")
 @click.option(
     "--truth",
-    type=click.Path(file_okay=False, path_type=Path),
+    type=FOLDER,
     help="Folder of the hidden truth.  [default: LAKE-truth beside the lake]",
 )
 @click.option(

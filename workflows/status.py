@@ -8,10 +8,10 @@ import click
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.operations.status import describe_for_people, describe_site
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.options import AmmrankCommand, show, site_argument, yesterday
 from ammrank_dask.workflows.stages.metrics import site_metrics
-from ammrank_dask.workflows.stages.status import describe_for_people, describe_site
 
 
 @click.command("status", cls=AmmrankCommand)

@@ -18,11 +18,11 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
-from ammrank_dask.workflows.stages.choice import Choice, is_chosen
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.published import find_champion
 from ammrank_dask.workflows.stages.train import require_history, train_model
+from ammrank_dask.workflows.stages.windows import write_windows
 
 
 @click.command("train", cls=AmmrankCommand)
@@ -32,7 +32,7 @@ from ammrank_dask.workflows.stages.train import require_history, train_model
     "--tune",
     "tune_first",
     is_flag=True,
-    help="Choose kappa, clickers_per_plane and fit (amm-rank: regularization and max_planes) on held-out users first.",
+    help="Choose kappa and clickers_per_plane (amm-rank: regularization and max_planes) on held-out users first.",
 )
 @computing_options
 def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
@@ -41,11 +41,12 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
         night = job.night(date)
         ingested = ingest(night)
         require_history(job.config, ingested)
+        write_windows(night, ingested)
         features = training_features(night, ingested)
         start = find_champion(job.site, date)
         run = train_model(night, ingested, features, start=start, tune_first=tune_first)
     manifest = ModelManifest.of(run)
-    training, tuning, choice = manifest.training or {}, manifest.tuning, Choice.of_model(run)
+    training, tuning = manifest.training or {}, manifest.tuning
     printed: dict[str, Any] = {"date": str(date), "users": manifest.n_users, "planes": manifest.n_planes}
     printed["published"] = f"{training['published']} model"
     printed["validation error"] = training["validation_error"]
@@ -55,17 +56,9 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
             printed["tuning"] = tuning["trials"]
         else:
             click.echo(Tuning.from_json(**tuning).to_text())
-        best = tuning["best"] | ({} if choice is None else choice.parameters)
-        printed |= {f"train.{name}": value for name, value in best.items()}
-        names = [f"train.{name}" for name in best if not is_chosen(job.config, name)]
-        if names:
-            printed["next"] = (
-                f"set {' and '.join(names)} in {job.site.config_path}: later nights train with what is set"
-            )
-        else:
-            printed["next"] = "later nights train with these, until the gate turns a model down"
-    if choice is not None and tuning is None:
-        printed["parameters"] = choice.to_text()
+        best = {f"train.{name}": value for name, value in tuning["best"].items()}
+        printed |= best
+        printed["next"] = f"set {' and '.join(best)} in {job.site.config_path}: later nights train with what is set"
     show({**printed, "model": str(run.path)}, as_json)
 
 

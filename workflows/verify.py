@@ -23,8 +23,8 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
     Each damaged run and report is named.
     """
     place = Site(site)
-    if not place.path.is_dir():
-        raise BadInput(f"there is no site at {site}")
+    if not place.config_path.is_file():
+        raise BadInput(f"there is no site at {site}: it has no ammrank.yaml; check the path")
     runs = place.kept_runs()
     current = place.current()
     reports = {path.parent for path in (place.path / "reports").glob(f"date=*/{CHECKSUMS}")}
@@ -53,8 +53,10 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
         for sentence in damaged:
             click.echo(name_own_night(sentence, {"site": site}), err=True)
         raise DamagedStore(f"{len(damaged)} of {len(runs) + len(reports)} runs and reports of {site} are damaged")
+    if current is None:
+        raise BadInput(f"nothing is published at {site}, so there is nothing to verify; run `ammrank nightly` first")
     facts = {
-        "published": str(current.date) if current else "nothing",
+        "published": str(current.date),
         "runs": len(runs),
         "reports": len(reports),
         "bytes": n_bytes,

@@ -1,8 +1,9 @@
-"""Hold what a past night handed out against what was clicked after it, beside popularity and logistic regression."""
+"""Hold what a past night handed out against what was clicked after it, beside lists that are simpler to make."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,22 +18,31 @@ from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.methods.logistic import Logistic
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.saved import load_model
+from ammrank_dask.model.simple import own_history_model
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts, save_arrays
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY, hits_of, mean_with_error
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
 
-POLICY, POPULARITY, LOGISTIC = "policy", "popularity", "lr"
-MEASURES = ("disagreement", "hits", "hit_rate", "recall")
+POLICY, LOGISTIC = "policy", "lr"
+METHODS = (POLICY, OWN_HISTORY, POPULARITY, LOGISTIC)
+MEASURES = ("disagreement", "hits", "ndcg", "hit_rate", "recall")
+GAIN, STANDARD_ERROR = "gain", "standard_error"
+"""Of every method but the policy: by how many hits a user the policy is better, and the standard error of that."""
 BLOCK_ROWS = 4096
-_USERS, _RANKED, _ERROR, _HITS, _ANY_HIT, _RECALL = range(6)
+_USERS, _RANKED, _ERROR, _HITS, _ANY_HIT, _RECALL, _NDCG, _SQUARES = range(8)
 
 
 @dataclass(frozen=True)
 class OutcomeSums:
-    """Sums over the users who clicked: by method users, those with a pair, errors, hits, users with a hit, recall."""
+    """Sums over the users who clicked, by method.
+
+    They are users, those with a pair, errors, hits, users with a hit, recall, NDCG, and squares of the difference in
+    hits from the policy.
+    """
 
     values: Mapping[str, np.ndarray]
 
@@ -46,75 +56,92 @@ class OutcomeSums:
         return int(next(iter(self.values.values()))[_USERS])
 
     def means(self) -> dict[str, dict[str, float | None]]:
-        """Return by method ε_dis, clicked categories among the K, share of users with one, and recall."""
-        return {name: _means(sums) for name, sums in self.values.items()}
+        """Return by method ε_dis, clicked categories among the K, their NDCG, share of users with one, and recall.
+
+        Methods but the policy have `gain` and `standard_error`, too: of the hits of the policy minus their own, user by
+        user.
+        """
+        means = {name: _means(sums) for name, sums in self.values.items()}
+        for name in means.keys() - {POLICY}:
+            gain, error = None, None
+            if self.n_users:
+                more = self.values[POLICY][_HITS] - self.values[name][_HITS]
+                gain, error = mean_with_error(float(more), float(self.values[name][_SQUARES]), self.n_users)
+            means[name] |= {GAIN: gain, STANDARD_ERROR: error}
+        return means
 
 
 def _means(sums: np.ndarray) -> dict[str, float | None]:
     users, ranked = sums[_USERS], sums[_RANKED]
     means = {"disagreement": float(sums[_ERROR] / ranked) if ranked else None}
-    for name, column in (("hits", _HITS), ("hit_rate", _ANY_HIT), ("recall", _RECALL)):
+    for name, column in (("hits", _HITS), ("ndcg", _NDCG), ("hit_rate", _ANY_HIT), ("recall", _RECALL)):
         means[name] = float(sums[column] / users) if users else None
     return means
 
 
-def measure_users(scores: np.ndarray, has: np.ndarray, rankings: np.ndarray) -> np.ndarray:
-    """Return the sums of one method over some users, (6,).
+def measure_users(scores: np.ndarray, lists: np.ndarray, published: np.ndarray, rankings: np.ndarray) -> np.ndarray:
+    """Return the sums of one method over some users, (8,).
 
     Parameters
     ----------
     scores
         (n, L) by which categories are ranked.
-    has
-        (n, L) booleans, the categories that a user was given.
+    lists
+        (n, k) the categories that a user was given, best first, -1 for none.
+    published
+        (n, k) those of the policy, with whose hits the hits of `lists` are compared.
     rankings
         (n, m) the categories that were clicked, best first, -1 after the last.
     """
     errors = disagreement_errors(scores, rankings) if len(rankings) else np.empty(0)
     clicked = _mark(rankings, scores.shape[1])
-    hits, n_clicked = (clicked & has).sum(axis=1), clicked.sum(axis=1)
+    hits, ndcg = hits_of(clicked, lists)
+    squares = (hits_of(clicked, published)[0] - hits) ** 2
+    recall = hits / np.maximum(1, clicked.sum(axis=1))
     return np.array(
-        [len(rankings), (~np.isnan(errors)).sum(), np.nansum(errors), hits.sum(), (hits > 0).sum(),
-         (hits / np.maximum(1, n_clicked)).sum()],
+        [len(rankings), (~np.isnan(errors)).sum(), np.nansum(errors), hits.sum(), (hits > 0).sum(), recall.sum(),
+         ndcg.sum(), squares.sum()],
         np.float64,
     )  # fmt: skip
 
 
-def mark_best(scores: np.ndarray, k: int) -> np.ndarray:
-    """Return (n, L) booleans: the k categories of each row with the highest scores; equal scores: the lower code."""
+def list_best(scores: np.ndarray, k: int) -> np.ndarray:
+    """Return (n, k) codes: the categories of each row with the highest scores; equal scores: the lower code first."""
     n_rows, n_categories = scores.shape
     k = min(k, n_categories)
     codes = np.empty((n_rows, k), np.int32)
     by_code = np.arange(n_categories, dtype=np.int32)
     top_k_rows(np.ascontiguousarray(scores), by_code, codes, np.empty((n_rows, k), scores.dtype))
-    return _mark(codes, n_categories)
+    return codes
 
 
-def mark_given(rows: QualificationRows, users: UserIds, n_categories: int, k: int) -> np.ndarray:
-    """Return (n, L) booleans: the categories that the users were given at one of the first k ranks."""
-    given = np.zeros((len(users), n_categories), bool)
+def list_given(rows: QualificationRows, users: UserIds, n_categories: int, k: int) -> np.ndarray:
+    """Return (n, k) codes: what the users were given at the first k ranks, -1 for nothing."""
+    given = np.full((len(users), k), -1, np.int32)
     place = users.positions_of(rows.user_ids)[rows.user]
     chosen = (place >= 0) & (rows.rank <= k) & (rows.category < n_categories)
-    given[place[chosen], rows.category[chosen]] = True
+    given[place[chosen], rows.rank[chosen] - 1] = rows.category[chosen]
     return given
 
 
 def _mark(codes: np.ndarray, n_categories: int) -> np.ndarray:
+    """Return (n, L + 1) booleans; in the last column, that of the code -1, nothing is marked."""
     marked = np.zeros((len(codes), n_categories + 1), bool)
-    # The code -1 falls into a last column, which is left out.
     np.put_along_axis(marked, codes.astype(np.int64) % (n_categories + 1), True, axis=1)
-    return marked[:, :n_categories]
+    marked[:, n_categories] = False
+    return marked
 
 
 @dataclass(frozen=True)
 class NightToMeasure:
     """What a night handed out, and the rivals of its date: where they lie.
 
-    `clicks` are the training users who clicked each category before the night, (L,); `logistic` is the folder that
-    `fit_logistic` returned, None without one.
+    `n_users` are those that the model was trained on. `clicks` are the training users who clicked each category before
+    the night, (L,); `logistic` is the folder that `fit_logistic` returned, None without one.
     """
 
     model: Path
+    n_users: int
     parts: Sequence[QualificationPart]
     clicks: np.ndarray
     logistic: Path | None
@@ -147,15 +174,24 @@ def measure_outcome_part(
     n_rows, n_categories = len(rankings), features.n_categories
     clicks = np.ascontiguousarray(np.broadcast_to(night.clicks.astype(np.float64), (n_rows, n_categories)))
     scores = {POLICY: model.decision_function(part.X) if n_rows else np.empty((0, n_categories)), POPULARITY: clicks}
-    has = {
-        POLICY: mark_given(given.read(features.categories), part.user_ids, n_categories, night.k),
-        POPULARITY: mark_best(clicks, night.k),
+    lists = {
+        POLICY: list_given(given.read(features.categories), part.user_ids, n_categories, night.k),
+        POPULARITY: list_best(clicks, night.k),
     }
+    own_history = own_history_model(model, night.n_users)
+    if own_history is not None:
+        rows = features.partition(partition, variant=own_history.variant_, normalize=own_history.normalize_rows)
+        scores[OWN_HISTORY] = own_history.decision_function(rows.X) if n_rows else scores[POLICY]
+        lists[OWN_HISTORY] = (
+            own_history.predict_top_k(rows.X, min(night.k, n_categories))[0] if n_rows else lists[POLICY]
+        )
     if night.logistic is not None:
         rows = features.partition(partition, variant=night.variant)
         scores[LOGISTIC] = score_logistic(load_array(night.logistic, "weights"), rows.X)
-        has[LOGISTIC] = mark_best(scores[LOGISTIC], night.k)
-    return OutcomeSums({name: measure_users(scores[name], has[name], rankings) for name in scores})
+        lists[LOGISTIC] = list_best(scores[LOGISTIC], night.k)
+    return OutcomeSums(
+        {name: measure_users(scores[name], lists[name], lists[POLICY], rankings) for name in METHODS if name in scores}
+    )
 
 
 def score_logistic(weights: np.ndarray, X: sp.csr_matrix) -> np.ndarray:
@@ -219,6 +255,8 @@ class _PreparedBlocks:
 def summarise_backtest(nights: Sequence[Mapping[str, Any]], *, k: int, every: int, policy: str) -> dict[str, Any]:
     """Return the content of `backtest.json`: the nights, and means over the users of all of them.
 
+    Standard errors are those of independent users: who clicked after several nights counts as several.
+
     Parameters
     ----------
     nights
@@ -230,10 +268,12 @@ def summarise_backtest(nights: Sequence[Mapping[str, Any]], *, k: int, every: in
     measured = [night for night in nights if night["methods"]]
     means: dict[str, dict[str, float | None]] = {}
     # In this order also for nights that an earlier run measured, which come from a file.
-    for name in (POLICY, POPULARITY, LOGISTIC):
+    for name in METHODS:
         having = [(night["users"], night["methods"][name]) for night in measured if name in night["methods"]]
         if having:
             means[name] = {measure: _weighted_mean(having, measure) for measure in MEASURES}
+            if name != POLICY:
+                means[name] |= {GAIN: _weighted_mean(having, GAIN), STANDARD_ERROR: _error_of_mean(having)}
     return {"format": 1, "k": k, "every": every, "policy": policy, "means": means, "nights": list(nights)}
 
 
@@ -241,3 +281,9 @@ def _weighted_mean(having: Sequence[tuple[int, Mapping[str, float | None]]], mea
     known = [(users, value) for users, found in having if (value := found[measure]) is not None]
     total = sum(users for users, _ in known)
     return sum(users * value for users, value in known) / total if total else None
+
+
+def _error_of_mean(having: Sequence[tuple[int, Mapping[str, float | None]]]) -> float | None:
+    known = [(users, error) for users, found in having if (error := found[STANDARD_ERROR]) is not None]
+    total = sum(users for users, _ in known)
+    return math.sqrt(sum((users * error) ** 2 for users, error in known)) / total if total else None

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 from markupsafe import Markup
 
-from ammrank_dask.evaluation.backtest import LOGISTIC, MEASURES, POLICY, POPULARITY
+from ammrank_dask.evaluation.backtest import GAIN, LOGISTIC, MEASURES, POLICY, STANDARD_ERROR
 from ammrank_dask.report.page import harmless, page_environment
 from ammrank_dask.report.svg import (
     LEGEND_ROW,
@@ -25,13 +25,19 @@ from ammrank_dask.report.svg import (
 )
 from ammrank_dask.storage.site.reports import write_files
 from ammrank_dask.storage.store.atomic import json_text
+from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY
 
 RESULT, TABLE, PAGE = "backtest.json", "backtest.csv", "backtest.html"
 EXPOSURE = ("coverage", "gini", "starved_users", "overexposed_users", "starved_categories")
 """What is told of the exposure of a night."""
-LABELS = {POLICY: "in force", POPULARITY: "popularity", LOGISTIC: "logistic regression"}
+LABELS = {
+    POLICY: "in force",
+    OWN_HISTORY: "own history",
+    POPULARITY: "popularity",
+    LOGISTIC: "logistic regression",
+}
 _TEMPLATE = "backtest.html.j2"
-_DASHES = {POPULARITY: "6 3", LOGISTIC: "2 3"}
+_DASHES = {OWN_HISTORY: "10 3", POPULARITY: "6 3", LOGISTIC: "2 3"}
 _LABELS_SHOWN = 6
 
 
@@ -52,7 +58,8 @@ def tabulate_backtest(backtest: Mapping[str, Any]) -> pd.DataFrame:
         row: dict[str, Any] = {name: night[name] for name in ("date", "until", "users")}
         for method in backtest["means"]:
             found = (night["methods"] or {}).get(method) or {}
-            row |= {f"{method}_{measure}": found.get(measure) for measure in MEASURES}
+            measures = MEASURES if method == POLICY else (*MEASURES, GAIN, STANDARD_ERROR)
+            row |= {f"{method}_{measure}": found.get(measure) for measure in measures}
         row |= {name: (night["exposure"] or {}).get(name) for name in EXPOSURE}
         rows.append({**row, "model_of": (night["model"] or {}).get("date")})
     return pd.DataFrame(rows)
@@ -62,6 +69,7 @@ def render_backtest(backtest: Mapping[str, Any]) -> str:
     """Return the page: everything inline, every name from the data escaped."""
     environment = page_environment(Path(__file__).parent)
     environment.filters["figure"] = lambda value, digits=4: "–" if value is None else f"{value:.{digits}f}"
+    environment.filters["gain"] = gain_text
     nights = backtest["nights"]
     dates = [night["date"] for night in nights]
 
@@ -78,6 +86,7 @@ def render_backtest(backtest: Mapping[str, Any]) -> str:
     charts = [
         ("Disagreement error ε_dis", time_chart("disagreement", dates, of_methods("disagreement"))),
         (f"Clicked categories among the first {k}", time_chart("hits", dates, of_methods("hits"))),
+        (f"NDCG@{k}", time_chart("ndcg", dates, of_methods("ndcg"))),
         ("Evenness of exposure", time_chart("evenness", dates, of_exposure("coverage", "gini"), (0.0, 1.0))),
         ("Starved categories", time_chart("starved-categories", dates, of_exposure("starved_categories"))),
         (
@@ -86,8 +95,15 @@ def render_backtest(backtest: Mapping[str, Any]) -> str:
         ),
     ]
     return environment.get_template(_TEMPLATE).render(
-        backtest=backtest, charts=charts, labels=LABELS, exposure_names=EXPOSURE
+        backtest=backtest, charts=charts, labels=LABELS, exposure_names=EXPOSURE, own_history=OWN_HISTORY
     )
+
+
+def gain_text(means: Mapping[str, Any] | None) -> str:
+    """Return by how many hits the policy is ahead of a method, with the standard error; a dash where nothing is."""
+    if means is None or means.get(GAIN) is None:
+        return "–"
+    return f"{means[GAIN]:+.3f} ± {means[STANDARD_ERROR]:.3f}"
 
 
 def time_chart(

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from markupsafe import Markup
 
@@ -17,16 +18,40 @@ from ammrank_dask.report.svg import (
     value_axis,
 )
 
-COLORS = ("amm", "central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", "amm-rank")
-_DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "")
+N_COLORS = 12
+"""Colours of the page's style sheet, `m0` to `m11`: one for each method that comes with the package."""
+_METHODS = (
+    "amm", "central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", "amm-rank", "amm-rank-plus", "popularity", "own-history",
+    "own-logit", "item-knn",
+)  # fmt: skip
+_DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "", "", "1 4", "4 2", "12 3", "12 3 2 3")
 
 
-def color_of(method: str) -> str:
-    """Return the style class of a method; those that are not of the paper share one."""
-    return f"m{COLORS.index(method)}" if method in COLORS else "m7"
+class Style(NamedTuple):
+    """How the line of a method looks: a class of the style sheet, and dashes, None for a line without gaps."""
+
+    color: str
+    dashes: str | None
 
 
-def curves_chart(measure: str, curves: Mapping[str, Sequence[float]]) -> Markup:
+def style_methods(methods: Iterable[str]) -> dict[str, Style]:
+    """Return a style for each method, no two the same; a method of the package has the same one on every page.
+
+    Examples
+    --------
+    >>> style_methods(["lr", "popularity", "mine"])["mine"]
+    Style(color='m0', dashes='10 2 2 2 2 2')
+    """
+    names = list(dict.fromkeys(methods))
+    styles = {name: Style(f"m{place}", _DASHES[place] or None) for place, name in enumerate(_METHODS) if name in names}
+    for number_of_other, name in enumerate(name for name in names if name not in _METHODS):
+        turn, color = divmod(number_of_other, N_COLORS)
+        # A long dash and two dots or more: one more whenever the colours begin again.
+        styles[name] = Style(f"m{color}", "10 2" + " 2 2" * (turn + 2))
+    return styles
+
+
+def curves_chart(measure: str, curves: Mapping[str, Sequence[float]], styles: Mapping[str, Style]) -> Markup:
     """Return a measure at K = 1 … 10, a line for each method."""
     left, top, width, height = 40, 10, 346, 220
     bottom = top + height
@@ -42,21 +67,26 @@ def curves_chart(measure: str, curves: Mapping[str, Sequence[float]]) -> Markup:
             (left + width * k / max(1, n - 1), bottom - height * (value - low) / (high - low))
             for k, value in enumerate(curve)
         ]
-        content.append(_line(method, points))
+        content.append(_line(styles[method], points))
         for (x, y), value in zip(points, curve, strict=True):
             what = tag("title", f"{method}: {value:.4f}")
-            content.append(tag("circle", what, cx=x, cy=y, r=2.6, class_=f"dot {color_of(method)}"))
+            content.append(tag("circle", what, cx=x, cy=y, r=2.6, class_=f"dot {styles[method].color}"))
     content.append(text("K", left + width / 2, bottom + 30, is_tick=False))
-    content += _legend(curves, left, bottom + 44)
+    content += _legend(curves, styles, left, bottom + 44)
     rows = -(-len(curves) // 4)
     return draw(f"{measure}-at-k", bottom + 46 + LEGEND_ROW * rows, len(values), f"{measure} at 1 to {n}", *content)
 
 
-def errors_chart(errors: Mapping[str, float], intervals: Mapping[str, Sequence[float]], floor: float | None) -> Markup:
+def errors_chart(
+    errors: Mapping[str, float],
+    intervals: Mapping[str, Sequence[float]],
+    floor: float | None,
+    styles: Mapping[str, Style],
+) -> Markup:
     """Return the disagreement error of each method as a bar with its interval, and the floor as a line."""
     left, top, step = max(84, 12 + 7 * max(map(len, errors))), 6, 26
     width = 354 - left
-    highest = max([*errors.values(), 1e-9]) * 1.08
+    highest = max([*errors.values(), *(high for _, high in intervals.values()), 1e-9]) * 1.08
     content = []
     for place, (method, error) in enumerate(errors.items()):
         y = top + step * place
@@ -64,10 +94,10 @@ def errors_chart(errors: Mapping[str, float], intervals: Mapping[str, Sequence[f
         content += [
             tag("text", method, x=left - 6, y=y + 14, text_anchor="end"),
             tag("rect", tag("title", f"{method}: {error:.4f}"), x=left, y=y + 3, width=width * error / highest,
-                height=15, class_=f"fill {color_of(method)}"),
+                height=15, class_=f"fill {styles[method].color}"),
             tag("line", x1=left + width * low / highest, x2=left + width * high / highest, y1=y + 10.5, y2=y + 10.5,
                 class_="interval"),
-            tag("text", f"{error:.4f}", x=left + width * error / highest + 5, y=y + 14, class_="tick"),
+            tag("text", f"{error:.4f}", x=left + width * max(error, high) / highest + 5, y=y + 14, class_="tick"),
         ]  # fmt: skip
     bottom = top + step * len(errors)
     if floor is not None:
@@ -77,7 +107,7 @@ def errors_chart(errors: Mapping[str, float], intervals: Mapping[str, Sequence[f
     return draw("errors", bottom + 18, len(errors), "Disagreement error of each method", *content)
 
 
-def cost_chart(points: Mapping[str, tuple[float, float]]) -> Markup:
+def cost_chart(points: Mapping[str, tuple[float, float]], styles: Mapping[str, Style]) -> Markup:
     """Return error against seconds to fit, the seconds on a scale of powers of ten."""
     left, top, width, height = 46, 10, 330, 220
     bottom = top + height
@@ -97,7 +127,7 @@ def cost_chart(points: Mapping[str, tuple[float, float]]) -> Markup:
         x = left + width * (math.log10(cost[method]) - first) / (last - first)
         y = bottom - height * (error - low) / (high - low)
         what = tag("title", f"{method}: {error:.4f} after {cost[method]:.3g} s")
-        content.append(tag("circle", what, cx=x, cy=y, r=5, class_=f"dot {color_of(method)}"))
+        content.append(tag("circle", what, cx=x, cy=y, r=5, class_=f"dot {styles[method].color}"))
         right = x < left + width * 0.75
         line = y - 6
         while any(abs(line - other) < 11 and abs(x - beside) < 70 for beside, other in written):
@@ -127,7 +157,9 @@ def planes_chart(planes: Mapping[str, int]) -> Markup:
     return draw("planes", bottom + 22, len(ordered), "Planes of each category", *content)
 
 
-def slice_chart(name: str, labels: Sequence[str], errors: Mapping[str, Sequence[float | None]]) -> Markup:
+def slice_chart(
+    name: str, labels: Sequence[str], errors: Mapping[str, Sequence[float | None]], styles: Mapping[str, Style]
+) -> Markup:
     """Return the error of some methods over the parts of a slice that have an order."""
     left, top, width, height = 46, 10, 340, 180
     bottom = top + height
@@ -145,24 +177,21 @@ def slice_chart(name: str, labels: Sequence[str], errors: Mapping[str, Sequence[
             for place, value in enumerate(found)
             if value is not None
         ]
-        content.append(_line(method, points))
+        content.append(_line(styles[method], points))
         for x, y in points:
-            content.append(tag("circle", cx=x, cy=y, r=2.6, class_=f"dot {color_of(method)}"))
-    content += _legend(errors, left, bottom + 32)
+            content.append(tag("circle", cx=x, cy=y, r=2.6, class_=f"dot {styles[method].color}"))
+    content += _legend(errors, styles, left, bottom + 32)
     rows = -(-len(errors) // 4)
     return draw(f"slice-{name}", bottom + 34 + LEGEND_ROW * rows, len(values), f"Error by {name}", *content)
 
 
-def _line(method: str, points: Sequence[tuple[float, float]]) -> Markup:
+def _line(style: Style, points: Sequence[tuple[float, float]]) -> Markup:
     return tag(
         "polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in points),
-        class_=f"curve {color_of(method)}", stroke_dasharray=_dashes_of(method),
+        class_=f"curve {style.color}", stroke_dasharray=style.dashes,
     )  # fmt: skip
 
 
-def _dashes_of(method: str) -> str | None:
-    return (_DASHES[COLORS.index(method)] if method in COLORS else "1 4") or None
-
-
-def _legend(methods: Iterable[str], left: float, top: float) -> list[Markup]:
-    return legend([(name, f"curve {color_of(name)}", _dashes_of(name)) for name in methods], left, top, columns=4)
+def _legend(methods: Iterable[str], styles: Mapping[str, Style], left: float, top: float) -> list[Markup]:
+    entries = [(name, f"curve {styles[name].color}", styles[name].dashes) for name in methods]
+    return legend(entries, left, top, columns=4)

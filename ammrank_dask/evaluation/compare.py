@@ -41,11 +41,11 @@ from ammrank_dask.methods.registry import (
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.halving import WIDENINGS, count_pairs_by_row, value_beyond
 from ammrank_dask.model.metrics import disagreement_errors
-from ammrank_dask.model.own_term import own_columns_of_names
+from ammrank_dask.model.own_term import name_own_kinds, own_columns_of_names
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
 
@@ -131,7 +131,8 @@ def prepare_features(
         if name in DEMOGRAPHIC_GROUPS and first in chosen:
             group_columns.append(tuple(chosen[column] for column in range(first, first + size)))
         first += size
-    own = own_columns_of_names(features.columns_of(variant), features.categories)
+    names = features.columns_of(variant)
+    own = own_columns_of_names(names, features.categories)
     rows = Rows(
         folders,
         n_folds,
@@ -143,6 +144,7 @@ def prepare_features(
         normalize=features.normalize,
         own_columns=None if own is None else tuple(map(tuple, own[0].tolist())),
         own_groups=None if own is None else tuple(own[1]),
+        own_kinds=None if own is None else tuple(name_own_kinds(own[0], names)),
     )
     for what, blocks in (*((f"fold {f + 1}", rows.test(f)) for f in range(n_folds)), ("tuning", rows.tuning(0)[1])):
         if not blocks.n_rows:

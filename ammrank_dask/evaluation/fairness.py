@@ -18,11 +18,11 @@ from ammrank_dask.methods.registry import method_label
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.report.fairness import n_users_to_sample, price_fairness
 from ammrank_dask.report.thresholds import Thresholds
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chances import fit_chances
 from ammrank_dask.scoring.learn_chances import clicked_table
 from ammrank_dask.scoring.sampled_users import SampledUsers
 from ammrank_dask.storage.errors import TooFewUsers
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 
 def price_comparison(

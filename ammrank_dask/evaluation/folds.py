@@ -43,7 +43,7 @@ class Rows:
     With `tuning_fold`, parameters are chosen on the users of a fold of their own, number `n_folds`; without, on the
     training rows of each fold, a quarter of them held out. With `standardize`, features get mean 0 and deviation 1 on
     the training rows and are divided by √d. With `normalize`, rows are divided by their norm. `own_columns` and
-    `own_groups` say which columns are a category's own, as `AMMRankPlus` takes them.
+    `own_groups` say which columns are a category's own, as `AMMRankPlus` takes them, and `own_kinds` names their kinds.
     """
 
     folders: tuple[str, ...]
@@ -56,6 +56,7 @@ class Rows:
     normalize: bool = False
     own_columns: tuple[tuple[int, ...], ...] | None = None
     own_groups: tuple[int, ...] | None = None
+    own_kinds: tuple[str, ...] | None = None
 
     def for_method(self, name: str) -> Rows:
         """Return the rows as a method reads them: those of a model that normalises rows itself stay as stored."""
@@ -65,7 +66,7 @@ class Rows:
         """Return the sizes that a method is built for, with `n_rows` training rows."""
         return Setting(
             n_rows, self.n_categories, self.group_columns, seed, tuned_rows, self.own_columns, self.own_groups,
-            is_table=self.standardize,
+            is_table=self.standardize, own_kinds=self.own_kinds,
         )  # fmt: skip
 
     def training(self, fold: int) -> FoldBlocks:

@@ -11,10 +11,10 @@ from distributed import Client
 from ammrank_dask.evaluation.folds import RESAMPLING_SALT, deal_users
 from ammrank_dask.evaluation.measures import Measures, measure_block
 from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.lake.write import read_truth, simulation_path, truth_path
 from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import hash_ids
 
 TRUTHS = ("expected_clicks", "propensity")

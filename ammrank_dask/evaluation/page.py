@@ -73,9 +73,11 @@ def render_evaluation(evaluation: Mapping[str, Any]) -> str:
     environment.filters["error"] = lambda value: "–" if value is None else f"{value:.4f}"
     environment.filters["seconds"] = lambda value: f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
     environment.filters["first_value"] = lambda found: next(iter(found.values()))
+    styles = charts.style_methods(method for methods in evaluation["variants"].values() for method in methods)
     return environment.get_template(_TEMPLATE).render(
-        evaluation=evaluation, charts=charts, clicks_chart=clicks_chart, fairness_chart=fairness_chart, **_VIEWS
-    )
+        evaluation=evaluation, charts=charts, styles=styles, clicks_chart=clicks_chart, fairness_chart=fairness_chart,
+        **_VIEWS,
+    )  # fmt: skip
 
 
 def _means(methods: Mapping[str, Any]) -> dict[str, float]:
@@ -124,7 +126,6 @@ _VIEWS: dict[str, Any] = {
     "sliced": _sliced,
     "of_category": _of_category,
     "worst": _worst,
-    "color": charts.color_of,
-    "range_of": range,
+    "colors": range(charts.N_COLORS),
     "deciles": [str(decile) for decile in range(1, 11)],
 }

@@ -73,6 +73,7 @@ def describe_details(
         "ndcg": {name: found.ndcg.tolist() for name, found in measures.items()},
         "differences": _differences(measures),
         "standard_errors": {name: found.standard_error() for name, found in measures.items()},
+        "best_others": _compare_with_best(measures),
         "order": _check_order(measures, variant),
         "gain": _gain(measures, variant),
         "tuning": {name: _describe_tuning(result) for name, result in results.items()},
@@ -104,6 +105,19 @@ def _differences(measures: Mapping[str, Measures]) -> dict[str, Any]:
             change, low, high = own.difference(measures[reference])
             found[name] = {"disagreement": change, "interval": [low, high]}
     return found
+
+
+def _compare_with_best(measures: Mapping[str, Measures]) -> dict[str, Any]:
+    """Return each method's error minus that of the best other one, on the same users; nothing for a single method."""
+    compared = {}
+    for name, own in measures.items():
+        others = [other for other in measures if other != name]
+        if others:
+            best = min(others, key=lambda other: measures[other].disagreement)
+            change = own.disagreement - measures[best].disagreement
+            error = own.standard_error(measures[best])
+            compared[name] = {"method": best, "disagreement": change, "standard_error": error}
+    return compared
 
 
 def _check_order(measures: Mapping[str, Measures], variant: str) -> list[dict[str, Any]]:

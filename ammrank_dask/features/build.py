@@ -6,8 +6,9 @@ import datetime as dt
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from distributed import Client
@@ -21,12 +22,12 @@ from ammrank_dask.ingest.fold import DayPart, fold_parts, part_of, parts_of
 from ammrank_dask.ingest.interest_state import InterestState, end_of
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
 from ammrank_dask.monitor.meters import measure
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
 from ammrank_dask.storage.store.parts import PartRef, write_part
 from ammrank_dask.storage.store.registry import FEATURES, STATE, USERS
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, start_run
-from ammrank_dask.storage.vocabulary import DAY_US
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.storage.vocabulary import DAY_US, PERIODS
 from ammrank_dask.user_hash import SPLITS, split_of
 
 
@@ -42,6 +43,8 @@ class FeatureSettings:
     recency: str = "decay"
     demographics: bool = True
     normalize: bool = True
+    label_days: int = 30
+    label_alpha: float = 0.97
 
     @property
     def columns(self) -> FeatureColumns:
@@ -189,7 +192,10 @@ def build_features(
         (source.part(partition), settings, click_group, path, partition)
         for partition in start_run(path, plan.n_partitions)
     ]
-    run_tasks(client, stage, build_partition, tasks, progress=progress, units=int)
+    built = run_tasks(client, stage, build_partition, tasks, progress=progress, units=attrgetter("n_users"))
+    begun = set(range(plan.n_partitions)) - {task[-1] for task in tasks}  # by a command that was ended
+    counted = [(source.part(partition), settings, click_group) for partition in sorted(begun)]
+    clickers = [part.clickers for part in built] + run_tasks(client, stage, count_clickers, counted, progress=silent)
     label_end = source.label_days[-1][0] if source.label_days else None
     return finish_features(
         path,
@@ -209,19 +215,54 @@ def build_features(
             "normalize": settings.normalize,
             "has_rankings": bool(source.label_days),
             "id_kind": source.id_kind,
+            **({} if source.n_sampled is not None else {"clickers": np.sum(clickers, axis=0).tolist()}),
             **({"splits": list(source.splits)} if source.splits else {}),
         },
         inputs=dict(plan.inputs),
     )
 
 
+class BuiltPart(NamedTuple):
+    """Of one partition that was built: its users, and who clicked what before the date, as `clickers_of` returns."""
+
+    n_users: int
+    clickers: np.ndarray
+
+
+def clickers_of(state: InterestState, settings: FeatureSettings, click_group: str, *, end: int) -> np.ndarray:
+    """Return by period of `PERIODS` before `end` how many users clicked, and how many clicked each category.
+
+    The last click of a user on a category tells it: (periods, 1 + L) int64.
+    """
+    n_categories = len(settings.categories)
+    first = settings.groups.index(click_group) * n_categories
+    is_click = (state.cell >= first) & (state.cell < first + n_categories)
+    category = state.cell[is_click].astype(np.int64) - first
+    user = np.repeat(np.arange(len(state.user_ids)), np.diff(state.indptr))[is_click]
+    counts = np.zeros((len(PERIODS), 1 + n_categories), np.int64)
+    for row, n_windows in enumerate(PERIODS):
+        is_late = state.last[is_click] >= end - n_windows * settings.label_days * DAY_US
+        counts[row, 0] = np.count_nonzero(np.diff(user[is_late], prepend=-1))
+        counts[row, 1:] = np.bincount(category[is_late], minlength=n_categories)
+    return counts
+
+
+def count_clickers(source: FeaturePart, settings: FeatureSettings, click_group: str) -> np.ndarray:
+    """Return `clickers_of` for one partition."""
+    with measure("read"):
+        state = _read_state(source, settings)
+    return clickers_of(state, settings, click_group, end=end_of(source.date))
+
+
 def build_partition(
     source: FeaturePart, settings: FeatureSettings, click_group: str, path: Path, partition: int
-) -> int:
-    """Build and write the features of one partition and return its users."""
+) -> BuiltPart:
+    """Build and write the features of one partition."""
     with measure("read"):
         state = _read_state(source, settings)
         people = _read_people(source)
+    with measure("kernel"):
+        clickers = clickers_of(state, settings, click_group, end=end_of(source.date))
     labels: dict[str, np.ndarray] = {}
     if source.label_days:
         with measure("read"):
@@ -252,7 +293,7 @@ def build_partition(
     }
     with measure("write"):
         write_part(path, partition, FEATURES, arrays, group_attributes=csr_attributes(len(users), n_columns))
-    return len(users)
+    return BuiltPart(len(users), clickers)
 
 
 def _read_state(source: FeaturePart, settings: FeatureSettings) -> InterestState:
@@ -268,7 +309,7 @@ def _read_clicks(
     first = settings.groups.index(click_group) * len(settings.categories)
     cells = (first, first + len(settings.categories))
     nothing = InterestState.empty(source.id_kind, settings.n_cells)
-    clicks = fold_parts(nothing, source.label_days, settings.alpha, None, cells)
+    clicks = fold_parts(nothing, source.label_days, settings.label_alpha, None, cells)
     allowed = source.eligibility.allowed(len(settings.categories))
     if len(allowed) or len(source.suppressed):
         counts = np.diff(clicks.indptr)

@@ -9,10 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.kernels.features import choose_columns, count_below, count_marked
-from ammrank_dask.storage.store.codec import CHUNK_BYTES
 
-VALUES_AT_ONCE = CHUNK_BYTES // 4
-"""Values that are in memory at a time when the rows of a partition are read in pieces: as many as a chunk has."""
+VALUES_AT_ONCE = 1 << 20
+"""Values that are in memory at a time when the rows of a partition are read in pieces."""
 ROWS_AT_ONCE = 1 << 14
 """Rows that are, at most."""
 

@@ -15,6 +15,7 @@ from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
 from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.in_memory import check_in_memory
 from ammrank_dask.storage.lake.events import AFTER_NIGHT, KEPT, QUARANTINED, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns, id_kind_of, require_columns
 from ammrank_dask.storage.lake.people import PeopleMapping, decode_people
@@ -188,6 +189,7 @@ class _Log:
 
 def _decode(events: pd.DataFrame, taxonomy: pd.DataFrame | Mapping[str, str] | None, level: int, end: int) -> _Log:
     table = _table_of(events, (USER_ID, GROUP, CATEGORY, TIMESTAMP), "events")
+    _check_times(table.schema.field(TIMESTAMP).type)
     tree = _taxonomy_of(taxonomy, level, events[CATEGORY])
     mapping = EventMapping(
         EventColumns(timezone="UTC"), {group: code for code, group in enumerate(GROUPS)}, frozenset(), tree,
@@ -202,10 +204,12 @@ def _decode(events: pd.DataFrame, taxonomy: pd.DataFrame | Mapping[str, str] | N
 
 def _table_of(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pa.Table:
     """Return some columns as Arrow has them; refuse what is no log or table of users, without showing a value."""
+    check_in_memory(where, frame)
     if not isinstance(frame, pd.DataFrame):
         raise BadInput(f"{where} must be a pandas DataFrame, got {type(frame).__name__}")
     names = list(map(str, frame.columns))
-    require_columns(pa.schema([(name, pa.null()) for name in names]), columns, where)
+    rename = f"Rename them with {where}.rename(columns={{…}})"
+    require_columns(pa.schema([(name, pa.null()) for name in names]), columns, where, rename)
     arrays = []
     for name in columns:
         try:
@@ -216,6 +220,16 @@ def _table_of(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pa.Tab
     if len(table):
         id_kind_of(table.schema, USER_ID, where)
     return table
+
+
+def _check_times(dtype: pa.DataType) -> None:
+    """Refuse times that pandas does not know as such."""
+    if not pa.types.is_timestamp(dtype):
+        unit = ", unit=…" if pa.types.is_integer(dtype) else ""
+        raise BadInput(
+            f"events: {TIMESTAMP!r} must hold times, found {dtype}; convert it with"
+            f" pandas.to_datetime(events[{TIMESTAMP!r}]{unit})"
+        )
 
 
 def _check_alpha(alpha: Any) -> None:
@@ -236,6 +250,7 @@ def _microseconds(at: Any) -> int:
 
 
 def _taxonomy_of(taxonomy: pd.DataFrame | Mapping[str, str] | None, level: int, categories: pd.Series) -> Taxonomy:
+    check_in_memory("taxonomy", taxonomy)
     if taxonomy is None:
         found = sorted({str(category) for category in categories.dropna()})  # a number counts as the text of its digits
         if not found:

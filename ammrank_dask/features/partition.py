@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -12,8 +11,8 @@ import scipy.sparse as sp
 from ammrank_dask.features.columns import DEMOGRAPHIC_GROUPS, FeatureColumns
 from ammrank_dask.features.csr import CsrRows, choose, count_in_columns, cut_rows, pad_rankings
 from ammrank_dask.kernels.features import normalize_rows
+from ammrank_dask.storage.store.groups import Group
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays
-from ammrank_dask.storage.store.parts import OpenPart
 
 
 @dataclass(frozen=True)
@@ -36,26 +35,19 @@ class OpenFeaturePartition:
     """A partition that is open: all of its users, and their rows as they are asked for."""
 
     def __init__(
-        self, part: OpenPart, columns: FeatureColumns, variant: str | None, *, normalize: bool, has_rankings: bool
+        self, part: Group, columns: FeatureColumns, variant: str | None, *, normalize: bool, has_rankings: bool
     ) -> None:
         self._part, self._normalize = part, normalize
         self._chosen, self._n_stored = columns.chosen(variant), len(columns.names)
         event_groups = np.array([group not in DEMOGRAPHIC_GROUPS for group, _ in columns.groups])
         self._from_events = event_groups[columns.group_of[self._chosen]]
-        self.user_ids = ids_from_arrays({name: part.rows(name) for name in ID_ARRAYS if name in part})
+        self.user_ids = ids_from_arrays({name: part.rows(name) for name in ID_ARRAYS if name in part.arrays})
         self.age_bucket, self.gender = part.rows("age_bucket"), part.rows("gender")
         self.indptr = part.rows("X/indptr")
         """Where the values of each row begin, of all columns."""
         self.rankings = None
         if has_rankings:
             self.rankings = pad_rankings(part.rows("ranking/indptr"), part.rows("ranking/category"))
-        part.expect("X/indices", "X/data")  # last, because what is small would come behind it
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: Any) -> None:
-        self._part.__exit__(*error)
 
     @property
     def n_rows(self) -> int:
@@ -68,17 +60,15 @@ class OpenFeaturePartition:
         return len(self._chosen)
 
     def read(self, start: int, stop: int) -> tuple[sp.csr_matrix, np.ndarray]:
-        """Return the rows from `start` to `stop`, and how many values of each are of events; ask for them in order."""
-        rows, n_event_features = self._prepare(start, stop, self._part.rows)
+        """Return the rows from `start` to `stop`, and how many values of each are of events."""
+        rows, n_event_features = self._prepare(start, stop)
         return rows.to_matrix(), n_event_features
 
-    def _prepare(
-        self, start: int, stop: int, read: Callable[[str, int, int], np.ndarray]
-    ) -> tuple[CsrRows, np.ndarray]:
-        """Return rows in the chosen columns, normalised; `read` returns values that may be changed."""
+    def _prepare(self, start: int, stop: int) -> tuple[CsrRows, np.ndarray]:
+        """Return rows in the chosen columns, normalised."""
         begin, end = int(self.indptr[start]), int(self.indptr[stop])
         indptr = self.indptr[start : stop + 1] - begin
-        indices, data = (read(name, begin, end) for name in ("X/indices", "X/data"))
+        indices, data = (self._part.rows(name, begin, end) for name in ("X/indices", "X/data"))
         if len(self._chosen) < self._n_stored:
             indptr, indices, data = choose(indptr, indices, data, self._chosen, self._n_stored)
         n_event_features = count_in_columns(indptr, indices, self._from_events)
@@ -89,8 +79,7 @@ class OpenFeaturePartition:
     def pieces(self) -> Iterator[tuple[slice, CsrRows, np.ndarray]]:
         """Yield all rows, some at a time, with their position and what `read` says of them.
 
-        What is in memory does not depend on how many rows there are: they have about `VALUES_AT_ONCE` values. The next
-        rows take the place of those before.
+        What is in memory does not depend on how many rows there are: they have about `VALUES_AT_ONCE` values.
         """
         for rows in cut_rows(self.indptr):
-            yield rows, *self._prepare(rows.start, rows.stop, self._part.lend)
+            yield rows, *self._prepare(rows.start, rows.stop)

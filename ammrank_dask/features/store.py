@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Iterable
 from functools import cached_property
@@ -15,6 +14,7 @@ import pandas as pd
 from ammrank_dask.features.columns import FeatureColumns
 from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.folders import local_path
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.parts import CheckedReader
@@ -29,7 +29,7 @@ class Features:
     """A features run on disk. Nothing is read before a partition is asked for."""
 
     def __init__(self, path: str | Path) -> None:
-        self.run: Run = open_run(Path(path), FEATURES.kind)
+        self.run: Run = open_run(local_path(path), FEATURES.kind)
         self.path = self.run.path
         self.manifest = FeaturesManifest.of(self.run)
         self.categories = self.manifest.categories
@@ -82,9 +82,9 @@ class Features:
         normalize
             Divide rows by their Euclidean norm; None as configured when the features were built.
         """
-        with self.open_partition(index, variant=variant, normalize=normalize) as rows:
-            X, n_event_features = rows.read(0, rows.n_rows)
-            return FeaturePartition(X, rows.user_ids, rows.age_bucket, rows.gender, n_event_features, rows.rankings)
+        rows = self.open_partition(index, variant=variant, normalize=normalize)
+        X, n_event_features = rows.read(0, rows.n_rows)
+        return FeaturePartition(X, rows.user_ids, rows.age_bucket, rows.gender, n_event_features, rows.rankings)
 
     def open_partition(
         self, index: int, *, variant: str | None = None, normalize: bool | None = None
@@ -92,14 +92,10 @@ class Features:
         """Open one partition, to read its rows some at a time; parameters are those of `partition`."""
         if not 0 <= index < self.n_partitions:
             raise BadInput(f"partition must be between 0 and {self.n_partitions - 1}, got {index}")
-        with contextlib.ExitStack() as unless_made:
-            part = unless_made.enter_context(self.run.part(index).open(FEATURES))
-            made = OpenFeaturePartition(
-                part, self.feature_columns, variant,
-                normalize=self.normalize if normalize is None else normalize, has_rankings=self.has_rankings,
-            )  # fmt: skip
-            unless_made.pop_all()
-        return made
+        return OpenFeaturePartition(
+            self.run.part(index).open(), self.feature_columns, variant,
+            normalize=self.normalize if normalize is None else normalize, has_rankings=self.has_rankings,
+        )  # fmt: skip
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
         """Return the stored values (not normalised) of some users, or of all, one row a user, one column a feature."""
@@ -125,3 +121,12 @@ class Features:
 def open_features(path: str | Path) -> Features:
     """Open a features store: a run of a site, or one that `write_features` made."""
     return Features(path)
+
+
+def check_features(features: Any) -> None:
+    """Refuse a path or a matrix where the features of a store are wanted."""
+    if not isinstance(features, Features):
+        raise TypeError(
+            f"features must be Features, got {type(features).__name__}; pass open_features(path), or"
+            " write_features(path, X, user_ids, columns, rankings) for a matrix"
+        )

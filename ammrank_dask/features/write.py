@@ -16,8 +16,11 @@ from ammrank_dask.features.columns import OWN_GROUP, FeatureColumns, groups_of_n
 from ammrank_dask.features.csr import csr_arrays, csr_attributes, unsigned_type
 from ammrank_dask.features.store import COLUMNS_FILE, Features, open_features
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.in_memory import check_in_memory
 from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
+from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.store.groups import METADATA, encode_group
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import checksum_file, write_part
 from ammrank_dask.storage.store.registry import FEATURES
@@ -54,6 +57,9 @@ def write_features(
     n_partitions
         One for each 50,000 users when None.
     """
+    path = local_path(path)
+    check_in_memory("X", X, ", else write it partition by partition with ammrank_dask.features.write.write_partitions")
+    check_in_memory("rankings", rankings)
     try:
         matrix = sp.csr_matrix(X, dtype=np.float32)
     except (TypeError, ValueError):
@@ -102,7 +108,7 @@ def write_partitions(
 
     Users must be in the partition that `partition_of` says, and be of one type.
     """
-    folder = Path(path)
+    folder = local_path(path)
     _refuse_other_folder(folder)
     building = temporary_beside(folder)
     start_run(building, 0)
@@ -175,8 +181,12 @@ def finish_features(
     inputs: Any,
     counts: Mapping[str, Any] | None = None,
 ) -> Run:
-    """Write the columns and the manifest of a features run whose partitions are written."""
+    """Write the columns and the manifest of a features run whose partitions are written.
+
+    The run is a zarr group as its partitions are.
+    """
     write_text(folder / COLUMNS_FILE, json.dumps(columns.to_json(), ensure_ascii=False))
+    write_text(folder / METADATA, encode_group({}, {})[METADATA].tobytes().decode())
     return finish_run(
         folder,
         FEATURES.kind,
@@ -185,7 +195,7 @@ def finish_features(
         config=config,
         inputs=inputs,
         counts=counts,
-        files={COLUMNS_FILE: checksum_file(folder / COLUMNS_FILE)},
+        files={name: checksum_file(folder / name) for name in (COLUMNS_FILE, METADATA)},
     )
 
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 from distributed import Client
 
 from ammrank_dask.ingest.event_rows import EventRows, EventWords, slice_events
+from ammrank_dask.ingest.file_rows import FileRows, find_same_rows
 from ammrank_dask.ingest.intake import (
     VALUES_SHOWN,
     CollectedPart,
@@ -28,7 +29,8 @@ from ammrank_dask.ingest.intake import (
 )
 from ammrank_dask.ingest.interest_state import aggregate_events, end_of
 from ammrank_dask.ingest.routing import number_users
-from ammrank_dask.kernels.interest import count_codes, digest_events, largest_counts
+from ammrank_dask.kernels.interest import count_codes, digest_events, hash_rows, largest_counts
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import (
     CAPPED,
@@ -49,7 +51,6 @@ from ammrank_dask.storage.store.ids import IntegerIds, UserIds, empty_ids
 from ammrank_dask.storage.store.registry import DAY, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import DAY_US
-from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.user_hash import N_BUCKETS, bucket_of, hash_ids
 
 logger = logging.getLogger(__name__)
@@ -75,6 +76,8 @@ class DayPlan:
     """The version of the table that the files were listed from; None for plain folders."""
     max_events: int | None = None
     """The most events of a user and group that count; None for all."""
+    refuses_duplicates: bool = False
+    """Whether rows that are in two files are refused."""
 
     @property
     def n_rows(self) -> int:
@@ -99,7 +102,8 @@ class DayFacts:
     `clicks` counts the used clicks by category code, and `clickers` the users who made them, for the shares that
     reports compare with. `groups` are the used events by group code, `users` those who made them, and `heaviest` the
     events of the users with the most, from the largest. `buckets` are a digest of the events before any cap, whatever
-    their order and their files: of each bucket of users the sum of their hashes.
+    their order and their files: of each bucket of users the sum of their hashes. `files` are the rows of each file of a
+    day that is searched for duplicates: only blocks have them, a day does not keep them.
     """
 
     rows: int = 0
@@ -112,6 +116,7 @@ class DayFacts:
     groups: Counter[int] = field(default_factory=Counter)
     users: int = 0
     heaviest: list[int] = field(default_factory=list)
+    files: dict[str, FileRows] = field(default_factory=dict)
 
     def add(self, other: DayFacts) -> None:
         """Add the counts of another block."""
@@ -126,6 +131,12 @@ class DayFacts:
         self.groups.update(other.groups)
         self.users += other.users
         self.heaviest = sorted([*self.heaviest, *other.heaviest], reverse=True)[:N_HEAVIEST]
+        for path, rows in other.files.items():
+            self.add_file(path, rows)
+
+    def add_file(self, path: str, rows: FileRows) -> None:
+        """Add rows of a file."""
+        self.files[path] = self.files.get(path, FileRows()) + rows
 
     @property
     def n_bad(self) -> int:
@@ -153,6 +164,7 @@ class DayFacts:
             "groups": _listed(self.groups),
             "users": self.users,
             "heaviest": self.heaviest,
+            **({"files": self.files} if self.files else {}),
         }
 
     @classmethod
@@ -164,6 +176,7 @@ class DayFacts:
         return cls(
             content["events"], content["late"], Counter(content["counts"]), clicks, values, buckets, clickers, groups,
             content["users"], content["heaviest"],
+            {path: FileRows(*rows) for path, rows in content.get("files", {}).items()},
         )  # fmt: skip
 
 
@@ -205,11 +218,12 @@ def _batches(days: Sequence[DayPlan]) -> list[list[DayPlan]]:
 
 
 def _table_of(day: DayPlan, mapping: EventMapping, settings: IngestSettings, alpha: float) -> LakeTable:
+    by_file = day.refuses_duplicates and sum(any(file.rows) for file in day.files) > 1
     # Ignored groups are not part of a day's digest, but of how its blocks were counted.
-    how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS, N_BUCKETS])
+    how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS, N_BUCKETS, by_file])
     folder = settings.scratch / f"ingest-{day.date}-{day.digest}-{how}"
     return LakeTable(
-        DayReader(day.date, day.id_kind, mapping, alpha, day.max_events),
+        DayReader(day.date, day.id_kind, mapping, alpha, day.max_events, by_file),
         day.files,
         day.run,
         day.digest,
@@ -234,6 +248,8 @@ class DayReader(TableReader):
     mapping: EventMapping
     alpha: float
     max_events: int | None = None
+    by_file: bool = False
+    """Whether files with the same rows are searched for, and refused."""
 
     def start(self, content: Mapping[str, Any] | None = None) -> DayFacts:
         """Return counts of nothing, or those whose JSON is given."""
@@ -253,8 +269,22 @@ class DayReader(TableReader):
         batch = decode_events(table, self.mapping, end=end_of(self.date), where=file.path)
         _count_rows(counts, batch, table, self.mapping)
         bad_rows.add(batch.status, table, self.mapping.columns, file.name, row)
+        if self.by_file:
+            counts.add_file(file.path, _digest_batch(batch))
         rows = {"cell": batch.cell, "time": batch.time}
         return DecodedRows(batch.ids, batch.user, batch.status == KEPT, rows)
+
+    def check(self, counts: DayFacts) -> None:
+        """Refuse a day with the same rows in two files; forget what tells the rows of files."""
+        files, counts.files = counts.files, {}
+        same = find_same_rows(files)
+        if same is not None:
+            file, others = same
+            names = others[0] if len(others) == 1 else f"the {len(others):,} files from {others[0]} to {others[-1]}"
+            raise BadInput(
+                f"{file} of {self.date} has the same rows as {names} of that day, as a compaction leaves that did not"
+                " end; remove the one or the other, or set lake.duplicates: keep to count both"
+            )
 
     @property
     def words(self) -> EventWords | None:
@@ -326,6 +356,14 @@ def _count_rows(counts: DayFacts, batch: EventBatch, table: pa.Table, mapping: E
             values = table.column(column).filter(pa.array(batch.status == code)).value_counts().to_pylist()
             counter = counts.values.setdefault(QUARANTINED[code], Counter())
             counter.update({str(entry["values"]): entry["counts"] for entry in values})
+
+
+def _digest_batch(batch: EventBatch) -> FileRows:
+    is_used = batch.status == KEPT
+    user_hash = hash_ids(batch.ids, EVENT_SALT)
+    with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
+        digest = hash_rows(user_hash if batch.user is None else user_hash[batch.user], batch.cell, batch.time, is_used)
+    return FileRows(int(digest), int(np.count_nonzero(is_used)), len(is_used))
 
 
 class PartitionEvents(NamedTuple):

@@ -13,12 +13,12 @@ from distributed import Client
 
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.monitor.meters import measure
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, start_run
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
 
@@ -170,9 +170,7 @@ def fold_parts(
 
 
 def _read_days(parts: Sequence[PartRef | None], cells: tuple[int, int] | None) -> Iterator[InterestState | None]:
-    """Yield the partial of each day; the next one is on its way while one is decoded."""
-    for part, following in zip(parts, [*parts[1:], None], strict=True):
-        if following is not None:
-            following.expect()
+    """Yield the partial of each day."""
+    for part in parts:
         day = None if part is None else InterestState.from_part(part, DAY)
         yield day if day is None or cells is None else day.select_range(*cells)

@@ -16,9 +16,10 @@ from distributed import Client
 
 from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.meters import measure, measure_each
+from ammrank_dask.runtime.tasks import Progress, run_together
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.fetched import FOLDER
-from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, expect_slice, plan_blocks, read_batches
+from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.atomic import begin_sync
@@ -29,7 +30,6 @@ from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import PartSchema
 from ammrank_dask.storage.store.runs import Run, finish_run, start_run
-from ammrank_dask.tasks import Progress, run_together
 
 VALUES_SHOWN = 20
 """Distinct unknown values that a manifest lists, the most frequent first."""
@@ -118,6 +118,9 @@ class TableReader(ABC):
         Users who are to be forgotten may be among them: they are left out of the arrays afterwards.
         """
 
+    def check(self, counts: Any) -> None:  # noqa: B027
+        """Raise BadInput when rows that can be used must not be, by the counts of the whole table."""
+
     @abstractmethod
     def describe(self, counts: Any) -> str:
         """Say how many rows cannot be used, and why."""
@@ -199,7 +202,7 @@ def ingest_tables(
 
 
 def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: IngestSettings) -> Any:
-    """Add up the counts of a table, set its bad rows aside, and refuse too many of them."""
+    """Add up the counts of a table, set its bad rows aside, and refuse too many of them, or what the reader refuses."""
     reader = table.reader
     counts = reader.start()
     by_part = read_counts(table.folder)
@@ -213,6 +216,7 @@ def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: In
         raise BadInput(
             f"{reader.describe(counts)}, more than quarantine.max_share {share:.2%}: see {path}, then {reader.remedy}"
         )
+    reader.check(counts)
     return counts
 
 
@@ -227,29 +231,28 @@ def read_block(
 
     A block that is whole is not read again. `fetched` has the bytes of remote files, fetched for their digests.
     """
-    if block.is_whole():
+    if block.is_whole(n_partitions):
         return
     counts = reader.start()
     bad_rows = QuarantineRows()
-    n_files, n_rows = 0, 0
+    checksums: list[int] = []
+    n_rows = 0
     batches: list[Sections] = []
-    for piece, following in zip(pieces, [*pieces[1:], None], strict=True):
-        if following is not None:
-            expect_slice(following)
+    for piece in pieces:
         names, dictionaries = reader.columns(piece.file)
         for row, table in measure_each("read", read_batches(piece, names, dictionaries, fetched)):
             with measure("decode"):
                 rows = reader.decode(table, piece.file, row, counts, bad_rows)
             if batches and n_rows + table.num_rows > BATCH_ROWS:
                 with measure("write"):
-                    write_slices(block.slice_path(n_files), n_partitions, batches)
-                n_files, n_rows, batches = n_files + 1, 0, []
+                    checksums.append(write_slices(block.slice_path(len(checksums)), n_partitions, batches))
+                n_rows, batches = 0, []
             batches.append(reader.slice(rows, n_partitions))
             n_rows += table.num_rows
     with measure("write"):
-        write_slices(block.slice_path(n_files), n_partitions, batches)
+        checksums.append(write_slices(block.slice_path(len(checksums)), n_partitions, batches))
     write_quarantine(block.quarantine_path, bad_rows)
-    block.finish(n_files + 1, counts.to_json(VALUES_COUNTED))
+    block.finish(checksums, counts.to_json(VALUES_COUNTED))
 
 
 def collect_partition(

@@ -8,12 +8,12 @@ from typing import Any
 
 from distributed import Client
 
+from ammrank_dask.runtime.tasks import Progress, run_together, silent
 from ammrank_dask.storage.lake.fetched import BYTES_KEPT
 from ammrank_dask.storage.lake.files import FileFacts, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile
-from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.storage.lake.paths import LakePath, status_of
 from ammrank_dask.storage.store.retried import retried
-from ammrank_dask.tasks import Progress, run_together, silent
 
 BYTES_A_TASK = 32 << 20
 """Bytes of files that are scanned in one task."""
@@ -62,7 +62,7 @@ def scan_files(
 @retried
 def _status(path: LakePath) -> tuple[int, int] | None:
     try:
-        status = path.stat()
+        status = status_of(path)
     except FileNotFoundError:
         return None  # the task that scans it says so
     return status.st_size, status.st_mtime_ns

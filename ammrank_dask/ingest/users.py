@@ -24,6 +24,7 @@ from ammrank_dask.ingest.intake import (
     most_frequent,
 )
 from ammrank_dask.ingest.routing import number_users
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts
 from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, decode_people
@@ -33,7 +34,6 @@ from ammrank_dask.storage.store.exchange import Slices
 from ammrank_dask.storage.store.ids import empty_ids
 from ammrank_dask.storage.store.registry import USERS, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
-from ammrank_dask.tasks import Progress, silent
 
 
 def ingest_users(

@@ -1,4 +1,4 @@
-"""Train AMM-rank-plus: a logistic loss over a row's pairs, steps by feature, and own weights all categories share."""
+"""Train AMM-rank-plus: a loss over what a row ranks, steps by feature, and own weights all categories share."""
 
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ _SMALL_PRODUCT = 1e-20
 _MOST_FACTORS = 7
 # Sums of float32 do not feel such a push, and the denormal products it makes take a hundred times as long.
 _SMALL_PUSH = np.float32(1e-20)
+# What the loss of every category by itself counts beside that of the clicked ones against all others.
+_ALONE = np.float32(0.1)
 
 
 class PlusBlock(NamedTuple):
@@ -33,7 +35,8 @@ class PlusBlock(NamedTuple):
 class PlusRule(NamedTuple):
     """How a step is made: λ and η of w = S / (λt + √H/η), the η of the own weights, the value of the constant last
     feature, the prior of each category, its limit of planes, of the own columns kind and category, the group of each
-    kind, and where each category's prior stands among its knots, or nothing where it has no hats."""
+    kind, where each category's prior stands among its knots, or nothing where it has no hats, the columns (n, L) of
+    popularity whose weights are learned, and whether rows only tell which categories were clicked."""
 
     regularization: float
     rate: float
@@ -45,6 +48,8 @@ class PlusRule(NamedTuple):
     own_category: np.ndarray
     own_group: np.ndarray
     prior_knot: np.ndarray
+    trends: np.ndarray
+    by_clicks: bool
 
 
 class PlusSums(NamedTuple):
@@ -52,7 +57,8 @@ class PlusSums(NamedTuple):
 
     `sums`, `category` and `n_planes` are those of `ammrank.Planes`. `squares` (d + 1,) float64 is H, the squared
     pushes that met each feature. `own_sums` and `own_squares` (n_kinds + 1, 2 + most knots) float64 are those of the
-    own weights, the linear one first, then one a knot, and nothing in the last; the last row is of the prior's hats.
+    own weights, the linear one first, then one a knot, and nothing in the last; behind the kinds are a row of the
+    prior's hats, and one of the columns of popularity where there are any.
     """
 
     sums: np.ndarray
@@ -67,24 +73,23 @@ class PlusSums(NamedTuple):
 def train_plus_rows(block, order, rule, step, state):
     """Make one step for each row in `order`, as far as the planes fit.
 
-    The score of a category is prior + own term + the best of its planes. The push of a pair i ≻ k is
-    e^s_k / (e^s_k + e^s_i) / pairs of the row; S of the winning plane grows by push · z, H by z² · Σ push² over the
-    pushes that reach a plane, and an own weight is η Σ G / √(Σ G²) of its gradients G. The zero plane wins where no
-    plane is above 0; a positive push makes it a plane of its own, any other push on it is lost. Rows without a pair are
-    no steps. `state` is changed in place.
+    The score of a category is prior + popularity + own term + the best of its planes. Pushes are those of
+    `_push_clicks`, or, where rows rank all categories, of pairs: i ≻ k pushes by e^s_k / (e^s_k + e^s_i) / pairs of the
+    row. S of the winning plane grows by push · z, H by z² · Σ push² over the pushes that reach a plane, and an own
+    weight is η Σ G / √(Σ G²) of its gradients G. The zero plane wins where no plane is above 0; a positive push makes
+    it a plane of its own, any other push on it is lost. Rows without a pair are no steps. `state` is changed in place.
 
     Returns
     -------
     (position, step, loss)
-        How many rows of `order` were visited, the next step's t, and the sum over the rows of the mean of
-        ln(1 + e^(s_k − s_i)) over their pairs, each before its own step. Fewer than all were visited when the planes
-        may have no room for the births of the next row.
+        How many rows of `order` were visited, the next step's t, and the sum of their losses, each before its own
+        step. Fewer than all were visited when the planes may have no room for the births of the next row.
     """
     # Not as tuples to the helpers of the inner loops: every array in one would be counted as a reference.
     data, indices, knot, own_scale = block.data, block.indices, block.knot, block.own_scale
     sums, plane_category, n_planes, squares = state.sums, state.category, state.n_planes, state.squares
     own_kind, own_category, own_group = rule.own_kind, rule.own_category, rule.own_group
-    prior, limit, prior_knot = rule.prior, rule.limit, rule.prior_knot
+    prior, limit, prior_knot, trends = rule.prior, rule.limit, rule.prior_knot, rule.trends
     n_categories, capacity, n_kinds = n_planes.shape[0], sums.shape[1], own_group.shape[0]
     n_total = np.uintp(n_planes.sum())
     longest = _longest_row(block.indptr)
@@ -99,8 +104,7 @@ def train_plus_rows(block, order, rule, step, state):
     own_sums, own_squares = state.own_sums.reshape(-1), state.own_squares.reshape(-1)
     own_weight, gradient = np.zeros(own_sums.shape[0], np.float32), np.zeros((CHAINS, own_sums.shape[0]))
     learn_own(gradient, rule.own_rate, own_sums, own_squares, own_weight)
-    n_own = np.uintp(0)
-    loss = 0.0
+    n_own, loss, first_trend = np.uintp(0), 0.0, own_sums.shape[0] - width
 
     for position in range(order.shape[0]):
         row = order[position]
@@ -122,16 +126,22 @@ def train_plus_rows(block, order, rule, step, state):
                 prior_knot, width, cells, values,
             )  # fmt: skip
             add_own(cells, values, n_own, own_weight, score)
+        _add_trends(trends, own_weight, first_trend, score)
         _measure_strength(score, prior, strength, rival)
-        loss += _push_logistic(ranking, tied, strength, rival, right, wrong, push) / n_pairs
+        if rule.by_clicks:
+            loss, share = loss + _push_clicks(ranking, score, strength, rival, right, push), np.float32(1.0)
+        else:
+            share = np.float32(1.0 / n_pairs)
+            loss += _push_logistic(ranking, tied, strength, rival, right, wrong, push) / n_pairs
         n_total, n_pushed, reached = _push_planes(
-            push, np.float32(1.0 / n_pairs), best_plane, limit, n_planes, plane_category, n_total, plane_push, pushed
+            push, share, best_plane, limit, n_planes, plane_category, n_total, plane_push, pushed
         )
         _add_row(data, indices, start, stop, rule.bias, plane_push, pushed, n_pushed, n_total, sums)
         _add_squares(data, indices, start, stop, rule.bias, reached, squares)
         if n_kinds > 0:
             push_own(cells, values, n_own, push, gradient)
-            learn_own(gradient, rule.own_rate, own_sums, own_squares, own_weight)
+        _push_trends(trends, push, first_trend, gradient)
+        learn_own(gradient, rule.own_rate, own_sums, own_squares, own_weight)
         step += 1
     return order.shape[0], step, loss
 
@@ -219,6 +229,59 @@ def _measure_strength(score, prior, out_strength, out_rival):
     for category in range(score.shape[0]):
         out_strength[category] = exp_below(score[category] - top)
         out_rival[category] = out_strength[category]
+
+
+@kernel
+def _add_trends(trends, own_weight, first, score):
+    """Add the columns of popularity, by their weights, to the score of each category."""
+    for column in range(trends.shape[0]):
+        weight = own_weight[first + column]
+        for category in range(score.shape[0]):
+            score[category] += weight * trends[column, category]
+
+
+@kernel
+def _push_trends(trends, push, first, gradient):
+    """Add the gradients of the weights of the columns of popularity for one row to the first row of `gradient`."""
+    for column in range(trends.shape[0]):
+        total = 0.0
+        for category in range(push.shape[0]):
+            total += np.float64(push[category]) * trends[column, category]
+        gradient[0, first + column] += total
+
+
+@kernel
+def _push_clicks(ranking, score, strength, rival, right, out_push):
+    """Write the pushes of one row that tells which m categories were clicked, and return its loss.
+
+    That is the mean over the clicked i of −ln(e^s_i / (e^s_i + Σ e^s of all that were not)), and a tenth of the
+    logistic loss of every category by itself. `strength` and `rival` are e^s up to a factor; `rival` becomes 0 at the
+    clicked ones, and `right` is work space.
+    """
+    n_clicked = 0
+    while n_clicked < ranking.shape[0] and ranking[n_clicked] >= 0:
+        rival[np.uintp(ranking[n_clicked])] = 0.0
+        n_clicked += 1
+    others = _sum_of(rival)
+    share = np.float32(1.0) / np.float32(n_clicked)
+    loss, shares = 0.0, np.float32(0.0)
+    for place in range(n_clicked):
+        both = others + strength[np.uintp(ranking[place])]
+        loss += np.float64(share) * np.log(np.float64(both) / np.float64(strength[np.uintp(ranking[place])]))
+        shares += np.float32(1.0) / both
+    alone = 0.0
+    for category in range(score.shape[0]):
+        certain = exp_below(-abs(score[category]))
+        likely = np.float32(1.0) / (np.float32(1.0) + certain)
+        right[category] = np.float64(likely)
+        chance = likely if score[category] >= 0 else certain * likely
+        is_clicked = rival[category] == 0
+        alone += np.float64(max(np.float32(0.0), -score[category] if is_clicked else score[category]))
+        out_push[category] = -_ALONE * chance - share * shares * rival[category]
+    for place in range(n_clicked):
+        clicked = np.uintp(ranking[place])
+        out_push[clicked] += _ALONE + share * others / (others + strength[clicked])
+    return loss + np.float64(_ALONE) * (alone - _log_of_product(right))
 
 
 @kernel

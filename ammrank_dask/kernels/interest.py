@@ -245,6 +245,16 @@ def digest_events(user, cell, time, user_hash, bucket, is_left_out, out_sums):
 
 
 @kernel
+def hash_rows(user_hash, cell, time, is_used):
+    """Return the sum (uint64) of the hashes of the used rows, each as `digest_events` has it."""
+    total = np.uint64(0)
+    for i in range(len(cell)):
+        if is_used[i]:
+            total += mix(mix(user_hash[i] ^ np.uint64(cell[i])) ^ np.uint64(time[i]))
+    return total
+
+
+@kernel
 def sort_prefix(values, n):
     """Sort the first `n` values in place; most users touch a handful of cells."""
     if n > 32:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
+from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 
 
@@ -86,7 +86,7 @@ class LabelledBlocks:
 
     def __getitem__(self, block: int) -> tuple[Any, np.ndarray, np.ndarray]:
         X, rankings, *rest = self.blocks[block]
-        rankings = np.asarray(rankings)
+        rankings = as_codes(rankings)
         if rankings.ndim == 2 and np.issubdtype(rankings.dtype, np.integer):
             rankings = rankings.astype(np.int32, copy=False)
         tied = rest[0] if rest and rest[0].size else np.zeros(rankings.shape, bool)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
+from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from ammrank_dask.kernels.logistic import (
     add_logistic_gradient,
@@ -16,10 +19,11 @@ from ammrank_dask.kernels.logistic import (
     vote_pairs,
 )
 from ammrank_dask.methods.base import LabelledBlocks, Method
-from ammrank_dask.methods.lbfgs import minimize_columns
 
 logger = logging.getLogger(__name__)
 
+_one_blas = threading.Lock()
+"""Held by who has set BLAS to one thread: its sums differ in the last bits with the number of threads."""
 MAX_PAIR_BYTES = 1 << 30
 """Limit of the weights of all pairs; training holds four arrays of this size."""
 FEWEST_STEPS = 50
@@ -63,30 +67,32 @@ class Logistic(Method):
         self.n_categories = n_categories
 
     def learn(self, blocks: LabelledBlocks, n_categories: int) -> None:
-        """Minimise all objectives together, a pass over the blocks for each step."""
+        """Minimise the sum of all objectives, a pass over the blocks for each step."""
         _check_c(self.C)
         n_rows = sum(len(rankings) for _, rankings, _ in blocks)
         penalty = np.full((self.n_features_in_ + 1, 1), 1 / (self.C * n_rows))
         penalty[-1] = 0.0
 
-        def objective(weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def objective(flat: np.ndarray) -> tuple[float, np.ndarray]:
+            weights = flat.reshape(-1, n_categories)
             loss, total = np.zeros(n_categories), np.zeros(weights.shape)
             narrow = weights.astype(np.float32)
             for X, rankings, tied in blocks:
                 gradient = np.zeros(weights.shape, np.float32)
-                y = _targets(rankings, tied, n_categories)
+                y = click_targets(rankings, tied, n_categories)
                 add_logistic_gradient(X.data, X.indices, X.indptr, y, narrow, gradient, loss)
                 total += gradient
-            value = loss / n_rows + 0.5 * (penalty * weights**2).sum(axis=0)
-            return value, total / n_rows + penalty * weights
+            value = loss.sum() / n_rows + 0.5 * (penalty * weights**2).sum()
+            return float(value), (total / n_rows + penalty * weights).ravel()
 
-        start = np.zeros((self.n_features_in_ + 1, n_categories))
-        weights, self.n_iterations_, converged = minimize_columns(
-            objective, start, tolerance=self.tolerance, max_iterations=self.max_iterations
-        )
-        if not converged:
-            logger.warning("lr did not converge in %d steps; raise max_iterations", self.max_iterations)
-        self.weights_ = weights.astype(np.float32)
+        start = np.zeros((self.n_features_in_ + 1) * n_categories)
+        options = {"gtol": self.tolerance, "ftol": 0.0, "maxiter": self.max_iterations, "maxfun": np.inf}
+        with _one_blas, threadpool_limits(1, user_api="blas"):
+            found = minimize(objective, start, jac=True, method="L-BFGS-B", options=options)
+        self.n_iterations_ = int(found.nit)
+        if not found.success:
+            logger.warning("lr did not converge in %d steps; raise max_iterations or tolerance", found.nit)
+        self.weights_ = found.x.reshape(-1, n_categories).astype(np.float32)
 
     def score(self, X: Any) -> np.ndarray:
         """Return the log-odds of a click."""
@@ -180,7 +186,7 @@ def _check_c(C: float) -> None:
         raise ValueError(f"C must be above 0, got {C}")
 
 
-def _targets(rankings: np.ndarray, tied: np.ndarray, n_categories: int) -> np.ndarray:
+def click_targets(rankings: np.ndarray, tied: np.ndarray, n_categories: int) -> np.ndarray:
     """Return (n, L) float32: the share of the others below where a row ranks all categories, else 1 for a click."""
     complete = (rankings >= 0).sum(axis=1) == n_categories
     targets = _clicks(rankings, n_categories)

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.methods.base import Method
+from ammrank_dask.model.amm_rank_plus import PACE, usual_epochs
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.halving import make_grid, scale_to_pairs
 from ammrank_dask.model.plane_model import PlaneModel
-from ammrank_dask.model.table_ranker import TableRanker
 from ammrank_dask.storage.errors import BadInput, suggest
 
 AMM_RANK = "amm-rank"
@@ -29,6 +29,9 @@ PLUS = "amm-rank-plus"
 
 _HOMES = {
     POPULARITY: "ammrank_dask.methods.popularity:Popularity",
+    "own-history": "ammrank_dask.methods.own:OwnHistory",
+    "own-logit": "ammrank_dask.methods.own:OwnLogit",
+    "item-knn": "ammrank_dask.methods.item_knn:ItemKnn",
     "amm": "ammrank_dask.model.amm:AMM",
     "central-mal": "ammrank_dask.methods.mallows:CentralMallows",
     "ag-mal": "ammrank_dask.methods.mallows:GroupMallows",
@@ -39,7 +42,7 @@ _HOMES = {
     PLUS: "ammrank_dask.model.amm_rank_plus:AMMRankPlus",
 }
 METHODS = tuple(_HOMES)
-"""All names: the baseline, the methods of the paper in the order of its table, and ours."""
+"""All names: the simple ones, the methods of the paper in the order of its table, and ours."""
 
 
 def reference_of(methods: Iterable[str]) -> str | None:
@@ -56,15 +59,7 @@ def reference_of(methods: Iterable[str]) -> str | None:
 
 _REGULARIZATIONS, _PLANE_LIMITS = (1e-4, 1e-3, 3e-3, 1e-2, 3e-2), (1, 2, 5, 50)
 _STEPS, _FEWEST_EPOCHS, _MOST_EPOCHS = 200_000, 12, 100
-_PLUS_TABLE_GRID = [
-    *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1, 4.0, 40.0), max_planes=(1, 5)),
-    *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(1,), n_bins=(16,)),
-    *make_grid(kappa=(4e-4, 4e-3, 4e-2, 4e-1), max_planes=(1, 5), bin_depth=(2, 3), n_bins=(4,)),
-    *make_grid(kappa=(4e-3, 4e-2, 4e-1), max_planes=(1,), leaf_rows=(2, 5, 20)),
-    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(250,)),
-    *make_grid(kappa=(4e-3, 4e-2), max_planes=(1,), boosted_trees=(250,), random_cuts=(True,), n_pairs=(0, 36)),
-]
-_PLUS_TABLE_STEPS, _PLUS_TABLE_EPOCHS = 150_000, (8, 60)
+_TABLE_KAPPAS, _TABLE_STEPS, _TABLE_EPOCHS = (4e-3, 4e-2, 4e-1, 4.0), 50_000, (8, 30)
 
 
 @dataclass(frozen=True)
@@ -81,6 +76,8 @@ class Setting:
     own_groups: Sequence[int] | None = None
     """Which columns are a category's own, as in `AMMRankPlus`."""
     is_table: bool = False
+    own_kinds: Sequence[str] | None = None
+    """The names of the kinds of own columns, as `pv:intensity`."""
 
 
 def resolve_methods(names: Sequence[str]) -> list[str]:
@@ -144,7 +141,7 @@ def grid_of(name: str, mean_pairs: float = 0.0, *, is_table: bool = False) -> li
     """
     cls = load_method(name)
     if name == PLUS:
-        return [dict(params) for params in (_PLUS_TABLE_GRID if is_table else ({},))]
+        return make_grid(kappa=_TABLE_KAPPAS) if is_table else [{}]
     if not issubclass(cls, PlaneModel):
         return [dict(params) for params in cls.grid]
     values = _REGULARIZATIONS if cls.top_only else scale_to_pairs(_REGULARIZATIONS, mean_pairs)
@@ -165,9 +162,10 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
     Planes get as many epochs as make 200,000 steps, 12 at least and 100 at most. Their λ weighs against the mean
     loss: the best one falls with the square root of the number of rows, as bounds for hinge losses have it, so one
     that was chosen with fewer rows is scaled down. The C of the logistic models weighs against the sum and stays, as
-    does the κ of AMM-rank-plus, which on a table may add the cells of random grids or what trees say to a row.
+    does the κ of AMM-rank-plus. On users that has the epochs and the pace of a night; on a table, whose rows rank
+    everything, planes are not limited by clickers, and few rows get more epochs.
     """
-    cls = TableRanker if name == PLUS and setting.is_table else load_method(name)
+    cls = load_method(name)
     known = inspect.signature(cls).parameters
     offered: dict[str, Any] = {
         "n_categories": setting.n_categories,
@@ -175,6 +173,7 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
         "group_columns": tuple(tuple(columns) for columns in setting.group_columns),
         "own_columns": setting.own_columns,
         "own_groups": setting.own_groups,
+        "own_kinds": setting.own_kinds,
     }
     chosen = {key: value for key, value in offered.items() if key in known} | dict(params)
     if issubclass(cls, PlaneModel):
@@ -183,9 +182,11 @@ def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> Rank
         if setting.tuned_rows is not None:
             chosen["regularization"] *= math.sqrt(setting.tuned_rows / setting.n_rows)
     if name == PLUS and setting.is_table:
-        fewest, most = _PLUS_TABLE_EPOCHS
-        epochs = min(most, max(fewest, _PLUS_TABLE_STEPS // max(1, setting.n_rows)))
-        chosen = {"epochs": epochs} | chosen
+        fewest, most = _TABLE_EPOCHS
+        epochs = min(most, max(fewest, _TABLE_STEPS // max(1, setting.n_rows)))
+        chosen = {"epochs": epochs, "clickers_per_plane": 1} | chosen
+    elif name == PLUS:
+        chosen = {"epochs": usual_epochs(setting.n_rows), "pace": PACE} | chosen
     built: RankingEstimator = cls(**chosen)
     built.n_categories = setting.n_categories  # also where the constructor does not take it
     return built

@@ -6,7 +6,7 @@ import hashlib
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -14,7 +14,6 @@ import numpy as np
 from ammrank_dask.kernels.memberships import Members
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.explain import PlusScore, explain_plus_row
-from ammrank_dask.model.held_out_fit import FITS, USUAL, change_parameters, choose_fit, split_blocks
 from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.memberships import GEOMETRIES, ClusteringSettings, Memberships
 from ammrank_dask.model.own_term import OwnTerm, check_own_columns
@@ -32,14 +31,28 @@ from ammrank_dask.model.plus_basis import (
 from ammrank_dask.model.plus_panels import arrange_plus
 from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusMean, PlusState, rates_of, train_plus_block
-from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
+from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.store.atomic import digest_of
 
 logger = logging.getLogger(__name__)
 
+PACE = 0.5
+"""The pace on clicks: what is learned from them must hold in the month after them."""
+_MANY_ROWS, _EPOCHS_OF_MANY = 10_000, 2
 _KEPT_BYTES = 512 << 20
+
+
+def usual_epochs(n_rows: int) -> int:
+    """Return the passes over so many rows of clicks, for the same reason: 5, or 2 from 10,000 rows on.
+
+    Examples
+    --------
+    >>> usual_epochs(9_999), usual_epochs(10_000)
+    (5, 2)
+    """
+    return _EPOCHS_OF_MANY if n_rows >= _MANY_ROWS else AMMRankPlus.epochs
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -61,10 +74,6 @@ class AMMRankPlus(KeptModel):
         Passes over the rows.
     pace
         Above 0: how much farther than usual a step moves the planes.
-    hold_out
-        Whether, with 100 to 10,000 rows that do not all rank everything, a fourth of them chooses how closely the
-        others are followed: by the parameters above, closer (a fifth of κ, four times the epochs) where that is better
-        by more than a standard error, or looser (a third of the pace) by more than two. It takes six times as long.
     n_clusterings, n_centers
         Clusterings of the training rows, 0 for none, and centres of each; None for a number that follows from the rows.
     own_columns, own_groups
@@ -85,8 +94,6 @@ class AMMRankPlus(KeptModel):
 
     Attributes
     ----------
-    fit_
-        `usual`, or what held-out rows chose: `closer` or `looser`.
     basis_
         Prior, limits of planes, clusterings and own term.
     weights_
@@ -105,7 +112,7 @@ class AMMRankPlus(KeptModel):
     >>> rankings = np.array([[0, 1], [1, 2]] * 20)
     >>> AMMRankPlus(n_categories=3).fit(X, rankings).predict(X[:2])
     array([[0, 1, 2],
-           [1, 2, 0]], dtype=int32)
+           [2, 1, 0]], dtype=int32)
     """
 
     method: ClassVar[str] = "amm-rank-plus"
@@ -116,7 +123,6 @@ class AMMRankPlus(KeptModel):
     clickers_per_plane: int = 300
     epochs: int = 5
     pace: float = 1.0
-    hold_out: bool = True
     n_clusterings: int = 3
     n_centers: int | None = None
     own_columns: np.ndarray | Sequence[Sequence[int]] | None = None
@@ -127,7 +133,6 @@ class AMMRankPlus(KeptModel):
     n_categories: int | None = None
     seed: int = 0
 
-    fit_: str = field(init=False)
     basis_: PlusBasis = field(init=False)
     squares_: np.ndarray = field(init=False)
     own_squares_: np.ndarray = field(init=False)
@@ -138,30 +143,6 @@ class AMMRankPlus(KeptModel):
         if n_categories is None:
             n_categories = count_categories(blocks)
         basis = self._basis_of_blocks(blocks, n_categories)
-        fit = self._choose_fit(blocks, n_categories) if self.hold_out and not basis.is_complete else USUAL
-        if fit == USUAL:
-            return self._learn(blocks, basis)
-        other = self._with_fit(fit)._learn(blocks, basis)
-        self.set_planes(
-            other.basis_, other.weights_, other.plane_category_, other.basis_.own.weights, n_steps=other.n_steps_,
-            squares=other.squares_, own_squares=other.own_squares_,
-        )  # fmt: skip
-        self.fit_ = fit
-        return self
-
-    def _choose_fit(self, blocks: Blocks, n_categories: int) -> str:
-        """Return how held-out rows are ranked best by what the other rows teach."""
-        parts = split_blocks(blocks, self.seed)
-        if parts is None:
-            return USUAL
-        basis = self._basis_of_blocks(parts[0], n_categories)
-        return choose_fit({fit: self._with_fit(fit)._learn(parts[0], basis) for fit in FITS}, parts[1])
-
-    def _with_fit(self, fit: str) -> AMMRankPlus:
-        return AMMRankPlus(**change_parameters(self.get_params(), fit))
-
-    def _learn(self, blocks: Blocks, basis: PlusBasis) -> Self:
-        """Make all epochs with the parameters as they are."""
         prepared = _PreparedBlocks(blocks, basis)
         state, mean = PlusState.empty(basis), PlusMean()
         options = self.block_options(basis)
@@ -187,7 +168,7 @@ class AMMRankPlus(KeptModel):
         labelled: list[np.ndarray] = []
         for number in range(len(blocks)):
             X, rankings, *tied = blocks[number]
-            X, rankings = as_csr(X), np.asarray(rankings)
+            X, rankings = as_csr(X), as_codes(rankings)
             check_rankings(rankings, n_rows=X.shape[0], n_categories=n_categories)
             n_features = X.shape[1] if n_features is None else n_features
             check_n_features(X, n_features)
@@ -229,17 +210,20 @@ class AMMRankPlus(KeptModel):
         weights = state.weights(options["regularization"], options["rates"].planes)
         mean.add(weights, state.planes.plane_id, state.own_weights(options["rates"].own))
 
-    def set_state(self, basis: PlusBasis, state: PlusState, mean: PlusMean | None, *, shards: int = 1) -> None:
-        """Become fitted with the last model of a training in so many shards, or with the mean."""
+    def set_state(
+        self, basis: PlusBasis, state: PlusState, mean: PlusMean | None, *, shards: int = 1, moment: int = 0
+    ) -> None:
+        """Become fitted with the last model of a training in so many shards, or with the mean, as of a moment."""
         if mean is None:
             rates = rates_of(basis, shards, self.pace)
             weights, own = state.weights(self.kappa / basis.n_rows, rates.planes), state.own_weights(rates.own)
         else:
             weights, own = mean.weights(), mean.own_weights()
         category = state.planes.plane_category[: weights.shape[1]]
+        basis = basis.at(moment, own)
         self.set_planes(
-            basis, weights, category, own, n_steps=state.planes.step - 1, squares=state.squares,
-            own_squares=state.own_squares,
+            basis, weights, category, basis.own.weights, n_steps=state.planes.step - 1, squares=state.squares,
+            own_squares=state.own_squares[: len(basis.own.weights)],
         )  # fmt: skip
 
     def set_planes(
@@ -255,13 +239,12 @@ class AMMRankPlus(KeptModel):
     ) -> None:
         """Become fitted with planes in any order, as `AMMRank.set_planes` does."""
         by_category = np.argsort(plane_category, kind="stable")
-        self.basis_ = basis.with_own_weights(own_weights)
+        self.basis_ = replace(basis, own=basis.own.with_weights(own_weights))
         self.weights_ = np.take(weights, by_category, axis=1)
         self.plane_category_ = plane_category[by_category]
         self.popularity_ = basis.clicks
         self.n_features_in_ = basis.n_features
         self.squares_, self.own_squares_, self.n_steps_ = squares, own_squares, n_steps
-        self.fit_ = USUAL
         self.categories_, self.columns_, self.variant_, self.training_ = None, None, None, None
 
     def decision_function(self, X: Rows) -> np.ndarray:

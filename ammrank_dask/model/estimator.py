@@ -9,7 +9,7 @@ import numpy as np
 
 from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.model.parameters import Parameters
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rankings import as_codes, rankings_from_ranks
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.numbers import list_length
 
@@ -29,6 +29,8 @@ class RankingEstimator(Parameters, ABC):
         (n_categories,) training rows that rank the category. A model is fitted once it has it.
     n_features_in_
         Columns seen in training.
+    variant_
+        The variant of a store's columns that it was fitted on; None is all.
     """
 
     method: ClassVar[str]
@@ -45,6 +47,7 @@ class RankingEstimator(Parameters, ABC):
 
     popularity_: np.ndarray
     n_features_in_: int
+    variant_: str | None = None
 
     @abstractmethod
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
@@ -72,8 +75,8 @@ class RankingEstimator(Parameters, ABC):
             raise ValueError(f"fit must be given rankings or ranks, got {given}")
         X = self.read_rows(X)
         if rankings is not None:
-            return self.fit_blocks([(X, np.asarray(rankings))])
-        ranks = np.asarray(ranks)
+            return self.fit_blocks([(X, as_codes(rankings))])
+        ranks = as_codes(ranks, "ranks")
         rankings, tied = rankings_from_ranks(ranks)
         if self.n_categories not in (None, ranks.shape[1]):
             raise ValueError(f"ranks must have n_categories ({self.n_categories}) columns, got {ranks.shape[1]}")

@@ -163,7 +163,6 @@ def halve(
     *,
     widens: Sequence[str] = (),
     popularity: float | None = None,
-    default: dict[str, Any] | None = None,
 ) -> Tuning:
     """Return the best of some settings.
 
@@ -179,60 +178,19 @@ def halve(
         Parameters whose grid goes on beyond its edge, with all rows, while that is better.
     popularity
         The error to be better than; it is kept beside the table.
-    default
-        One of the settings, which goes through all rungs beside those that stay.
     """
     trials = []
     left = list(settings)
     for rung in range(RUNGS):
-        is_last = rung == RUNGS - 1
         rows = max(1, n_rows // KEPT ** (RUNGS - 1 - rung))
         errors = measure(left, rows)
         # Equal errors: the earlier setting stays.
         order = sorted(range(len(left)), key=lambda i: (errors[i], i))
-        if is_last:
-            stays = {order[0]}
-        else:
-            others = [i for i in order if left[i] != default]
-            stays = {*others[: math.ceil(len(others) / KEPT)], *(i for i in order if left[i] == default)}
+        stays = set(order[: 1 if rung == RUNGS - 1 else math.ceil(len(order) / KEPT)])
         trials += [Trial(rung, rows, setting, float(errors[i]), i in stays) for i, setting in enumerate(left)]
         left = [setting for i, setting in enumerate(left) if i in stays]
     best = _widen(left[0], trials, n_rows, measure, widens)
     return Tuning(best, trials, popularity)
-
-
-def prefer_default(tuning: Tuning, default: dict[str, Any], gains: np.ndarray) -> Tuning:
-    """Return the tuning with the default as its best, unless the best one is clearly better.
-
-    Parameters
-    ----------
-    gains
-        (n,) by held-out row how much lower the error of the best setting is than that of the default.
-
-    Examples
-    --------
-    >>> trials = [Trial(2, 9, {"x": 1}, 0.5, False), Trial(2, 9, {"x": 2}, 0.4, True)]
-    >>> prefer_default(Tuning({"x": 2}, trials), {"x": 1}, np.array([0.5, -0.3])).best
-    {'x': 1}
-    """
-    if are_clear(gains):
-        return tuning
-    last = max(trial.rung for trial in tuning.trials)
-    trials = [
-        replace(trial, kept=trial.parameters == default) if trial.rung == last else trial for trial in tuning.trials
-    ]
-    return replace(tuning, best=dict(default), trials=trials)
-
-
-def are_clear(gains: np.ndarray, standard_errors: float = 1.0) -> bool:
-    """Tell whether the mean of gains is above so many of its standard errors.
-
-    Examples
-    --------
-    >>> are_clear(np.array([0.3, 0.1, 0.2])), are_clear(np.array([0.5, -0.3])), are_clear(np.array([0.5]))
-    (True, False, False)
-    """
-    return len(gains) > 1 and bool(gains.mean() > standard_errors * gains.std(ddof=1) / math.sqrt(len(gains)))
 
 
 def _widen(

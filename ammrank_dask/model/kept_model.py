@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -75,11 +74,10 @@ class KeptModel(RankingEstimator):
             "n_steps": self.n_steps_,
             **about,
             "categories": self.categories_,
+            "columns": self.columns_,
             "variant": self.variant_,
             "training": self.training_,
         }
-        if self.columns_ is not None:
-            arrays["columns"] = np.frombuffer(json.dumps(self.columns_).encode(), np.uint8)
         save_model(path, arrays, attributes)
 
     @classmethod
@@ -91,7 +89,7 @@ class KeptModel(RankingEstimator):
         model = cls(**attributes["parameters"])
         model.set_learned(arrays, attributes)
         model.categories_ = attributes["categories"]
-        model.columns_ = json.loads(arrays["columns"].tobytes()) if "columns" in arrays else None
+        model.columns_ = attributes["columns"]
         model.variant_ = attributes["variant"]
         model.training_ = attributes["training"]
         return model
@@ -106,6 +104,14 @@ class KeptModel(RankingEstimator):
         if row.shape[0] != 1:
             raise ValueError(f"x must be one row, got {row.shape[0]}")
         return row
+
+
+def check_model(model: Any) -> None:
+    """Refuse what is none of the models that score, where one is wanted."""
+    if not isinstance(model, KeptModel):
+        raise TypeError(
+            f"model must be an AMMRankPlus or AMMRank, got {type(model).__name__}; pass what train or load returns"
+        )
 
 
 def _json_value(value: Any) -> Any:

@@ -178,3 +178,14 @@ def own_columns_of_names(columns: Sequence[str], categories: Sequence[str]) -> t
     for kind, numbers in enumerate(kinds.values()):
         table[kind, list(numbers)] = list(numbers.values())
     return table, [groups.index(group) for group, _ in kinds]
+
+
+def name_own_kinds(own_columns: np.ndarray, columns: Sequence[str]) -> list[str]:
+    """Return group and measure of every kind of own columns, from the names of a site's columns.
+
+    Examples
+    --------
+    >>> name_own_kinds(np.array([[0, -1], [-1, 1]]), ["pv:intensity:a", "sq:recency:b"])
+    ['pv:intensity', 'sq:recency']
+    """
+    return [":".join(columns[kind.max()].split(":", 2)[:2]) for kind in own_columns]

@@ -25,7 +25,7 @@ from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_panels import arrange_planes
 from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
-from ammrank_dask.model.rankings import NO_CATEGORY, check_rankings, count_categories
+from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.store.atomic import digest_of
@@ -75,7 +75,7 @@ class PlaneModel(KeptModel):
             n_rows = 0
             for block in np.random.default_rng([self.seed, epoch]).permutation(len(blocks)):
                 X, rankings, *tied = blocks[int(block)]
-                X = as_csr(X)
+                X, rankings = as_csr(X), as_codes(rankings)
                 if epoch == 0:
                     check_rankings(rankings, n_rows=X.shape[0], n_categories=n_categories)
                     popularity += np.bincount(rankings[rankings >= 0], minlength=n_categories)
@@ -125,7 +125,7 @@ class PlaneModel(KeptModel):
         held_out
             Share of the rows to measure on.
         """
-        X, rankings = as_csr(X), np.asarray(rankings)
+        X, rankings = as_csr(X), as_codes(rankings)
         if not 0 < held_out < 1:
             raise ValueError(f"held_out must be between 0 and 1, got {held_out}")
         n_categories = self.n_categories or count_categories([(X, rankings)])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from ammrank_dask.model.lagged import LaggedPopularity
 from ammrank_dask.model.memberships import (
     COSINE,
     EUCLIDEAN,
@@ -97,7 +98,8 @@ def prior_of(counts: RankingCounts) -> np.ndarray:
 class PlusBasis:
     """Prior (L,) float32 and limit of planes (L,) of the categories, the clusterings, and the own term.
 
-    `clicks` (L,) and `n_rows` are the counts behind the prior, `n_features` the columns of a stored row.
+    `clicks` (L,) and `n_rows` are the counts behind the prior, `n_features` the columns of a stored row. `lagged` is
+    there during a training on rows of several moments: their own popularity is then the prior, in the place of `prior`.
     """
 
     n_features: int
@@ -107,6 +109,7 @@ class PlusBasis:
     limit: np.ndarray
     memberships: Memberships
     own: OwnTerm
+    lagged: LaggedPopularity | None = None
 
     @property
     def n_columns(self) -> int:
@@ -118,9 +121,19 @@ class PlusBasis:
         """Whether every training row ranks all categories, as tables do."""
         return bool(np.all(self.clicks == self.n_rows))
 
-    def with_own_weights(self, weights: np.ndarray) -> PlusBasis:
-        """Return the basis with learned weights of the own term."""
-        return replace(self, own=self.own.with_weights(weights))
+    @property
+    def own_shape(self) -> tuple[int, int]:
+        """Shape of the weights that all categories share: those of the own term, then those of popularity."""
+        n_rows, width = self.own.weights.shape
+        return n_rows + (self.lagged is not None), width
+
+    def at(self, moment: int, weights: np.ndarray) -> PlusBasis:
+        """Return the basis with learned weights, of `own_shape`, and the prior of a moment; it has no moments then."""
+        own = self.own.with_weights(weights[: len(self.own.weights)])
+        if self.lagged is None:
+            return replace(self, own=own)
+        prior = self.lagged.prior(moment, weights[-1])
+        return replace(self, own=own, clicks=self.lagged.clicks, prior=prior, lagged=None)
 
 
 def basis_arrays(basis: PlusBasis) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -128,12 +141,17 @@ def basis_arrays(basis: PlusBasis) -> tuple[dict[str, np.ndarray], dict[str, Any
     arrays, geometry = membership_arrays(basis.memberships)
     own = {f"own_{name}": value for name, value in vars(basis.own).items()}
     named = {"popularity": basis.clicks, "prior": basis.prior, "limit": basis.limit}
+    if basis.lagged is not None:
+        named |= {"lagged_clicks": basis.lagged.clicks, "lagged_scores": basis.lagged.scores}
     return {**named, **arrays, **own}, {"n_rows": basis.n_rows, **geometry}
 
 
 def basis_from(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> PlusBasis:
     """Return the basis that `basis_arrays` took apart."""
     own = OwnTerm(*(arrays[f"own_{name}"] for name in ("columns", "group", "knots", "n_knots", "weights")))
+    lagged = None
+    if "lagged_clicks" in arrays:
+        lagged = LaggedPopularity(arrays["lagged_clicks"], arrays["lagged_scores"])
     return PlusBasis(
         arrays["centers"].shape[1],
         attributes["n_rows"],
@@ -142,6 +160,7 @@ def basis_from(arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) 
         arrays["limit"],
         memberships_from(arrays, attributes),
         own,
+        lagged,
     )
 
 

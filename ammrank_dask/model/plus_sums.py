@@ -59,7 +59,7 @@ class PlusState:
         planes.plane_category[: len(single)] = single
         planes.n_planes[single] = 1
         planes.plane_id, planes.next_id = np.arange(len(single)), len(single)
-        own = np.zeros(basis.own.weights.shape)
+        own = np.zeros(basis.own_shape)
         return cls(planes, np.zeros(basis.n_columns + 1), own, own.copy())
 
     def restart(self) -> PlusState:
@@ -136,6 +136,7 @@ def train_plus_block(
     bias: float,
     tied: np.ndarray | None = None,
     births: bool = True,
+    moment: int = 0,
 ) -> float:
     """Make one step per row of `order` and return the sum of their losses; `state` is changed in place.
 
@@ -151,12 +152,17 @@ def train_plus_block(
         λ and η of w = S / (λt + √H/η), the η of the own weights, and the constant last feature.
     births
         Whether planes may be born; if not, categories have no zero plane either.
+    moment
+        Which of the moments of the basis the rows are of, if it has any.
     """
     rankings = np.ascontiguousarray(rankings, np.int32)
     tied = np.zeros((len(rankings), 0), bool) if tied is None else np.ascontiguousarray(tied)
     block = PlusBlock(rows.data, rows.indices, rows.indptr, rows.knot, rows.own_scale, rankings, tied)
     planes = state.planes
     cells = basis.own.cells(basis.n_columns)
+    prior, trends = basis.prior, np.zeros((0, len(basis.prior)), np.float32)
+    if basis.lagged is not None:
+        prior, trends = basis.lagged.scores[moment, 0], basis.lagged.scores[moment, 1:]
     total = 0.0
     while len(order):
         limit = basis.limit if births else planes.n_planes.copy()
@@ -164,8 +170,8 @@ def train_plus_block(
         n_total = int(planes.n_planes.sum())
         planes.reserve(n_total + rankings.shape[1] + min(2 * len(limit), int((limit - planes.n_planes).sum())))
         rule = PlusRule(
-            float(regularization), rates.planes, rates.own, float(bias), basis.prior, limit, cells.kind,
-            cells.category, cells.group, basis.own.prior_knot(basis.prior),
+            float(regularization), rates.planes, rates.own, float(bias), prior, limit, cells.kind,
+            cells.category, cells.group, basis.own.prior_knot(prior), trends, not basis.is_complete,
         )  # fmt: skip
         kernel_state = PlusSums(
             planes.sums, planes.plane_category, planes.n_planes, state.squares, state.own_sums, state.own_squares

@@ -1,10 +1,19 @@
 """Bring rankings and ranks into the one form that training reads."""
 
+from typing import Any
+
 import numpy as np
 
-from ammrank_dask.model.rows import Blocks
+from ammrank_dask.model.rows import LARGER, Blocks
+from ammrank_dask.storage.in_memory import check_in_memory
 
 NO_CATEGORY = "rankings must hold at least one category, found only -1; give labelled rows"
+
+
+def as_codes(rankings: Any, name: str = "rankings") -> np.ndarray:
+    """Return rankings or ranks as an array; refuse those that are not in memory."""
+    check_in_memory(name, rankings, LARGER)
+    return np.asarray(rankings)
 
 
 def check_rankings(rankings: np.ndarray, *, n_rows: int, n_categories: int) -> None:
@@ -62,27 +71,9 @@ def rankings_from_ranks(ranks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return rankings, tied if tied.any() else tied[:, :0]
 
 
-def likings_of(rankings: np.ndarray, n_categories: int) -> np.ndarray:
-    """Return how much each row likes each category, (n, n_categories): minus its position, from 0.
-
-    Those that are not ranked share the positions that are left.
-
-    Examples
-    --------
-    >>> likings_of(np.array([[2, 0, 1], [1, -1, -1]]), 3)
-    array([[-1. , -2. ,  0. ],
-           [-1.5,  0. , -1.5]])
-    """
-    n_ranked = (rankings >= 0).sum(axis=1)
-    likings = np.repeat(-(n_ranked + n_categories - 1) / 2, n_categories).reshape(len(rankings), n_categories)
-    row, position = np.nonzero(rankings >= 0)
-    likings[row, rankings[row, position]] = -position
-    return likings
-
-
 def count_categories(blocks: Blocks) -> int:
     """Return one more than the highest code in the rankings of the blocks."""
-    highest = max((int(np.max(blocks[i][1], initial=-1)) for i in range(len(blocks))), default=-1)
+    highest = max((int(np.max(as_codes(blocks[i][1]), initial=-1)) for i in range(len(blocks))), default=-1)
     if highest < 0:
         raise ValueError(NO_CATEGORY)
     return highest + 1

@@ -5,9 +5,12 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import scipy.sparse as sp
 
+from ammrank_dask.storage.in_memory import check_in_memory
 from ammrank_dask.storage.store.scratch_arrays import RowReader
 
 Rows: TypeAlias = np.ndarray | sp.csr_matrix | sp.csr_array
+LARGER = ", else write it partition by partition with ammrank_dask.features.write.write_partitions and call train"
+"""What to do with rows that do not fit into memory."""
 
 
 class Blocks(Protocol):
@@ -23,6 +26,7 @@ class Blocks(Protocol):
 
 def as_csr(X: Rows) -> sp.csr_matrix | sp.csr_array:
     """Return finite float32 CSR rows."""
+    check_in_memory("X", X, LARGER)
     if not sp.issparse(X):
         X = np.asarray(X)
         if X.ndim != 2:

@@ -71,7 +71,10 @@ class Timeline(Panel):
 
 
 class Workers(Panel):
-    """Users per second of work, by worker and stage; pale cells are slower than the others of their stage."""
+    """Users per second of work, by worker and stage; pale cells are slower than the others of their stage.
+
+    A stage may count users first and qualifications later; only rates of one unit are compared.
+    """
 
     def __init__(self) -> None:
         super().__init__(
@@ -108,28 +111,32 @@ class Workers(Panel):
         stages = [stage["name"] for stage in snapshot["stages"] if any(name == stage["name"] for _, name in cells)]
         last = stages[-1] if stages else None
         workers = sorted({worker for worker, _ in cells})
-        by_speed = sorted(workers, key=lambda worker: cells.get((worker, last), {}).get("rate", math.inf))
+        best: dict[tuple[str, str], float] = {}
+        for cell in cells.values():
+            of_unit = cell["stage"], cell["unit"]
+            best[of_unit] = max(cell["rate"], best.get(of_unit, 0.0))
+        shares = {key: cell["rate"] / (best[cell["stage"], cell["unit"]] or math.inf) for key, cell in cells.items()}
+        by_speed = sorted(workers, key=lambda worker: shares.get((worker, last), math.inf))
         rows = sorted(by_speed[:MAX_WORKER_ROWS])
-        best = {stage: max(cell["rate"] for (_, name), cell in cells.items() if name == stage) for stage in stages}
         units = {stage: cell["unit"] for (_, stage), cell in cells.items()}
         data: dict[str, list[Any]] = {name: [] for name in ("x", "y", "alpha", "text", "colour")}
         for row, worker in enumerate(rows):
             for column, stage in enumerate(stages):
                 if (worker, stage) in cells:
-                    rate = cells[worker, stage]["rate"]
-                    share = rate / best[stage] if best[stage] else 0.0
+                    rate, unit = number_text(cells[worker, stage]["rate"]), cells[worker, stage]["unit"]
+                    share = shares[worker, stage]
                     data["x"].append(float(column))
                     data["y"].append(float(len(rows) - 1 - row))
                     data["alpha"].append(round(0.12 + 0.4 * share, 2))
-                    data["text"].append(number_text(rate))
+                    data["text"].append(rate if unit == units[stage] else f"{rate} {label_of(unit, 14)}/s")
                     data["colour"].append(ORANGE if share < 0.5 else BLUE)
         counted = "1 worker" if len(workers) == 1 else f"{len(workers)} workers"
         shown = f"the {len(rows)} slowest of {counted}" if len(workers) > len(rows) else counted
-        title = f"Speed of {shown}, per second of work; orange: half the best"
+        title = f"Speed of {shown}; orange: below half the best"
         self.set(self.figure.title, text=title if rows else "Speed of workers: waits for the first task")
         self.set(self.figure.x_range, end=max(0.5, len(stages) - 0.5))
         self.set(self.figure.y_range, end=max(0.5, len(rows) - 0.5))
-        columns = [f"{label_of(stage, 12)}\n{label_of(units[stage], 10)}/s" for stage in stages]
+        columns = [f"{label_of(stage, 12)}\n{label_of(units[stage], 14)}/s" for stage in stages]
         self.label(self.figure.xaxis[0], [float(i) for i in range(len(stages))], columns)
         self.label(
             self.figure.yaxis[0], [float(len(rows) - 1 - i) for i in range(len(rows))], list(map(label_of, rows))
@@ -162,7 +169,7 @@ class Curve(Panel):
         night = f" (night {label_of(found[-1]['night'])})" if found and found[-1]["night"] else ""
         known = [fact[self.beside[1]] for fact in found if fact.get(self.beside[1]) is not None] if self.beside else []
         waiting = f"{self.title}: {NO_TRAINING}" if _is_untrained(snapshot) else self.waiting
-        level = f", {self.beside[0]} (dashed) {known[-1]:.4g}" if self.beside and known else ""
+        level = f", {self.beside[0]} {known[-1]:.4g} dashed" if self.beside and known else ""
         self.set(self.figure.title, text=f"{self.title}: {y[-1]:.4g}{level}{night}" if y else waiting)
         self.set(self.points, data={"x": x, "y": y})
         # From the beginning, so that there is a line after the first epoch already.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from bokeh.core.properties import without_property_validation
@@ -157,22 +156,17 @@ def _memory_cell(memory: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def notes_html(snapshot: dict[str, Any]) -> str:
-    """Return what people should read about the night: input, training, gate, and where the report is."""
+    """Return what people should read about the night: input, training, gate, and where the report is.
+
+    The path of the report is text to copy: a browser follows no link from a page of a server to a file.
+    """
     rows = [
-        f"<tr><td>{escape(label_of(note['name'], 40))}</td><td>{_note_html(note)}</td></tr>"
+        f"<tr><td>{escape(label_of(note['name'], 40))}</td><td>{escape(label_of(note['text'], 400))}</td></tr>"
         for note in snapshot["notes"]
     ]
     empty = '<p class="none">Waits for what ingest, training, gate and report find.</p>'
     found = f"<table><tbody>{''.join(rows)}</tbody></table>" if rows else empty
     return f'<div class="notes"><h2>What the night found</h2>{found}</div>'
-
-
-def _note_html(note: dict[str, str]) -> str:
-    text = escape(label_of(note["text"], 400))
-    # Browsers follow it where the page is a file, or by opening the address: a scheduler hands out no files of a site.
-    path = Path(note["text"])
-    is_link = note["name"] == "report" and path.is_absolute()
-    return f'<a href="{escape(path.as_uri())}">{text}</a>' if is_link else text
 
 
 def _share(snapshot: dict[str, Any]) -> float:

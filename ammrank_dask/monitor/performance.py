@@ -15,6 +15,8 @@ from ammrank_dask.storage.store.folders import is_folder
 logger = logging.getLogger(__name__)
 
 PERFORMANCE_PAGE = "dask-performance.html"
+SECONDS_TO_REPORT = 30.0
+"""How long the report may take: Dask asks every worker for its profile, also one that never answers."""
 
 
 @contextlib.contextmanager
@@ -22,7 +24,7 @@ def record_performance(client: Client, folder: Path) -> Iterator[None]:
     """Write the performance report of the block into a folder, if the folder exists at the end.
 
     The page is whole in itself and loads nothing from the network. It holds times and hosts, so it is no part of what
-    is the same in every run; that it cannot be written is no reason for a night to fail.
+    is the same in every run; that it cannot be written, or not in time, is no reason for a night to fail.
     """
     started = _start_report(client)
     yield
@@ -32,10 +34,12 @@ def record_performance(client: Client, folder: Path) -> Iterator[None]:
     def write(temporary: Path) -> None:
         started.filename = str(temporary)
         with client.as_current():
-            started.__exit__(None, None, None)
+            client.sync(started.__aexit__, None, None, None, code="", callback_timeout=SECONDS_TO_REPORT)
 
     try:
         write_atomic(folder / PERFORMANCE_PAGE, write)
+    except TimeoutError:
+        logger.warning("could not write the performance report: workers did not answer in %g s", SECONDS_TO_REPORT)
     except Exception as error:  # the drawing code of Dask, over which we have no say
         logger.warning("could not write the performance report: %s", error)
 
@@ -44,7 +48,7 @@ def _start_report(client: Client) -> performance_report | None:
     report = performance_report(mode="inline")
     try:
         with client.as_current():
-            report.__enter__()
+            client.sync(report.__aenter__, callback_timeout=SECONDS_TO_REPORT)
     except Exception as error:
         logger.warning("there will be no performance report: %s", error)
         return None

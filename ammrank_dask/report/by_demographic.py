@@ -9,6 +9,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.demographics import Demographics, describe_users
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.moved_parts import NightPart, parts_in
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef
@@ -16,11 +17,10 @@ from ammrank_dask.storage.store.qualifications import QualificationPart, Qualifi
 from ammrank_dask.storage.store.registry import USERS
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 TOP = 10
 MIN_GROUP_USERS = 20
-"""Of a smaller group nothing is told: its list would say something about a few people."""
+"""Of a smaller group nothing is told: its list and its size would say something about a few people."""
 
 
 def rank_by_group(
@@ -32,7 +32,7 @@ def rank_by_group(
     *,
     progress: Progress = silent,
 ) -> list[dict[str, Any]]:
-    """Return the ten first categories of every group, one task a partition.
+    """Return the ten first categories of every group of `MIN_GROUP_USERS` users or more, one task a partition.
 
     A category gets k points for a user who holds it on rank 1, k − 1 for rank 2 and so on; most points first, then
     the lower code. `share` is the share of the group's users who hold it.
@@ -52,13 +52,13 @@ def rank_by_group(
     holders = sum((part[1] for part in found), start=np.zeros((n_groups, len(categories)), np.int64))
     n_users = sum((part[2] for part in found), start=np.zeros(n_groups, np.int64))
     groups = []
-    for group in range(n_groups):
+    for group in np.flatnonzero(n_users >= MIN_GROUP_USERS).tolist():
         gender, bucket = divmod(group, len(AGE_BUCKETS))
         best = np.argsort(-points[group], kind="stable")[:TOP]
         top = [
             {"category": categories[code], "share": float(holders[group, code] / n_users[group])}
             for code in best
-            if points[group, code] and n_users[group] >= MIN_GROUP_USERS
+            if points[group, code]
         ]
         groups.append({"gender": GENDERS[gender], "age": AGE_BUCKETS[bucket], "users": int(n_users[group]), "top": top})
     return groups

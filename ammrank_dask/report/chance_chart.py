@@ -46,14 +46,14 @@ def reliability_chart(bins: Sequence[Mapping[str, float]]) -> Markup:
         x = left + width * share(row["chance"])
         reach = _ERRORS * row["error"]
         y_low, y_high = (bottom - height * share(value) for value in (row["chance"] - reach, row["chance"] + reach))
-        what = tag("title", f"chance {100 * row['chance']:.3g} %, clicked {100 * row['clicked']:.3g} %")
-        content.append(tag("line", x1=x, y1=y_low, x2=x, y2=y_high, class_="grid"))
+        what = tag("title", f"predicted {100 * row['chance']:.3g} %, clicked {100 * row['clicked']:.3g} %")
+        content.append(tag("line", x1=x, y1=y_low, x2=x, y2=y_high, class_="whisker"))
         content.append(
             tag("circle", what, cx=x, cy=bottom - height * share(row["clicked"]), r=3.5, class_="area user_top_k")
         )
     kind = "by user" if all("cell_error" in row for row in bins) else "of independent cells"
-    entries = [("as often as the chance says", "even", None), (f"chance ± 3 standard errors {kind}", "grid", None)]
+    entries = [("as often as predicted", "even", None), (f"predicted ± 3 standard errors {kind}", "whisker", None)]
     content += legend(entries, left, _LEGEND_TOP)
-    words = "chance (across), share that was clicked (up)"
+    words = "click probability (across), share that was clicked (up)"
     content.append(text(words, left + width / 2, bottom + 34, is_tick=False))
-    return draw("reliability", bottom + 40, len(drawn), "Share clicked by chance", *content)
+    return draw("reliability", bottom + 40, len(drawn), "Share clicked by click probability", *content)

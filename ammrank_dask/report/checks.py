@@ -8,6 +8,8 @@ from ammrank_dask.report.thresholds import Thresholds
 
 OK, WARN = "ok", "warn"
 STANDARD_ERRORS = 3.0
+DRIFT_ERRORS = 2.0
+"""Standard errors by which own history that forgets within weeks must be ahead to be a warning."""
 
 
 def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict[str, Any]]:
@@ -32,7 +34,7 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
         # Another model has another scale: only scores of the same one are compared.
         shift = None if drift["model_changed"] else drift["score_shift"]["mean"]
         checks += [
-            _above("changed_users", "users whose categories changed", drift["changed_users"], thresholds),
+            _above("changed_users", "users whose list changed", drift["changed_users"], thresholds),
             _below("jaccard", "overlap with the night before", drift["jaccard"], thresholds.jaccard),
             _above("score_shift", "mean change of a score", None if shift is None else abs(shift), thresholds),
             _above("psi", "largest shift of a category", drift["psi"], thresholds),
@@ -40,7 +42,7 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
     checks += [
         _below(
             f"hit_rate_{night['nights']}",
-            f"hit rate, {_nights(night['nights'])}, vs popularity",
+            f"hit rate of {_nights(night['nights'])} vs. popularity",
             night["measures"]["hit_rate"],
             night["measures"]["popularity"]["hit_rate"],
         )
@@ -50,8 +52,8 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
     history = (summary.get("chances") or {}).get("history")
     if history is not None:
         what = (
-            f"history that chances were learnt with, {history['days_then']} days, as a share of tonight's "
-            f"{history['days_now']} as it decays"
+            f"history behind click probabilities: {history['days_then']} days, tonight has {history['days_now']}"
+            " (share after decay)"
         )
         checks.append(_below("short_history", what, history["share"], thresholds.short_history))
     outcome = summary.get("outcome")
@@ -60,12 +62,38 @@ def check_night(summary: Mapping[str, Any], thresholds: Thresholds) -> list[dict
         off = abs(outcome["expected"] - outcome["clicked"]) / clicked
         # A few clicks more or less than expected are no news.
         limit = max(thresholds.chance_error, STANDARD_ERRORS * outcome["error"] / clicked)
-        what = f"clicks against the chances of {outcome['nights']} nights ago"
+        what = f"predicted vs. actual clicks of {outcome['nights']} nights ago"
         checks.append({
             "name": "chance_error", "what": what, "value": off, "limit": limit, "worse": "above",
             "status": WARN if off > limit else OK,
         })  # fmt: skip
     return [check for check in checks if check["value"] is not None]
+
+
+def check_interests(forward: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the check whether interests drift as a whole: whether history that forgets within weeks ranks better.
+
+    Parameters
+    ----------
+    forward
+        The comparison at the last training; `drift` is missing where that could not be measured.
+
+    Examples
+    --------
+    >>> found = {"date": "2026-01-31", "drift": {"hits": 5.0, "gain": 0.3, "standard_error": 0.1}}
+    >>> [check["status"] for check in check_interests(found)]
+    ['warn']
+    """
+    drift = forward.get("drift")
+    if drift is None:
+        return []
+    what = f"hits of a list gained by own history with a half-life of 7 days instead of alpha, {forward['date']}"
+    limit = DRIFT_ERRORS * drift["standard_error"]
+    status = WARN if drift["gain"] > limit else OK
+    value = drift["gain"]
+    return [
+        {"name": "interest_drift", "what": what, "value": value, "limit": limit, "worse": "above", "status": status}
+    ]
 
 
 def name_warnings(checks: Sequence[Mapping[str, Any]]) -> str:

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.moved_parts import NightPart
 from ammrank_dask.storage.store.qualifications import QualificationRows
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 # Shifts are counted in bins, 100 to a decade, from a millionth to a million, up and down: a quantile is read to 2.4 %.
@@ -24,8 +24,8 @@ class DriftCounts:
     """What changed for the users of some partitions; sums, so that partitions add up.
 
     `users` hold a category in both nights, `new` and `gone` ones in one of them only. `changed` hold another set of
-    categories, `first_changed` have another one on rank 1. `shift_counts` are the pairs (user, category) of both
-    nights by the change of their score.
+    categories, `first_changed` have another one on rank 1. `kept` are the pairs (user, category) of both nights, and
+    `shift_counts` are these by the change of their score.
     """
 
     users: int
@@ -34,6 +34,7 @@ class DriftCounts:
     changed: int
     first_changed: int
     jaccard: float
+    kept: int
     shift: float
     shift_counts: np.ndarray
 
@@ -46,9 +47,13 @@ class DriftCounts:
             self.changed + other.changed,
             self.first_changed + other.first_changed,
             self.jaccard + other.jaccard,
+            self.kept + other.kept,
             self.shift + other.shift,
             self.shift_counts + other.shift_counts,
         )
+
+
+NO_DRIFT = DriftCounts(0, 0, 0, 0, 0, 0.0, 0, 0.0, np.zeros(len(SHIFT_EDGES) + 1, np.int64))
 
 
 def measure_drift(
@@ -75,7 +80,7 @@ def measure_drift(
     tasks = [(old, new, *names) for old, new in zip(before, now, strict=True)]
     total = sum(
         run_tasks(client, "drift", compare_parts, tasks, progress=progress),
-        start=DriftCounts(0, 0, 0, 0, 0, 0.0, 0.0, np.zeros(len(SHIFT_EDGES) + 1, np.int64)),
+        start=NO_DRIFT,
     )
     pairs = int(total.shift_counts.sum())
     return {
@@ -123,6 +128,7 @@ def compare_held(before: QualificationRows, now: QualificationRows) -> DriftCoun
         changed=int((n_both < np.maximum(n_old, n_now)).sum()),
         first_changed=int((first_old != first_now).sum()),
         jaccard=float((n_both / (n_old + n_now - n_both)).sum()),
+        kept=int(n_both.sum()),
         shift=float(shift.sum()),
         shift_counts=np.bincount(np.searchsorted(SHIFT_EDGES, shift, side="right"), minlength=len(SHIFT_EDGES) + 1),
     )

@@ -11,6 +11,7 @@ from distributed import Client
 
 from ammrank_dask.report.exposure import gini
 from ammrank_dask.report.thresholds import starved
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.scoring.balanced import balance
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
@@ -18,7 +19,6 @@ from ammrank_dask.scoring.policies import share_slots
 from ammrank_dask.scoring.sampled_users import SampledUsers
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import IntegerIds
-from ammrank_dask.tasks import Progress, silent
 
 STAGE = "fairness"
 FLOORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)

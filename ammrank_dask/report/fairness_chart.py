@@ -9,7 +9,7 @@ from ammrank_dask.report.svg import draw, legend, nice_range, number, steps_betw
 
 _LEGEND_TOP = 14
 _LABEL_DISTANCE = 12
-_NAMES = {"user_top_k": "new rule: each user's best", "category_top_n": "old rule: each category's best"}
+_NAMES = {"user_top_k": "top-K per user", "category_top_n": "per-category cutoff"}
 
 
 def fairness_chart(measured: Mapping[str, Any]) -> Markup:

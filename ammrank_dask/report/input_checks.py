@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ammrank_dask.report.thresholds import Thresholds
+from ammrank_dask.storage.lake.similar_names import SIMILAR, name_pairs
 
 NIGHTS = 7
 """Published nights whose median is what is usual."""
@@ -78,6 +79,7 @@ def usual_input(days: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
     shares = [_shares(day["clicks"]) for day in days]
     return {
         "nights": [day["date"] for day in days],
+        "used_share": median([_used_share(day) for day in days if day["events"]] or [0.0]),
         "groups": {group: median(day["groups"].get(group, 0) for day in days) for group in groups},
         **{
             name: median(day[name] for day in days)
@@ -93,7 +95,8 @@ def check_input(intake: Mapping[str, Any], thresholds: Thresholds) -> list[dict[
     Parameters
     ----------
     intake
-        `days`, as `describe_day` has them: all since the last published night; and `usual` (`usual_input`).
+        `days`, as `describe_day` has them: all since the last published night; `usual` (`usual_input`); and, if there
+        are any, `similar_categories`: pairs of names.
     """
     checks: dict[str, dict[str, Any]] = {}
     for day in intake["days"]:
@@ -101,13 +104,15 @@ def check_input(intake: Mapping[str, Any], thresholds: Thresholds) -> list[dict[
             name = check["name"]
             if name not in checks or _excess(check) > _excess(checks[name]):
                 checks[name] = check
-    return list(checks.values())
+    return [*checks.values(), _check_similar(intake.get("similar_categories", ()))]
 
 
 def _check_day(day: Mapping[str, Any], usual: Mapping[str, Any] | None, thresholds: Thresholds) -> list[dict[str, Any]]:
     date, nights = day["date"], 0 if usual is None else len(usual["nights"])
-    median = "the night before" if nights == 1 else f"the median of {nights} nights"
+    median = "the night before" if nights == 1 else f"the median of the last {nights} nights"
     checks = []
+    if day["events"]:  # of a day without rows there is no share, and it is a night like any other
+        checks.append(_check_used(day, None if usual is None else usual["used_share"], thresholds))
     if usual is not None:
         factors = {
             group: _factor(day["groups"].get(group, 0), usual["groups"].get(group, 0))
@@ -115,37 +120,60 @@ def _check_day(day: Mapping[str, Any], usual: Mapping[str, Any] | None, threshol
         }
         worst = max(factors, key=lambda group: factors[group], default=None)
         if worst is not None:
-            what = f"times that events of {worst} on {date} are more or fewer than {median}"
+            what = f"{worst} events on {date} vs. {median}"
             checks.append(_check("events_by_group", what, factors[worst], thresholds.events_by_group))
-        what = f"times that users with events on {date} are more or fewer than {median}"
+        what = f"active users on {date} vs. {median}"
         checks.append(_check("active_users", what, _factor(day["users"], usual["users"]), thresholds.active_users))
-    for name, what in (("quarantined", "rows that were quarantined"), ("late", "events from before the day")):
+    for name, what in (("quarantined", "quarantined rows"), ("late", "late events, from before the day")):
         before = 0.0 if usual is None else usual[f"{name}_share"]
         limit = max(getattr(thresholds, name), TIMES_USUAL * before)
-        checks.append(_check(name, f"share of {what}, {date}", day[f"{name}_share"], limit))
+        checks.append(_check(name, f"{what}, {date}", day[f"{name}_share"], limit))
     for n_ids, key in ((1, "heaviest_id_share"), (day["heaviest_ids"], "heaviest_ids_share")):
         # Where there are few users, the heaviest are no news.
         few = TIMES_MEAN * n_ids / max(1, day["users"])
         before = 0.0 if usual is None else TIMES_USUAL * usual[key]
         limit = min(1.0, max(thresholds.heaviest_ids, before, few))
-        what = f"share of events that are of the {'heaviest id' if n_ids == 1 else f'{n_ids} heaviest ids'}, {date}"
+        what = f"events of the {'heaviest id' if n_ids == 1 else f'{n_ids} heaviest ids'}, {date}"
         checks.append(_check("heaviest_ids", what, day[key], limit))
     n_clicks = sum(day["clicks"].values())
     if usual is not None and n_clicks and usual["click_shares"]:
         limit = max(thresholds.click_shares, 2 * _chance_distance(usual["click_shares"].values(), n_clicks))
         value = _distance(_shares(day["clicks"]), usual["click_shares"])
-        what = f"share of clicks on {date} that are on other categories than in {median}"
+        what = f"clicks on {date} on other categories than {median}"
         checks.append(_check("click_shares", what, value, limit))
     return checks
 
 
-def _check(name: str, what: str, value: float, limit: float) -> dict[str, Any]:
-    status = "warn" if value > limit else "ok"
-    return {"name": name, "what": what, "value": value, "limit": limit, "worse": "above", "status": status}
+def _check_used(day: Mapping[str, Any], usual_share: float | None, thresholds: Thresholds) -> dict[str, Any]:
+    """Check that rows are used, as many as usual; on a first night, when nothing is usual, that clicks are."""
+    date, n_used = day["date"], day["used"] + day["capped"]
+    if not n_used:
+        return _check("used_share", f"rows of {date} that are used", 0, 1, worse="below")
+    if usual_share is None:
+        return _check("used_share", f"clicks of {date} that are used", sum(day["clicks"].values()), 1, worse="below")
+    what = f"used rows of {date}; usual is {usual_share:.1%}"
+    return _check("used_share", what, _used_share(day), thresholds.used_share * usual_share, worse="below")
+
+
+def _check_similar(pairs: Sequence[Sequence[str]]) -> dict[str, Any]:
+    what = f"pairs of categories that {SIMILAR}{f': {name_pairs(pairs)}' if pairs else ''}"
+    return _check("similar_categories", what, len(pairs), 0)
+
+
+def _used_share(day: Mapping[str, Any]) -> float:
+    """Return the share of rows that are used; a cap is no reason why a row cannot be."""
+    return float((day["used"] + day["capped"]) / max(1, day["events"]))
+
+
+def _check(name: str, what: str, value: float, limit: float, worse: str = "above") -> dict[str, Any]:
+    status = "warn" if (value > limit if worse == "above" else value < limit) else "ok"
+    return {"name": name, "what": what, "value": value, "limit": limit, "worse": worse, "status": status}
 
 
 def _excess(check: Mapping[str, Any]) -> float:
-    return float(check["value"] / max(check["limit"], 1e-12))
+    value, limit = check["value"], check["limit"]
+    over, under = (value, limit) if check["worse"] == "above" else (limit, value)
+    return float(over / max(under, 1e-12))
 
 
 def _factor(count: float, usual: float) -> float:

@@ -17,11 +17,12 @@ from ammrank_dask.report.svg import breakable, percent
 from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY
 from ammrank_dask.storage.store.atomic import json_text
-from ammrank_dask.storage.vocabulary import AGE_BUCKETS
+from ammrank_dask.storage.vocabulary import AGE_BUCKETS, FORMULA_STARTS
+from ammrank_dask.training.forward import MODEL, OWN_HISTORY, POPULARITY, describe_forward
 
 _TEMPLATE = "report.html.j2"
+_SOURCES = {MODEL: "a model without the window", OWN_HISTORY: "own history", POPULARITY: "popularity"}
 _SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_COLUMNS, _SHOWN_IN_LIST = 60, 500, 200, 10
-_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
 
 def report_files(
@@ -36,7 +37,8 @@ def report_files(
     exposure
         One row per category. A name that a spreadsheet would take for a formula gets a `'` before it.
     about
-        For the page only: `links` to files by name, and `facts` of the run.
+        For the page only: `links` to files by name, `facts` of the run, and if known the `verdict` (`status` and
+        `sentence`) over the night and other `pages` by name.
     """
     return {
         EXPOSURE: harmless(exposure).to_csv(index=False, lineterminator="\n"),
@@ -50,7 +52,7 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
     safe = table.copy()
     for name in safe.columns:
         if not pd.api.types.is_numeric_dtype(safe[name]):
-            safe[name] = [f"'{text}" if str(text).startswith(_FORMULA_STARTS) else text for text in safe[name]]
+            safe[name] = [f"'{text}" if str(text).startswith(FORMULA_STARTS) else text for text in safe[name]]
     return safe
 
 
@@ -71,6 +73,7 @@ def page_environment(folder: Path) -> jinja2.Environment:
     environment.filters["percent"] = percent
     environment.filters["count"] = lambda value: f"{value:,}"
     environment.filters["breakable"] = breakable
+    environment.filters["capitalize_first"] = lambda words: words[:1].upper() + words[1:]
     return environment
 
 
@@ -82,7 +85,11 @@ def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = No
         "charts": charts,
         "reliability_chart": reliability_chart,
         "describe_draws": describe_draws,
+        "describe_forward": describe_forward,
+        "sources": _SOURCES,
         "fairness_chart": fairness_chart,
+        "short_names": SHORT_NAMES,
+        "contents": _contents(summary),
     }
     return page_environment(Path(__file__).parent).get_template(_TEMPLATE).render(**shown, **_view(summary))
 
@@ -127,30 +134,53 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def _contents(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return anchor and title of the sections that the page of a summary has."""
+    intake = summary.get("input") or {}
+    has_model = any(summary.get(name) for name in ("forward", "gate", "model"))
+    sections = [
+        ("checks", "checks", True),
+        ("exposure", "exposure by category", True),
+        ("policies", "policies", True),
+        ("probabilities", "click probabilities", bool(summary["chances"])),
+        ("fairness", "price of fairness", bool(summary.get("fairness"))),
+        ("drift", "since the night before", True),
+        ("realised", "actual clicks", True),
+        ("clicks", "clicks per category", True),
+        ("input", "input", bool(intake.get("days"))),
+        ("groups", "age and gender", any(group["top"] for group in summary["groups"])),
+        ("model", "model", has_model),
+        ("numbers", "all numbers", True),
+    ]
+    return [(anchor, title) for anchor, title, is_there in sections if is_there]
+
+
 def _clicked(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """Return by policy the oldest of the past nights in which it was in force: most of its clicks have come."""
     measured = [night for night in summary["realised"] if night.get("policy")]
     return {night["policy"]: night for night in sorted(measured, key=lambda night: night["nights"])}
 
 
-_SHORT = {"user_top_k": "new rule", "category_top_n": "old rule", "balanced": "balanced"}
+SHORT_NAMES = {"user_top_k": "top-K per user", "category_top_n": "per-category cutoff", "balanced": "balanced"}
 
 
 def _short(name: str, is_in_force: bool) -> str:
-    """Return a policy in two words, and whether it is in force."""
-    return _SHORT.get(name, name) + (", in force" if is_in_force else "")
+    """Return a policy in a few words, and whether it is active."""
+    return SHORT_NAMES.get(name, name) + (", active" if is_in_force else "")
 
 
 def _label(name: str, measured: Mapping[str, Any], k: int) -> str:
     """Return a policy in words."""
     if name == "user_top_k":
-        return f"new rule: each user's best {k}"
+        return f"top-K per user: each user's best {k}"
     if name == "balanced":
         return f"balanced: each user's {k}, every category between its floor and its cap"
     if name == "category_top_n":
         n, n_sampled = measured["n"], measured.get("sampled_users")
         label = (
-            f"old rule: each category's best {n:,} users" if n is not None else "old rule: each category's best users"
+            f"per-category cutoff: each category's best {n:,} users"
+            if n is not None
+            else "per-category cutoff: each category's best users"
         )
         return label if n_sampled is None else f"{label}, estimated from a sample of {n_sampled:,} users"
     return name

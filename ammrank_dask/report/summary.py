@@ -12,12 +12,12 @@ from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import population_stability
 from ammrank_dask.report.exposure import exposure_table, has_ranks, measure_policy
 from ammrank_dask.report.thresholds import Thresholds, share_of, starved
+from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
 from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.scoring.policies import PolicyCounts
-from ammrank_dask.scoring.qualifications import Qualifications
+from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications
 from ammrank_dask.storage.store.qualifications import read_ranks
 from ammrank_dask.storage.vocabulary import CATEGORY
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 
 def exposure_report(client: Client, quals: Qualifications, *, progress: Progress = silent) -> pd.DataFrame:
@@ -36,6 +36,8 @@ def exposure_report(client: Client, quals: Qualifications, *, progress: Progress
         One row per category, in the order of their codes: `category`, `exposure` (users who hold it),
         `exposure_share` (of all qualifications), and `rank_1` … `rank_k` (users who hold it at that rank).
     """
+    check_client(client)
+    check_qualifications(quals)
     tasks = [(part, quals.categories, quals.n_ranks) for part in quals.parts]
     counts = run_tasks(client, "report", count_part, tasks, progress=progress)
     exposure = sum(counts, start=np.zeros((len(quals.categories), quals.n_ranks), np.int64))

@@ -4,23 +4,32 @@ from dataclasses import dataclass
 
 import numpy as np
 
-INPUT_CHECKS = ("events_by_group", "active_users", "quarantined", "late", "heaviest_ids", "click_shares")
-CHECKS = (
-    *INPUT_CHECKS,
-    "starved_users",
-    "overexposed_users",
-    "starved_categories",
-    "changed_users",
-    "jaccard",
-    "score_shift",
-    "psi",
-    "hit_rate_1",
-    "hit_rate_7",
-    "hit_rate_30",
-    "short_history",
-    "chance_error",
-)
-"""The names of all checks of a night: those of what came in first, then those of what was made of it."""
+CHECK_LABELS = {
+    "used_share": "rows that are used",
+    "events_by_group": "events by group vs. usual",
+    "active_users": "active users vs. usual",
+    "quarantined": "quarantined rows",
+    "late": "late events",
+    "heaviest_ids": "events of the heaviest ids",
+    "click_shares": "clicks on unusual categories",
+    "similar_categories": "category names that look alike",
+    "starved_users": "users without a category",
+    "overexposed_users": "over-exposed users",
+    "starved_categories": "starved categories",
+    "changed_users": "users whose list changed",
+    "jaccard": "overlap with the night before",
+    "score_shift": "mean change of a score",
+    "psi": "largest shift of a category",
+    "hit_rate_1": "hit rate after 1 night vs. popularity",
+    "hit_rate_7": "hit rate after 7 nights vs. popularity",
+    "hit_rate_30": "hit rate after 30 nights vs. popularity",
+    "short_history": "history behind click probabilities",
+    "chance_error": "predicted vs. actual clicks",
+    "interest_drift": "hits gained by forgetting faster",
+}
+"""All checks of a night in words: those of what came in first, then those of what was made of it."""
+CHECKS = tuple(CHECK_LABELS)
+INPUT_CHECKS = CHECKS[: CHECKS.index("starved_users")]
 
 
 @dataclass(frozen=True)
@@ -38,7 +47,8 @@ class Thresholds:
     psi: float = 0.25
     short_history: float = 0.6
     chance_error: float = 0.2
-    events_by_group: float = 3.0
+    used_share: float = 0.5
+    events_by_group: float = 1.8
     active_users: float = 2.0
     quarantined: float = 0.005
     late: float = 0.1

@@ -18,6 +18,7 @@ from distributed import Client
 
 from ammrank_dask.kernels.balanced import COST_BINS
 from ammrank_dask.monitor.events import LivePrices
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chance_table import ChanceTable
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
 from ammrank_dask.scoring.prices import (
@@ -44,7 +45,6 @@ from ammrank_dask.scoring.swaps import (
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.scratch_arrays import load_array, save_arrays
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
 

@@ -10,21 +10,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from distributed import Client
 
-from ammrank_dask.kernels.selection import order_ties, sort_by_score, take_rows
-from ammrank_dask.scoring.qualification_columns import encode_category
+from ammrank_dask.features.csr import unsigned_type
+from ammrank_dask.kernels.selection import group_rows, order_ties, sort_by_score, take_rows
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.thread_tasks import write_behind
 from ammrank_dask.storage.store.atomic import begin_syncs
 from ammrank_dask.storage.store.category_files import (
+    POSITION,
     CategoryFile,
     PartitionRows,
     is_batch_written,
     write_batch_list,
 )
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, concat
-from ammrank_dask.storage.store.parquet_file import RowGroup
-from ammrank_dask.storage.store.qualification_files import category_starts, write_groups
-from ammrank_dask.storage.vocabulary import SCORE
-from ammrank_dask.tasks import Progress, run_tasks, silent
-from ammrank_dask.thread_tasks import write_behind
+from ammrank_dask.storage.store.qualification_files import category_starts, write_table
+from ammrank_dask.storage.store.qualifications import QualificationRows
+from ammrank_dask.storage.vocabulary import CHANCE, PROPENSITY, RANK, SCORE, USER_ID
 
 ROWS_OF_FILE = 1_000_000
 """A file is closed as soon as it has as many rows."""
@@ -49,6 +50,24 @@ def write_by_category(
         unit="qualifications",
         on_result=lambda index, _: begin_syncs(run / file.name for file in batches[missing[index]]),
     )
+
+
+def rows_by_category(rows: QualificationRows, n_categories: int) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return where each category begins, and the ids with the columns of the rows by category, those of each by user.
+
+    Positions of users and ranks take less room where they are few.
+    """
+    nothing = np.empty(0, np.float32)
+    given = {SCORE: rows.score, CHANCE: rows.chance, PROPENSITY: rows.propensity}
+    values = tuple(nothing if column is None else column for column in given.values())
+    n = len(rows.category)
+    start = np.empty(n_categories + 1, np.int64)
+    user = np.empty(n, unsigned_type(len(rows.user_ids)))
+    rank = np.empty(n, np.uint8 if n_categories < 1 << 8 else np.uint16)
+    grouped = tuple(np.empty_like(column) for column in values)
+    group_rows(rows.indptr, rows.category, values, start, user, rank, grouped)
+    columns = {name: grouped[i] for i, name in enumerate(given) if given[name] is not None}
+    return start, {**rows.user_ids.to_arrays(), POSITION: user, SCORE: columns.pop(SCORE), RANK: rank, **columns}
 
 
 def plan_files(n_rows: np.ndarray, categories: Sequence[str], rows_of_file: int | None = None) -> list[CategoryFile]:
@@ -93,21 +112,23 @@ def write_batch(run: Path, number: int, files: Sequence[CategoryFile]) -> None:
             ids[at].append(holders.stretch(start, stop))
             parts[at].append({name: values[start:stop] for name, values in columns.items()})
     made = (
-        (file.name, _encode_file(own_ids, own_parts))
+        (file.name, _category_table(own_ids, own_parts))
         for file, own_ids, own_parts in zip(files, ids, parts, strict=True)
     )
-    written = write_behind(lambda named: (named[0], write_groups(run / named[0], named[1])), made)
+    written = write_behind(lambda named: (named[0], write_table(run / named[0], named[1])), made)
     write_batch_list(run, number, dict(written))
 
 
-def _encode_file(ids: list[UserIds], parts: list[dict[str, np.ndarray]]) -> list[RowGroup]:
+def _category_table(ids: list[UserIds], parts: list[dict[str, np.ndarray]]) -> pa.Table:
     """Return the rows of a file, best first, from those of its partitions, which are taken out of the lists."""
     user_ids = concat(ids)
     columns = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
     ids.clear()
     parts.clear()
     order = best_first(user_ids, columns[SCORE])
-    return encode_category(_take_ids(user_ids, order), {name: _take(values, order) for name, values in columns.items()})
+    taken = {name: _take(values, order) for name, values in columns.items()}
+    taken[RANK] = taken[RANK].astype(np.int16)
+    return pa.table({USER_ID: _take_ids(user_ids, order).to_arrow(), **taken})
 
 
 def best_first(user_ids: UserIds, score: np.ndarray) -> np.ndarray:

@@ -16,6 +16,7 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chances import Chances, log_activity
 from ammrank_dask.scoring.learn_chances import (
     CHANCE_SALT,
@@ -26,7 +27,6 @@ from ammrank_dask.scoring.learn_chances import (
     send_panels,
 )
 from ammrank_dask.scoring.score_partition import read_rows
-from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import hash_ids
 
 if TYPE_CHECKING:  # workers import this module and need no estimators

@@ -14,10 +14,10 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.kernels.selection import DIGIT_BITS, count_digits
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.store.ids import UserIds, concat, ids_from_arrays
 from ammrank_dask.storage.store.qualification_files import WORK
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts, save_arrays
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 _TASKS = 32
 """Tasks of a pass, each over several partitions, so that what comes back does not grow with their number."""

@@ -90,7 +90,8 @@ def compare_qualifications(
     """
     n_new = len(rows.category)
     if previous is None:
-        return Changes(rows.user_ids, rows.indptr, rows.category, np.zeros(n_new, np.int8), None, categories)
+        added = np.full(n_new, CHANGES.index(ADDED), np.int8)
+        return Changes(rows.user_ids, rows.indptr, rows.category, added, np.arange(n_new), categories)
     names = [*categories, *sorted(set(previous.categories) - set(categories))]
     code_of = {name: code for code, name in enumerate(names)}
     old_code_of = np.array([code_of[name] for name in previous.categories], np.int32)

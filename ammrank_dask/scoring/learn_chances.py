@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.features.store import Features, check_features, open_features
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panel_arrays, panels_from
+from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
 from ammrank_dask.scoring.chance_sums import ChanceSums, fold_of, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.store.folders import local_path
 from ammrank_dask.storage.store.scratch_arrays import load_arrays, save_arrays
-from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, hash_ids, split_of
 
 if TYPE_CHECKING:  # workers import this module and need no estimators
@@ -78,6 +79,11 @@ def learn_chances(
     scratch
         A folder that all workers see, through which a large model reaches them; None to send it with every task.
     """
+    from ammrank_dask.model.kept_model import check_model
+
+    check_client(client)
+    check_features(features)
+    check_model(model)
     tasks = _tasks_of(features, model, split, variant, _sample_share(features), scratch)
     scores, clicked, activity, _ = _gather(client, tasks, split, min_users, progress)
     return fit_chances(scores, clicked, activity)
@@ -187,7 +193,7 @@ def send_panels(model: RankModel, scratch: Path | None) -> PanelSource:
     panels = model.panels()
     if scratch is None:
         return panels
-    folder = scratch / f"chances-{model.digest()}"
+    folder = local_path(scratch, "scratch") / f"chances-{model.digest()}"
     save_arrays(folder, *panel_arrays(panels))
     return folder
 

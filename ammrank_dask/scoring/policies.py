@@ -17,6 +17,7 @@ from distributed import Client
 
 from ammrank_dask.kernels.selection import assign_above, count_exposure, count_held, order_assigned
 from ammrank_dask.monitor.events import LivePrices
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.chance_table import ChanceTable
@@ -25,7 +26,6 @@ from ammrank_dask.scoring.inclusion import PolicyLists, pad_lists
 from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import QualificationRows
-from ammrank_dask.tasks import Progress, silent
 
 
 @dataclass(frozen=True)

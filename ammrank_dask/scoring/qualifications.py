@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
+from ammrank_dask.storage.store.folders import local_path
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import BY_USER, KIND, read_frame, table_path
@@ -79,4 +80,13 @@ class Qualifications:
 
 def open_qualifications(path: str | Path) -> Qualifications:
     """Open qualifications that were written whole."""
-    return Qualifications(open_run(Path(path), KIND))
+    return Qualifications(open_run(local_path(path), KIND))
+
+
+def check_qualifications(quals: Any, name: str = "quals") -> None:
+    """Refuse a path or a table where qualifications are wanted."""
+    if not isinstance(quals, Qualifications):
+        raise TypeError(
+            f"{name} must be Qualifications, got {type(quals).__name__}; pass what score returns, or"
+            " open_qualifications(path)"
+        )

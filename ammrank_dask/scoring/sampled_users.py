@@ -13,11 +13,11 @@ from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved import RankModel
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chance_table import SAMPLE_SALT
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.score_partition import bare_categories, read_rows
 from ammrank_dask.scoring.settings import ScoreSettings
-from ammrank_dask.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import hash_ids
 
 

@@ -11,16 +11,18 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.features.store import Features
+from ammrank_dask.features.store import Features, check_features
+from ammrank_dask.model.kept_model import check_model
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
+from ammrank_dask.runtime.tasks import Progress, check_client, silent
 from ammrank_dask.scoring.by_category import write_by_category
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
 from ammrank_dask.scoring.exposure_bounds import FLOOR
 from ammrank_dask.scoring.opt_outs import save_opt_outs
-from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications, open_qualifications
 from ammrank_dask.scoring.score_partition import MODEL, ScoreJob
 from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
 from ammrank_dask.scoring.settings import ScoreSettings
@@ -28,7 +30,7 @@ from ammrank_dask.scoring.shown_sample import shown_share
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
-from ammrank_dask.storage.store.folders import rename
+from ammrank_dask.storage.store.folders import local_path, rename
 from ammrank_dask.storage.store.qualification_files import (
     WORK,
     make_folders,
@@ -39,7 +41,6 @@ from ammrank_dask.storage.store.qualification_files import (
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
 from ammrank_dask.storage.store.scratch_arrays import save_arrays
-from ammrank_dask.tasks import Progress, silent
 
 logger = logging.getLogger(__name__)
 
@@ -121,8 +122,9 @@ def score(
     progress
         Called after every finished task.
     """
-    path = Path(path)
+    path = local_path(path)
     fitted = load_model(model) if isinstance(model, str | Path) else model
+    _check_objects(client, fitted, features, previous)
     settings = ScoreSettings(
         k=k, policy=policy, n=n, min_score=min_score, min_chance=min_chance, exclude=tuple(exclude),
         exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
@@ -155,6 +157,15 @@ def score(
     if building.is_dir():
         remove_run(building)
     return open_qualifications(path)
+
+
+def _check_objects(client: Any, model: Any, features: Any, previous: Any) -> None:
+    """Refuse objects of other kinds than scoring needs, and say what to pass."""
+    check_client(client)
+    check_features(features)
+    check_model(model)
+    if previous is not None:
+        check_qualifications(previous, "previous")
 
 
 def write_qualifications(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +16,9 @@ from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panels_from
 from ammrank_dask.monitor.meters import measure, measure_each
+from ammrank_dask.runtime.thread_tasks import write_behind
 from ammrank_dask.scoring.barred_cells import count_allowed, take_barred
+from ammrank_dask.scoring.by_category import rows_by_category
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.chances import Chances
@@ -34,15 +35,13 @@ from ammrank_dask.scoring.first_scores import FirstScores, FirstScratch
 from ammrank_dask.scoring.inclusion import add_inclusion, count_support
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
-from ammrank_dask.scoring.qualification_columns import encode_by_user, encode_delta, rows_by_category
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.scoring.shown_sample import move_to_front, sampled_rows
 from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualification_files import WORK, write_partition_files, written_facts
-from ammrank_dask.storage.store.qualifications import QualificationRows
+from ammrank_dask.storage.store.qualifications import QualificationRows, by_user_table, delta_table
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
-from ammrank_dask.thread_tasks import write_behind
 
 MODEL = "model"
 
@@ -114,11 +113,10 @@ class ScoreJob:
         start, by_category = rows_by_category(rows, len(categories))
         forgotten = None if self.tombstones is None else read_tombstones(self.tombstones)
         changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions, forgotten)
-        by_user = encode_by_user(rows, categories)
-        delta = encode_delta(rows, changes, by_user)
         write_partition_files(
-            self.run, partition, by_user=by_user, delta=delta, by_category=by_category, start=start, counts=counts
-        )
+            self.run, partition, by_user=by_user_table(rows, categories), delta=delta_table(rows, changes),
+            by_category=by_category, start=start, counts=counts,
+        )  # fmt: skip
 
 
 def read_rows(features: Features, partition: int, panels: Panels | PlusPanels, variant: str | None) -> FeaturePartition:
@@ -141,35 +139,18 @@ class Unwritten(NamedTuple):
 def score_partitions(job: ScoreJob, partitions: Sequence[int]) -> list[dict[str, Any]]:
     """Score partitions, write those whose policy can already tell, and return the counts of each.
 
-    While one is scored, the disk brings the first rows of the next, and a thread writes the one before.
+    While one is scored, a thread writes the one before.
     """
     features = open_features(job.features)
     with measure("read"):
         panels = job.load_panels()
 
-    def open_partition(partition: int) -> OpenFeaturePartition:
-        return features.open_partition(partition, variant=job.variant, normalize=_normalizes(panels))
+    def score(partition: int) -> Unwritten:
+        with measure("read"):
+            part = features.open_partition(partition, variant=job.variant, normalize=_normalizes(panels))
+        return score_partition(job, features, panels, partition, part)
 
-    with contextlib.closing(open_ahead(open_partition, partitions)) as opened:
-        scored = (score_partition(job, features, panels, *each) for each in zip(partitions, opened, strict=True))
-        return write_scored(job, features.categories, scored)
-
-
-def open_ahead(
-    open_partition: Callable[[int], OpenFeaturePartition], partitions: Sequence[int]
-) -> Generator[OpenFeaturePartition, None, None]:
-    """Yield every partition, open; the next one is opened before, which begins to read its rows."""
-    with measure("read"):
-        current = open_partition(partitions[0])
-    for partition in partitions[1:]:
-        with current, contextlib.ExitStack() as unless_yielded:
-            with measure("read"):
-                following = unless_yielded.enter_context(open_partition(partition))
-            yield current
-            unless_yielded.pop_all()
-        current = following
-    with current:
-        yield current
+    return write_scored(job, features.categories, map(score, partitions))
 
 
 def write_scored(job: ScoreJob, categories: Sequence[str], scored: Iterable[Unwritten]) -> list[dict[str, Any]]:

@@ -12,6 +12,7 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure, LivePrices
+from ammrank_dask.runtime.tasks import Progress, run_batches, run_tasks, silent
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration
 from ammrank_dask.scoring.inclusion import sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
@@ -26,7 +27,6 @@ from ammrank_dask.scoring.shown_sample import ShownSample
 from ammrank_dask.storage.store.atomic import begin_syncs
 from ammrank_dask.storage.store.qualification_files import written_facts
 from ammrank_dask.storage.store.qualifications import BY_USER, DELTA, table_path
-from ammrank_dask.tasks import Progress, run_batches, run_tasks, silent
 
 USERS_OF_TASK = 50_000
 """Users that a task scores at least where there are more, and those of several partitions while there is much left."""

@@ -13,6 +13,7 @@ import pyarrow as pa
 from distributed import Client
 from numpy.typing import NDArray
 
+from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
 from ammrank_dask.simulation.day_events import (
     DayEvents,
     arrange_day,
@@ -25,8 +26,8 @@ from ammrank_dask.simulation.world import Floats, Stream, World, read_world_taxo
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake import write as lake_write
 from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, write_json
+from ammrank_dask.storage.store.folders import local_path
 from ammrank_dask.storage.vocabulary import DAY_US, GROUPS, USER_ID
-from ammrank_dask.tasks import Progress, run_tasks, silent
 
 logger = logging.getLogger(__name__)
 
@@ -120,10 +121,11 @@ def simulate(
     >>> client = Client(n_workers=2, threads_per_worker=1)  # doctest: +SKIP
     >>> simulate(client, Path("lake"), truth=Path("truth"), users=1000, days=60)  # doctest: +SKIP
     """
+    check_client(client)
     parameters = SimulationParameters(
         users, days, seed, start.isoformat(), user_ids, float(activity), float(alpha), label_days
     )
-    return write_simulation(client, lake, truth, parameters, progress=progress)
+    return write_simulation(client, local_path(lake, "lake"), local_path(truth, "truth"), parameters, progress=progress)
 
 
 def write_simulation(

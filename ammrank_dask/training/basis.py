@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import scipy.sparse as sp
 from distributed import Client
 
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.lagged import LaggedPopularity
 from ammrank_dask.model.memberships import (
     BegunClustering,
     ClusteringSettings,
@@ -27,9 +29,9 @@ from ammrank_dask.model.own_term import OwnTerm
 from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, draw_rows, join_basis, prior_of, sample_size
 from ammrank_dask.model.rows import RowStack, read_csr
 from ammrank_dask.monitor.meters import measure
+from ammrank_dask.runtime.tasks import Progress, run_tasks
 from ammrank_dask.storage.store.folders import remove
 from ammrank_dask.storage.store.scratch_arrays import RowReader, is_saved, load_arrays, save_arrays
-from ammrank_dask.tasks import Progress, run_tasks
 from ammrank_dask.training.learners import PlusLearner
 from ammrank_dask.training.prepared_rows import TRAIN, PreparedRows, load_counts
 from ammrank_dask.training.shards import RowBlock
@@ -41,7 +43,7 @@ SAMPLE_PARTS = 8
 
 def prepare_basis(
     client: Client, learner: PlusLearner, rows: Sequence[Path], blocks: Sequence[RowBlock], columns: Sequence[str],
-    start: AMMRankPlus | None, progress: Progress,
+    start: AMMRankPlus | None, lagged: LaggedPopularity | None, progress: Progress,
 ) -> None:  # fmt: skip
     """Write the basis of a training unless it is there.
 
@@ -55,6 +57,8 @@ def prepare_basis(
         The names of the columns.
     start
         A model whose centres the clusterings start from; None for none.
+    lagged
+        What the moments of the rows knew of popularity; None where that is not known.
     """
     if is_saved(learner.basis_folder):
         return
@@ -89,7 +93,7 @@ def prepare_basis(
     ]
     after = [None] * len(begun) + list(numbers) + [None]
     run_tasks(client, "train-centres", run_unless_saved, tasks, progress=progress, in_flight_per_thread=1, after=after)
-    learner.save_basis(read_basis(learner.model, counts, [*centres, knots]))
+    learner.save_basis(replace(read_basis(learner.model, counts, [*centres, knots]), lagged=lagged))
     remove(work)
 
 

@@ -6,8 +6,8 @@ import functools
 import logging
 import math
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,23 +17,28 @@ from distributed import Client
 from ammrank_dask.features.store import Features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.lagged import LaggedPopularity, lagged_popularity
 from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_sums import PlusState
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.events import publish
-from ammrank_dask.storage.errors import TooFewUsers
+from ammrank_dask.runtime.tasks import Progress, run_one, run_tasks, silent
+from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.numbers import whole_number
+from ammrank_dask.storage.store.folders import is_folder
+from ammrank_dask.storage.store.ids import UserIds, digest_ids
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
-from ammrank_dask.tasks import Progress, run_one, run_tasks, silent
 from ammrank_dask.training.basis import prepare_basis
 from ammrank_dask.training.checkpoints import TrainingFolder
 from ammrank_dask.training.learners import AVERAGE, LAST, Learner, PlaneLearner, PlusLearner
+from ammrank_dask.training.matched_rows import RowMatch, match_features
 from ammrank_dask.training.plus_start import add_memberships, check_start, state_of_model
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, prepare_rows
 from ammrank_dask.training.round_tasks import FIRST_PASS, close_round, merge_shards, train_shard
 from ammrank_dask.training.shards import MERGE_WIDTH, RowBlock, choose_sample, cut_blocks, deal_blocks
 from ammrank_dask.training.validation import Validation, mean_of_pieces
 from ammrank_dask.training.warm_start import planes_of_model
+from ammrank_dask.user_hash import partition_of
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +63,52 @@ class TrainingPlan:
                 whole_number(name, value, least=1)
 
 
+@dataclass(frozen=True)
+class Windows:
+    """Rows of earlier label windows to train on as well, and the features of the night that is to be scored.
+
+    What was popular is the prior of a row as it was known at its own moment, if all of these tell it. Rows are brought
+    to the columns and categories of tonight by name; `renames` has the names of now of categories that have another.
+    The users of `left_out` have no rows in any of them.
+    """
+
+    earlier: tuple[Features, ...] = ()
+    tonight: Features | None = None
+    renames: Mapping[str, str] = field(default_factory=dict)
+    left_out: UserIds | None = None
+
+    def identity(self, features: Features) -> dict[str, Any]:
+        """Return what a training on `features` and these windows depends on, apart from the rows of `features`."""
+        target = self.tonight or features
+        return {
+            "earlier": [each.run.checksums for each in self.earlier],
+            "tonight": None if self.tonight is None else self.tonight.manifest.clickers,
+            "names": [target.columns, target.categories, dict(self.renames)],
+            "left_out": None if self.left_out is None else digest_ids(self.left_out),
+        }
+
+    def match(self, each: Features, features: Features, variant: str | None) -> RowMatch | None:
+        """Return how one of them is read tonight, where `features` are the newest rows; None as it is."""
+        return match_features(each, self.tonight or features, variant, self.renames)
+
+    def left_out_of(self, each: Features) -> list[UserIds | None]:
+        """Return by partition of one of them the users without rows."""
+        if self.left_out is None:
+            return [None] * each.n_partitions
+        home = partition_of(self.left_out, each.n_partitions)
+        return [self.left_out.take(np.flatnonzero(home == number)) for number in range(each.n_partitions)]
+
+    def popularity(self, features: Features, variant: str | None) -> LaggedPopularity | None:
+        """Return what tonight and the moments of all windows, the newest first, know; None if one of them does not."""
+        known = []
+        for each in (self.tonight or features, features, *self.earlier):
+            if each.manifest.clickers is None:
+                return None
+            counts, match = np.array(each.manifest.clickers, np.int64), self.match(each, features, variant)
+            known.append(counts if match is None else match.clickers(counts))
+        return lagged_popularity(known)
+
+
 class Training:
     """One training: the state between rounds is on the disk, this object only walks through them."""
 
@@ -70,9 +121,13 @@ class Training:
         variant: str | None,
         folder: Path,
         progress: Progress,
+        windows: Windows,
     ) -> None:
         self.client = client
         self.features = features
+        self.windows = windows
+        self.target = windows.tonight or features
+        self.parts = [(part, i) for part in (features, *windows.earlier) for i in range(part.n_partitions)]
         self.model = model
         self.plan = plan
         self.variant = variant
@@ -80,8 +135,11 @@ class Training:
         self.progress = progress
         self.left_over: Callable[[], None] | None = None
         self.popularity_error: float | None = None
+        first = tuple(number for number, (_, partition) in enumerate(self.parts) if partition == 0)
         self.learner: Learner = (
-            PlusLearner(model, folder, plan.shards) if isinstance(model, AMMRankPlus) else PlaneLearner(model, folder)
+            PlusLearner(model, folder, plan.shards, first)
+            if isinstance(model, AMMRankPlus)
+            else PlaneLearner(model, folder)
         )
 
     def run(self, average: bool | None, start: RankModel | None, digest: str) -> RankModel:
@@ -127,26 +185,37 @@ class Training:
 
     def _prepare(self) -> tuple[list[int], np.ndarray]:
         """Decode the rows of every partition once; return its training rows, and (n_blocks, L) clickers by block."""
+        all_windows = (self.features, *self.windows.earlier)
+        matches = {each.path: self.windows.match(each, self.features, self.variant) for each in all_windows}
+        left_out = {each.path: self.windows.left_out_of(each) for each in all_windows}
         tasks = [
             (
-                str(self.features.path), partition, self.variant, self.plan.block_rows, self.folder.rows(partition),
-                self.model.normalize_rows,
+                str(features.path), partition, self.variant, self.plan.block_rows, self.folder.rows(number),
+                self.model.normalize_rows, features is self.features, matches[features.path],
+                left_out[features.path][partition],
             )
-            for partition in range(self.features.n_partitions)
+            for number, (features, partition) in enumerate(self.parts)
         ]  # fmt: skip
         todo = [task for task in tasks if not is_saved(task[4])]
         run_tasks(self.client, "train-prepare", prepare_rows, todo, progress=self.progress)
         folders = [task[4] for task in tasks]
+        unseen = [folder for folder in folders if not is_folder(folder)]
+        if unseen:
+            raise BadInput(
+                f"this process does not see {unseen[0]}, which workers have written; its folder must be in a file"
+                " system that all workers share with this process, under one path"
+            )
         counts = [load_facts(folder) for folder in folders]
         self.validation = Validation(self.client, self.learner, folders, [each[VALIDATION] for each in counts])
         return [each[TRAIN] for each in counts], np.concatenate([load_array(folder, "clickers") for folder in folders])
 
     def _prepare_plus(self, learner: PlusLearner, start: RankModel | None, blocks: list[RowBlock]) -> None:
         """Fix what comes before the first step of AMM-rank-plus, and add memberships to the training rows."""
-        folders = [self.folder.rows(partition) for partition in range(self.features.n_partitions)]
+        folders = [self.folder.rows(number) for number in range(len(self.parts))]
         earlier = start if isinstance(start, AMMRankPlus) else None
-        columns = self.features.columns_of(self.variant)
-        prepare_basis(self.client, learner, folders, blocks, columns, earlier, self.progress)
+        columns = self.target.columns_of(self.variant)
+        lagged = self.windows.popularity(self.features, self.variant)
+        prepare_basis(self.client, learner, folders, blocks, columns, earlier, lagged, self.progress)
         outputs = [
             (learner.rows_folder(partition), learner.members_folder(partition)) for partition in range(len(folders))
         ]
@@ -158,7 +227,7 @@ class Training:
         run_tasks(self.client, "train-memberships", add_memberships, tasks, progress=self.progress)
 
     def _warn_of_unclicked(self, popularity: np.ndarray) -> None:
-        unclicked = [name for name, clicks in zip(self.features.categories, popularity, strict=True) if not clicks]
+        unclicked = [name for name, clicks in zip(self.target.categories, popularity, strict=True) if not clicks]
         if unclicked:
             logger.warning(
                 "%d of %d categories have no clicks of training users and rank last: %s",
@@ -191,7 +260,7 @@ class Training:
 
     def _first_state(self, start: RankModel | None, step: int) -> PlaneSums | PlusState:
         """Return the state before the first step: empty, or that of a model whose planes `step` steps have made."""
-        columns, categories = self.features.columns_of(self.variant), self.features.categories
+        columns, categories = self.target.columns_of(self.variant), self.target.categories
         if isinstance(self.learner, PlusLearner):
             basis = self.learner.basis
             if not isinstance(start, AMMRankPlus):
@@ -261,7 +330,7 @@ class Training:
         self.folder.sweep(name)
         publish(
             self.client, "train", **counts, epochs=self.model.epochs, rounds=self.plan.rounds_per_epoch,
-            planes_per_category=n_planes, categories=self.features.categories,
+            planes_per_category=n_planes, categories=self.target.categories,
         )  # fmt: skip
         told = ", ".join(f"{key} {value}" for key, value in counts.items())
         logger.info("trained %s, merge and checkpoint %.1f %%", told, 100 * merge_share)
@@ -322,8 +391,8 @@ class Training:
             if average or (average_error is not None and average_error < error):
                 chosen, kind, checkpoint, error = AVERAGE, AVERAGE, latest, average_error
         model = self.learner.fit(checkpoint, kind, popularity)
-        model.categories_ = list(self.features.categories)
-        model.columns_ = self.features.columns_of(self.variant)
+        model.categories_ = list(self.target.categories)
+        model.columns_ = self.target.columns_of(self.variant)
         model.variant_ = self.variant
         model.training_ = {
             "published": chosen,

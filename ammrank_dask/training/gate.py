@@ -15,7 +15,7 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.ranking_sums import measure_rows
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.model.simple import popularity_model
-from ammrank_dask.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.user_hash import SPLITS, split_of
 
 GATE = SPLITS.index("gate")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -67,8 +68,11 @@ class PlaneLearner(_Learner[AMMRank]):
         """Open the training rows of a partition."""
         return PreparedRows(self.folder / f"rows-{partition:05d}", TRAIN)
 
-    def train(self, state: PlaneSums, X: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool) -> float:
+    def train(
+        self, state: PlaneSums, X: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool, partition: int
+    ) -> float:
         """Make a step per row, in the order given, and return the sum of the losses."""
+        del partition
         settings = self.model.step_settings()
         if not births:
             settings = replace(settings, max_planes=0, prune_every=None, clone_probability=0.0)
@@ -86,8 +90,9 @@ class PlaneLearner(_Learner[AMMRank]):
         """Count the model of a state into a mean."""
         mean.add(state.weights(self.model.regularization), state.plane_id)
 
-    def fit(self, checkpoint: Path, kind: str, popularity: np.ndarray) -> AMMRank:
+    def fit(self, checkpoint: Path, kind: str, popularity: np.ndarray, *, moment: int = 0) -> AMMRank:
         """Return the fitted model of a checkpoint: that of its state, or the mean."""
+        del moment  # it learns from one window only
         planes = self.load(checkpoint)
         weights = self.load_mean(checkpoint).weights() if kind == AVERAGE else planes.weights(self.model.regularization)
         model = AMMRank(**self.model.get_params())
@@ -105,6 +110,8 @@ class PlusLearner(_Learner[AMMRankPlus]):
     """AMM-rank-plus: w = S / (λt + √H/η), where the mean over shards asks for an η that grows with their root."""
 
     shards: int
+    first_partitions: tuple[int, ...] = (0,)
+    """The first partition of each window of rows."""
     merged: ClassVar[tuple[str, ...]] = ("sums", *_OWN_ARRAYS)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,11 +167,14 @@ class PlusLearner(_Learner[AMMRankPlus]):
         """Where the memberships of the validation rows of a partition are."""
         return self.folder / f"members-{partition:05d}"
 
-    def train(self, state: PlusState, rows: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool) -> float:
+    def train(
+        self, state: PlusState, rows: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool, partition: int
+    ) -> float:
         """Make a step per row, in the order given, and return the sum of the losses."""
         # Planes are born one step after the other, in the plain loop or in the first pass, and there η is that of one.
         options = self.model.block_options(self.basis, 1 if births else self.shards)
-        return train_plus_block(state, rows, rankings, order, births=births, **options)
+        moment = bisect_right(self.first_partitions, partition)  # tonight is the first of the moments
+        return train_plus_block(state, rows, rankings, order, births=births, moment=moment, **options)
 
     def after_first_pass(self, state: PlusState) -> PlusState:
         """Return what the rounds begin with after a pass over a sample: its number of planes, nothing learned."""
@@ -178,12 +188,12 @@ class PlusLearner(_Learner[AMMRankPlus]):
         """Count the model of a state into a mean."""
         self.model.add_to_mean(mean, state, self.model.block_options(self.basis, self.shards))
 
-    def fit(self, checkpoint: Path, kind: str, popularity: np.ndarray) -> AMMRankPlus:
-        """Return the fitted model of a checkpoint: that of its state, or the mean."""
+    def fit(self, checkpoint: Path, kind: str, popularity: np.ndarray, *, moment: int = 0) -> AMMRankPlus:
+        """Return the fitted model of a checkpoint as of a moment: that of its state, or the mean."""
         del popularity  # the basis has it
         model = AMMRankPlus(**self.model.get_params())
         mean = self.load_mean(checkpoint) if kind == AVERAGE else None
-        model.set_state(self.basis, self.load(checkpoint), mean, shards=self.shards)
+        model.set_state(self.basis, self.load(checkpoint), mean, shards=self.shards, moment=moment)
         return model
 
     def score(self, scorer: AMMRankPlus, X: sp.csr_matrix, partition: int) -> np.ndarray:

@@ -12,7 +12,7 @@ from ammrank_dask.model.own_term import OwnTerm
 from ammrank_dask.model.plus_basis import PlusBasis
 from ammrank_dask.model.saved import RankModel, make_model
 from ammrank_dask.training.basis import match_centers
-from ammrank_dask.training.warm_start import match_names
+from ammrank_dask.training.warm_start import match_names, rename_column, rename_once
 
 Siblings = Mapping[str, Sequence[str]]
 """By name of a new category the categories beside it."""
@@ -95,20 +95,11 @@ def score_by_siblings(model: RankModel, names: Collection[str], siblings: Siblin
 
 
 def rename_model(model: RankModel, name_now: Callable[[str], str]) -> None:
-    """Give the categories and columns of a model the names of now; of several that became one, only one counts.
-
-    That is the one that had the name before, or else the first.
-    """
-    categories = list(model.categories_ or ())
-    renamed = {name: name_now(name) for name in categories}
-    taken = {name for name, now in renamed.items() if now == name}
-    for name, now in renamed.items():
-        if now != name and now in taken:
-            renamed[name] = name
-        taken.add(renamed[name])
+    """Give the categories and columns of a model the names of now, as `rename_once` does."""
+    renamed = rename_once(model.categories_ or (), name_now)
     if model.columns_ is not None:
-        model.columns_ = [_rename_column(column, renamed) for column in model.columns_]
-    model.categories_ = [renamed[name] for name in categories] or None
+        model.columns_ = [rename_column(column, renamed) for column in model.columns_]
+    model.categories_ = list(renamed.values()) or None
 
 
 def kind_of_column(column: str) -> str:
@@ -120,12 +111,6 @@ def kind_of_column(column: str) -> str:
     ('pv:intensity', 'age:13-17')
     """
     return ":".join(column.split(":", 2)[:2])
-
-
-def _rename_column(column: str, renamed: Mapping[str, str]) -> str:
-    group, _, rest = column.partition(":")
-    kind, _, category = rest.partition(":")
-    return f"{group}:{kind}:{renamed[category]}" if category in renamed else column
 
 
 def _bring_basis(

@@ -99,7 +99,9 @@ def state_of_model(
     n_planes = np.bincount(plane_category, minlength=len(categories)).astype(np.int64)
     ids = np.arange(len(plane_category))
     planes = PlaneSums(sums, plane_category, n_planes, step=step, plane_id=ids, next_id=len(ids))
-    own_sums, own_squares = _own_sums(model, basis, columns, rates.own, shrink)
+    own_sums, own_squares = np.zeros(basis.own_shape), np.zeros(basis.own_shape)
+    n_own = len(basis.own.weights)
+    own_sums[:n_own], own_squares[:n_own] = _own_sums(model, basis, columns, rates.own, shrink)
     return PlusState(planes, squares, own_sums, own_squares)
 
 

@@ -11,13 +11,16 @@ import scipy.sparse as sp
 from ammrank_dask.features.csr import cut_rows
 from ammrank_dask.features.partition import OpenFeaturePartition
 from ammrank_dask.features.store import open_features
+from ammrank_dask.kernels.features import normalize_rows
 from ammrank_dask.model.plus_basis import RankingCounts, count_rankings
 from ammrank_dask.model.plus_rows import PlusRows
 from ammrank_dask.model.rankings import check_rankings
 from ammrank_dask.model.rows import read_csr
 from ammrank_dask.monitor.meters import measure_each
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter, RowReader, load_array, load_facts
+from ammrank_dask.training.matched_rows import RowMatch
 from ammrank_dask.user_hash import SPLITS, split_of
 
 TRAIN, VALIDATION = "train", "validation"
@@ -30,36 +33,56 @@ def prepare_rows(
     block_rows: int,
     folder: Path,
     normalize: bool | None = None,
+    is_newest: bool = True,
+    match: RowMatch | None = None,
+    left_out: UserIds | None = None,
 ) -> None:
     """Decode the labelled rows of one partition, training and validation apart, and count clickers by block.
 
-    `normalize` is that of `Features.partition`.
+    `normalize` is that of `Features.partition`. Users are held out of the newest window only: what they clicked in
+    earlier ones is no part of what they are asked for. With a `match`, rows and rankings are brought to other columns
+    and categories before rows are normalised: they become those of features that were built with these. The users of
+    `left_out` have no rows.
     """
     features = open_features(features_path)
-    with (
-        features.open_partition(partition, variant=variant, normalize=normalize) as part,
-        ArrayWriter(folder) as writer,
-    ):
+    normalize = features.normalize if normalize is None else normalize
+    part = features.open_partition(partition, variant=variant, normalize=normalize and match is None)
+    with ArrayWriter(folder) as writer:
         if part.rankings is None:
             raise BadInput(f"partition {partition} of {features_path} must have rankings, found none")
         n_categories = len(features.categories)
         check_rankings(part.rankings, n_rows=part.n_rows, n_categories=n_categories)
-        has_ranking, split = (part.rankings >= 0).any(axis=1), split_of(part.user_ids)
+        all_rankings, n_columns = part.rankings, part.n_columns
+        if match is not None:
+            all_rankings, n_columns, n_categories = match.rankings(part.rankings), match.n_columns, match.n_categories
+        has_ranking, split = (all_rankings >= 0).any(axis=1), split_of(part.user_ids)
         chosen = {name: has_ranking & (split == SPLITS.index(name)) for name in (TRAIN, VALIDATION)}
-        _append_rows(writer, part, chosen)
+        if not is_newest:
+            chosen = {TRAIN: has_ranking, VALIDATION: np.zeros_like(has_ranking)}
+        if left_out is not None and len(left_out):
+            is_left = left_out.positions_of(part.user_ids) < 0
+            chosen = {name: own & is_left for name, own in chosen.items()}
+        _append_rows(writer, part, chosen, match, normalize=normalize)
         for name, own in chosen.items():
-            writer.append(f"{name}-rankings", part.rankings[own])
-        rankings = part.rankings[chosen[TRAIN]]
+            writer.append(f"{name}-rankings", all_rankings[own])
+        rankings = all_rankings[chosen[TRAIN]]
         starts = range(0, len(rankings), block_rows)
         counts = [_count_clickers(rankings[start : start + block_rows], n_categories) for start in starts]
         writer.append("clickers", np.array(counts, np.int64).reshape(len(counts), n_categories))
         whole = count_rankings(rankings, n_categories)
         writer.append("worth", whole.worth)
         facts = {name: int(own.sum()) for name, own in chosen.items()}
-        writer.finish({**facts, "columns": part.n_columns, "complete": whole.n_complete})
+        writer.finish({**facts, "columns": n_columns, "complete": whole.n_complete})
 
 
-def _append_rows(writer: ArrayWriter, part: OpenFeaturePartition, chosen: Mapping[str, np.ndarray]) -> None:
+def _append_rows(
+    writer: ArrayWriter,
+    part: OpenFeaturePartition,
+    chosen: Mapping[str, np.ndarray],
+    match: RowMatch | None,
+    *,
+    normalize: bool,
+) -> None:
     """Decode the rows of a partition, some at a time, and append those that are chosen by name."""
     where = np.int32 if part.indptr[-1] < 2**31 else np.int64
     n_values = dict.fromkeys(chosen, 0)
@@ -69,6 +92,10 @@ def _append_rows(writer: ArrayWriter, part: OpenFeaturePartition, chosen: Mappin
         writer.append(f"{name}-indptr", np.zeros(1, where))
     for rows, X, _ in measure_each("decode", part.pieces()):
         matrix = X.to_matrix()
+        if match is not None:
+            matrix = match.rows(matrix)
+            if normalize:
+                normalize_rows(matrix.indptr, matrix.data)
         for name, are_chosen in chosen.items():
             own = matrix[are_chosen[rows]]
             writer.append(f"{name}-data", own.data)

@@ -43,7 +43,7 @@ def train_shard(
         with measure("read"):
             prepared, rankings = rows[block.partition].read(block.start, block.stop)
         with measure("kernel"):
-            loss += learner.train(state, prepared, rankings, order, births=births)
+            loss += learner.train(state, prepared, rankings, order, births=births, partition=block.partition)
     if epoch == FIRST_PASS:
         state = learner.after_first_pass(state)
     with measure("write"):
@@ -116,7 +116,8 @@ def validate_rows(checkpoint: Path, kind: str, rows: Path, partition: int, learn
     # With one category there is no pair that could be in the wrong order.
     if not len(rankings) or n_categories < 2:
         return 0.0, 0
-    scorer: Any = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64))
+    # The newest window is the second of the moments: its rows knew the popularity before it, not tonight's.
+    scorer: Any = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64), moment=1)
     return disagreement_error(learner.score(scorer, X, partition), rankings) * len(rankings), len(rankings)
 
 

@@ -16,14 +16,16 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.features.store import Features
+from ammrank_dask.features.store import Features, check_features
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.amm_rank_plus import AMMRankPlus
+from ammrank_dask.model.amm_rank_plus import PACE, AMMRankPlus, usual_epochs
 from ammrank_dask.model.saved import RankModel, make_model
+from ammrank_dask.runtime.tasks import Progress, check_client, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.tasks import Progress, silent
-from ammrank_dask.training.driver import Training, TrainingPlan
+from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.training.driver import Training, TrainingPlan, Windows
 from ammrank_dask.training.own_parameters import own_parameters
 
 
@@ -35,7 +37,7 @@ def train(
     shards: int = 8,
     rounds_per_epoch: int = 2,
     block_rows: int = 1024,
-    epochs: int = 5,
+    epochs: int | None = None,
     patience: int | None = None,
     regularization: float | None = None,
     max_planes: int = 5,
@@ -51,6 +53,10 @@ def train(
     start: RankModel | None = None,
     seed: int = 0,
     variant: str | None = None,
+    earlier: Sequence[Features] = (),
+    tonight: Features | None = None,
+    renames: Mapping[str, str] | None = None,
+    left_out: UserIds | None = None,
     scratch: str | Path | None = None,
     progress: Progress = silent,
 ) -> RankModel:
@@ -70,11 +76,12 @@ def train(
     model
         `amm-rank-plus`, or `amm-rank`, the paper's method.
     epochs, max_planes, seed
-        As in `AMMRank` and `AMMRankPlus`.
+        As in `AMMRank` and `AMMRankPlus`; None makes 5 epochs, or 2 of the latter with 10,000 rows or more.
     regularization, rank_weight
         As in `AMMRank`, and only for it.
     kappa, pace, clickers_per_plane, n_clusterings, n_centers, own_columns, own_groups
-        As in `AMMRankPlus`, and only for it. Which columns are a category's own is read from their names by default.
+        As in `AMMRankPlus`, and only for it; None is a pace of ½. Which columns are a category's own is read from their
+        names by default.
     patience
         End after so many epochs in a row without a new best error of the validation users, and publish the best
         epoch's model instead of the last one; None makes all epochs.
@@ -85,12 +92,23 @@ def train(
         A fitted model to begin with, columns and categories matched by name; None begins without planes.
     variant
         The columns to learn from; all when None.
+    earlier
+        Features with rankings of earlier label windows, the newest first: their training users are rows as well.
+        Only for `amm-rank-plus`.
+    tonight
+        The features that will be scored: the prior is their popularity, as it is for the rows of each window. None
+        takes that of `features`. Rows of all windows are brought to their columns and categories by name: what is gone
+        is left out, and a column that came since is 0.
+    renames
+        The names of now of categories that windows have under another name.
+    left_out
+        Users whose rows do not train, in any window.
     scratch
         Folder for decoded rows and checkpoints, seen by all workers; beside the features when None. It is removed
         at the end, and a rerun after a crash goes on from it.
     """
-    if not features.has_rankings:
-        raise BadInput(f"features at {features.path} must have rankings to train on, found none")
+    check_client(client)
+    check_features(features)
     plan = TrainingPlan(shards, rounds_per_epoch, block_rows, patience)
     by_kind: dict[str, dict[str, Any]] = {
         AMMRank.method: {"regularization": regularization, "rank_weight": rank_weight},
@@ -99,23 +117,43 @@ def train(
             "n_centers": n_centers, "own_columns": own_columns, "own_groups": own_groups,
         },
     }  # fmt: skip
-    ranker = _make_model(
-        model, by_kind, features, variant, epochs=epochs, max_planes=max_planes, average=bool(average), seed=seed
-    )
+    epochs = _epochs_of(model, [features, *earlier]) if epochs is None else epochs
+    windows = Windows(tuple(earlier), tonight, renames or {}, left_out)
+    _refuse_other_windows(model, features, windows, variant)
+    shared = {"epochs": epochs, "max_planes": max_planes, "average": bool(average), "seed": seed}
+    ranker = _make_model(model, by_kind, tonight or features, variant, **shared)
     subject = {
-        "features": features.run.digest,
-        "parts": features.run.checksums,
+        "features": [features.run.digest, features.run.checksums],
+        "windows": windows.identity(features),
         "variant": variant,
         "plan": asdict(plan),
         "model": [model, ranker.get_params()],
         "start": None if start is None else start.digest(),
     }
     digest = digest_of(subject)
-    folder = Path(scratch) if scratch is not None else features.path.parent
-    training = Training(client, features, ranker, plan, variant, folder / f".training-{digest}", progress)
+    folder = local_path(scratch, "scratch") if scratch is not None else features.path.parent
+    training = Training(client, features, ranker, plan, variant, folder / f".training-{digest}", progress, windows)
     fitted = training.run(average, start, digest)
     shutil.rmtree(training.folder.path, ignore_errors=True)
     return fitted
+
+
+def _epochs_of(model: str, windows: Sequence[Features]) -> int:
+    """Return the epochs of a training that was not told how many."""
+    return usual_epochs(sum(each.n_users for each in windows)) if model == AMMRankPlus.method else AMMRank.epochs
+
+
+def _refuse_other_windows(model: str, features: Features, windows: Windows, variant: str | None) -> None:
+    """Refuse windows that cannot be learned from together."""
+    if windows.earlier and model != AMMRankPlus.method:
+        raise BadInput(f"earlier must not be given for {model}, it is a parameter of {AMMRankPlus.method}")
+    if windows.tonight is not None:
+        check_features(windows.tonight)
+    for each in (features, *windows.earlier):
+        check_features(each)
+        if not each.has_rankings:
+            raise BadInput(f"features at {each.path} must have rankings to train on, found none")
+        windows.match(each, features, variant)
 
 
 def _make_model(
@@ -132,7 +170,7 @@ def _make_model(
             raise BadInput(f"{given[0]} must not be given for {kind}, it is a parameter of {other}; leave it out")
     chosen = {name: value for name, value in by_kind.get(kind, {}).items() if value is not None}
     if kind == AMMRankPlus.method:
-        chosen["hold_out"] = False  # the parameters are trained with as they are
+        chosen = {"pace": PACE, **chosen}
         chosen = chosen if "own_columns" in chosen else chosen | own_parameters(features, variant)
     if "own_columns" in chosen:
         chosen["own_columns"] = np.asarray(chosen["own_columns"]).tolist()

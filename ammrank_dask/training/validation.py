@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.tasks import run_each, run_one, run_together, silent
-from ammrank_dask.thread_tasks import batches
+from ammrank_dask.runtime.tasks import run_each, run_one, run_together, silent
+from ammrank_dask.runtime.thread_tasks import batches
 from ammrank_dask.training.learners import LAST, Learner
 from ammrank_dask.training.round_tasks import train_shard, validate_popularity, validate_rows
 

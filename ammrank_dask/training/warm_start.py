@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -74,6 +74,33 @@ def match_names(what: str, old: Sequence[str] | None, n_old: int, new: Sequence[
         )
     pairs = np.array(both)
     return pairs[:, 0], pairs[:, 1]
+
+
+def rename_once(categories: Sequence[str], name_now: Callable[[str], str]) -> dict[str, str]:
+    """Return the names of now of distinct categories; of several that became one, only one counts.
+
+    That is the one that had the name before, or else the first; the others keep their names.
+
+    Examples
+    --------
+    >>> now = {"Boots": "Shoes", "Caps": "Hats"}
+    >>> rename_once(["Boots", "Caps", "Shoes"], lambda name: now.get(name, name))
+    {'Boots': 'Boots', 'Caps': 'Hats', 'Shoes': 'Shoes'}
+    """
+    renamed = {name: name_now(name) for name in categories}
+    taken = {name for name, now in renamed.items() if now == name}
+    for name, now in renamed.items():
+        if now != name and now in taken:
+            renamed[name] = name
+        taken.add(renamed[name])
+    return renamed
+
+
+def rename_column(column: str, renamed: Mapping[str, str]) -> str:
+    """Return the name of a column with its category renamed; that of a column without a category as it is."""
+    group, _, rest = column.partition(":")
+    kind, _, category = rest.partition(":")
+    return f"{group}:{kind}:{renamed[category]}" if category in renamed else column
 
 
 def choose_planes(weights: np.ndarray, category: np.ndarray, limit: np.ndarray) -> np.ndarray:

@@ -9,8 +9,8 @@ from urllib.parse import parse_qsl, quote, unquote
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import LakePath, store_failure
-from ammrank_dask.storage.lake.snapshots import Snapshot, require_files
+from ammrank_dask.storage.lake.paths import LakePath, is_lake_folder, store_failure
+from ammrank_dask.storage.lake.snapshots import Snapshot, require_files, require_regular_log
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -22,7 +22,7 @@ _HARMLESS_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 
 def is_delta(folder: LakePath) -> bool:
     """Tell whether a folder is the root of a Delta Lake table."""
-    return (folder / DELTA_LOG).is_dir()
+    return is_lake_folder(folder / DELTA_LOG)
 
 
 def read_snapshot(folder: LakePath) -> Snapshot:
@@ -34,6 +34,7 @@ def read_snapshot(folder: LakePath) -> Snapshot:
         raise BadInput(
             f"{folder} is a table of Delta Lake; install what reads its log with `pip install 'ammrank-dask[delta]'`"
         ) from None
+    require_regular_log(folder / DELTA_LOG)
     try:
         table = _open_table(DeltaTable, folder)
         asked = set(table.protocol().reader_features or ())

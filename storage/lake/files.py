@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import functools
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore, StoreFailed
-from ammrank_dask.storage.lake.direct_file import open_direct
 from ammrank_dask.storage.lake.fetched import find_fetched, keep_fetched
+from ammrank_dask.storage.lake.long_values import refuse_long_chunks, refuse_long_values
 from ammrank_dask.storage.lake.paths import (
     READ_BYTES,
     LakePath,
@@ -25,16 +25,17 @@ from ammrank_dask.storage.lake.paths import (
     etag_of,
     open_file,
     parse_path,
+    require_regular,
     say_failures,
     store_failure,
 )
 from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
 from ammrank_dask.storage.store.ids import is_string
-from ammrank_dask.storage.store.large_files import expect_file
 from ammrank_dask.storage.store.retried import is_passing, retried
 
 BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""
+MAP_NAMES = "Map the names under `columns` in ammrank.yaml"
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,10 @@ class FileFacts:
 def open_parquet(path: LakePath | str, *, source: Any = None, **options: Any) -> pq.ParquetFile:
     """Open a parquet file, or one that is open already, or say in one sentence why it cannot be read."""
     lake_path = parse_path(path) if isinstance(path, str) else path
+    options["page_checksum_verification"] = True  # of pages that have one: a damaged value would look like any other
     try:
         if source is None and isinstance(lake_path, Path):
+            require_regular(lake_path)
             return pq.ParquetFile(lake_path, **options)
         # Of a remote file the columns of a row group are fetched together: a request costs more than bytes.
         is_remote = not isinstance(lake_path, Path)
@@ -123,7 +126,7 @@ def scan_file(
     made = dict(constants or {})
     try:
         size, time = current_status(lake_path) if status is None else status
-        with say_failures(lake_path), open_file(lake_path, whole=with_digest) as source:
+        with say_failures(lake_path), open_file(lake_path) as source:
             etag = etag_of(source)
             size = size if isinstance(lake_path, Path) else source.size()
             if fetched is None:
@@ -160,17 +163,20 @@ def _vanished(path: str) -> BadInput:
     )
 
 
-def require_columns(schema: pa.Schema, columns: Sequence[str], path: str) -> None:
-    """Raise unless the file has each of the columns once."""
+def require_columns(schema: pa.Schema, columns: Sequence[str], path: str, remedy: str = MAP_NAMES) -> None:
+    """Raise unless the file has each of the columns once, with single values; `remedy` is for one of another name."""
     missing = [name for name in columns if name not in schema.names]
     if missing:
         raise BadInput(
             f"{path} has no column {', '.join(map(repr, missing))}; it has {', '.join(map(repr, schema.names))}."
-            " Map the names under `columns` in ammrank.yaml"
+            f" {remedy}"
         )
     repeated = [name for name in columns if schema.names.count(name) > 1]
     if repeated:
         raise BadInput(f"{path} has more than one column {', '.join(map(repr, repeated))}; keep one")
+    for name in columns:
+        if pa.types.is_nested(schema.field(name).type):
+            raise BadInput(f"{path}: {name!r} must have one value a row, found {schema.field(name).type}; convert it")
 
 
 def id_kind_of(schema: pa.Schema, column: str, path: str) -> str:
@@ -228,21 +234,23 @@ def read_batches(
 ) -> Iterator[tuple[int, pa.Table]]:
     """Yield (row of the file, table of at most BATCH_ROWS rows); `dictionaries` are read without copying strings.
 
-    A file of which `fetched` has the bytes is read from there.
+    A file of which `fetched` has the bytes is read from there. Raises BadInput for a string that is too long.
     """
     path, copy = piece.file.path, find_fetched(fetched, piece.file.digest)
     constants = piece.file.constants
     read = [name for name in columns if name not in constants]
-    encoded = [name for name in dictionaries if name not in constants]
     if copy is None:
         _refuse_changed(piece.file)
-    with _open_rows(path if copy is None else str(copy), encoded) as file:
+    # All strings are decoded as dictionaries first: one long value may be that of a million rows.
+    with open_parquet(path if copy is None else str(copy), read_dictionary=read) as file:
         row = piece.first_row
         try:
+            read_at = functools.partial(_read_at, parse_path(path) if copy is None else copy)
+            refuse_long_chunks(file.metadata, piece.row_groups, read, path, read_at)
             for batch in file.iter_batches(
                 BATCH_ROWS, row_groups=list(piece.row_groups), columns=read, use_threads=False
             ):
-                table = pa.Table.from_batches([batch])
+                table = _decode_dictionaries(pa.Table.from_batches([batch]), dictionaries, path)
                 yield row, _add_constants(table, constants)
                 row += batch.num_rows
         except (pa.ArrowException, OSError) as error:
@@ -259,29 +267,24 @@ def read_batches(
         _refuse_changed(piece.file)
 
 
-@contextlib.contextmanager
-def _open_rows(path: str, dictionaries: Sequence[str]) -> Iterator[pq.ParquetFile]:
-    """Open a file of which all is read, past the page cache where that is better."""
-    lake_path = parse_path(path)
-    with contextlib.ExitStack() as stack:
-        source = None
-        if isinstance(lake_path, Path):
-            try:
-                source = open_direct(lake_path)
-            except OSError as error:
-                if is_passing(error):
-                    raise
-            # One that cannot be opened is opened once more below, which says why in a sentence.
-        if source is not None:
-            stack.enter_context(source)
-        yield stack.enter_context(open_parquet(lake_path, source=source, read_dictionary=dictionaries))
+def _read_at(path: LakePath, offset: int, n_bytes: int) -> bytes:
+    with open_file(path) as file:
+        file.seek(offset)
+        return bytes(file.read(n_bytes))
 
 
-def expect_slice(piece: FileSlice) -> None:
-    """Begin to read a local file whose rows will be asked for next."""
-    lake_path = parse_path(piece.file.path)
-    if isinstance(lake_path, Path):
-        expect_file(lake_path)
+def _decode_dictionaries(table: pa.Table, kept: Collection[str], path: str) -> pa.Table:
+    """Return a table of one batch whose only dictionaries of strings are those that are kept; refuse long strings."""
+    for position, name in enumerate(table.column_names):
+        column = table.column(position)
+        if not pa.types.is_dictionary(column.type):
+            continue
+        for chunk in column.chunks:
+            refuse_long_values(chunk.dictionary, name, path)
+        if name not in kept:
+            plain = pa.chunked_array([chunk.dictionary_decode() for chunk in column.chunks], column.type.value_type)
+            table = table.set_column(position, name, plain)
+    return table
 
 
 def _add_constants(table: pa.Table, constants: Mapping[str, str]) -> pa.Table:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath, store_failure
-from ammrank_dask.storage.lake.snapshots import Snapshot, require_files
+from ammrank_dask.storage.lake.paths import LakePath, RemotePath, is_lake_folder, store_failure
+from ammrank_dask.storage.lake.snapshots import Snapshot, require_files, require_regular_log
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
@@ -35,7 +35,7 @@ def is_iceberg(path: LakePath) -> bool:
     if is_metadata(path):
         return True
     folder = path / METADATA
-    return folder.is_dir() and any(is_metadata(child) for child in folder.iterdir())
+    return is_lake_folder(folder) and any(is_metadata(child) for child in folder.iterdir())
 
 
 def read_iceberg(path: LakePath) -> Snapshot:
@@ -51,6 +51,7 @@ def read_iceberg(path: LakePath) -> Snapshot:
         raise BadInput(
             f"{path} is a table of Iceberg; install what reads its metadata with `pip install 'ammrank-dask[iceberg]'`"
         ) from None
+    require_regular_log(path.parent if is_metadata(path) else path / METADATA)
     metadata = path if is_metadata(path) else _newest_metadata(path)
     folder = metadata.parent.parent
     try:

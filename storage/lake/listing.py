@@ -13,7 +13,14 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import DELTA_LOG, is_delta, read_snapshot
 from ammrank_dask.storage.lake.iceberg import METADATA, is_iceberg, is_metadata, read_iceberg
 from ammrank_dask.storage.lake.layout import Layout
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once
+from ammrank_dask.storage.lake.paths import (
+    LakePath,
+    RemotePath,
+    is_lake_folder,
+    list_folder,
+    map_at_once,
+    refuse_lost_link,
+)
 from ammrank_dask.storage.lake.snapshots import Snapshot
 from ammrank_dask.storage.store.folders import walk
 from ammrank_dask.storage.store.retried import retried
@@ -86,7 +93,7 @@ def list_days(
     table = _read_table(events)
     if table is not None:
         return _list_days_of_table(table, date_key, group)
-    if not events.is_dir():
+    if not is_lake_folder(events):
         raise BadInput(f"there is no folder of events at {events}; set lake.events")
     refuse_table(events)
     if layout is not None:
@@ -94,7 +101,7 @@ def list_days(
     days: dict[dt.date, LakeDay] = {}
     for folder in list_folder(events):
         key, found, value = folder.name.partition("=")
-        if not found or key != date_key or not folder.is_dir():
+        if not found or key != date_key or not is_lake_folder(folder):
             continue
         date = _read_date(value)
         if date is None:
@@ -205,6 +212,7 @@ def list_files(folder: LakePath) -> list[LakePath]:
 def _walk_files(folder: LakePath) -> list[LakePath]:
     if isinstance(folder, RemotePath):
         return _walk_remote_files(folder)
+    refuse_lost_link(folder)
     paths: list[LakePath] = []
     for root, folders, names in walk(folder):
         if DELTA_LOG in folders:
@@ -212,11 +220,11 @@ def _walk_files(folder: LakePath) -> list[LakePath]:
         if METADATA in folders:
             refuse_table(Path(root))
         folders[:] = [name for name in folders if not name.startswith(_NOT_DATA)]
-        paths += [
-            Path(root) / name
-            for name in names
-            if name.endswith((".parquet", ".parq")) and not name.startswith(_NOT_DATA)
-        ]
+        for path in (Path(root) / name for name in names if not name.startswith(_NOT_DATA)):
+            if path.suffix in (".parquet", ".parq"):
+                paths.append(path)
+            else:
+                refuse_lost_link(path)
     return sorted(paths)
 
 

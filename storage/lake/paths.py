@@ -8,9 +8,12 @@ Credentials come from the environment, as these libraries look for them.
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import hashlib
+import os
 import re
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,7 +26,6 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed
-from ammrank_dask.storage.lake.direct_file import DirectFile, open_direct
 from ammrank_dask.storage.store.retried import retried
 
 REQUESTS_AT_ONCE = 16
@@ -41,6 +43,8 @@ _REFUSED = re.compile(
 _OF_A_STORE = re.compile(r"AWS Error|curlCode|HTTP status|google::cloud|GOOGLE_CLOUD|Azure|errno 11[01]|Timeout")
 _STAMPS = ("ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created", "md5Hash")
 """What packages of fsspec call the version or the time of a file."""
+_NO_FILES = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+"""Names of what is neither a file nor a folder, by type."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -238,24 +242,72 @@ def exists(path: LakePath) -> bool:
 
 
 @retried
+def is_lake_folder(path: LakePath) -> bool:
+    """Tell whether there is a folder of that name; refuse a link that leads nowhere, which may have been one."""
+    if path.is_dir():
+        return True
+    refuse_lost_link(path)
+    return False
+
+
+def refuse_lost_link(path: LakePath) -> None:
+    """Raise if the path is a link to what is not there: it would be taken for a file or folder that never was."""
+    if isinstance(path, Path) and path.is_symlink():
+        try:
+            path.stat()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise BadInput(
+                    f"{path} is a link to {os.readlink(path)}, which leads nowhere; restore what is there, or remove"
+                    " the link"
+                ) from None
+
+
+@retried
+def status_of(path: LakePath) -> os.stat_result | FileStatus:
+    """Return size and time of a file, as a listing said or as they are now.
+
+    Refused are links that lead nowhere, and named pipes, sockets and devices: who opens a pipe waits for a writer,
+    perhaps for ever, and some devices never end.
+    """
+    if not isinstance(path, Path):
+        return path.stat()
+    try:
+        status = path.stat()
+    except OSError:
+        refuse_lost_link(path)
+        raise
+    kind = _NO_FILES.get(stat.S_IFMT(status.st_mode))
+    if kind is not None:
+        raise BadInput(f"{path} must be a regular file, found a {kind}; replace or remove it")
+    return status
+
+
+def require_regular(path: LakePath) -> None:
+    """Refuse what `status_of` refuses before it is opened; who opens a file says that it is not there."""
+    if isinstance(path, Path):  # an object store has nothing but files
+        with contextlib.suppress(OSError):
+            status_of(path)
+
+
 def size_of(path: LakePath) -> int:
     """Return the bytes of a file, as a listing said or as they are now."""
-    return path.stat().st_size
+    return status_of(path).st_size
 
 
 @retried
 def current_status(path: LakePath) -> tuple[int, int]:
     """Return size and time of a file as they are now, whatever a listing said."""
-    status = path.stat() if isinstance(path, Path) else path.ask()
+    status = status_of(path) if isinstance(path, Path) else path.ask()
     return status.st_size, status.st_mtime_ns
 
 
-def open_file(path: LakePath, *, whole: bool = False) -> Any:
-    """Open a file to read its bytes from any position; say when it is read `whole`."""
+def open_file(path: LakePath) -> Any:
+    """Open a file to read its bytes from any position."""
     if not isinstance(path, Path):
         return path.open()
-    direct = open_direct(path) if whole else None
-    return open(path, "rb") if direct is None else direct
+    require_regular(path)
+    return open(path, "rb")
 
 
 def etag_of(file: Any) -> str:
@@ -271,7 +323,7 @@ def etag_of(file: Any) -> str:
 def digest_lake_file(path: LakePath) -> str:
     """Return the SHA-256 of a file's bytes."""
     try:
-        with open_file(path, whole=True) as file:
+        with open_file(path) as file:
             return digest_open_file(file)
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
@@ -279,22 +331,18 @@ def digest_lake_file(path: LakePath) -> str:
 
 def read_table(path: LakePath) -> pa.Table:
     """Read a small parquet file whole."""
+    require_regular(path)
     with say_failures(path):
-        return pq.read_table(pa.BufferReader(path.read_bytes()))
+        return pq.read_table(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
 
 
 def digest_open_file(file: Any) -> str:
     """Return the SHA-256 of all bytes of an open file."""
     total = hashlib.sha256()
-    for data in file.pieces() if isinstance(file, DirectFile) else _pieces_of(file):
-        total.update(data)
-    return total.hexdigest()
-
-
-def _pieces_of(file: Any) -> Iterator[bytes]:
     file.seek(0)
     while data := file.read(READ_BYTES):
-        yield data
+        total.update(data)
+    return total.hexdigest()
 
 
 def map_at_once(function: Callable[[Item], Result], items: Iterable[Item]) -> list[Result]:

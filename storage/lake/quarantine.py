@@ -80,7 +80,7 @@ def write_quarantine(path: Path, rows: QuarantineRows) -> None:
     """Write the rows of a block, none if there are none."""
     if rows.tables:
         table = pa.concat_tables(rows.tables)
-        write_atomic(path, lambda temporary: pq.write_table(table, temporary), durable=False)
+        write_atomic(path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True), durable=False)
 
 
 @retried
@@ -96,9 +96,9 @@ def collect_quarantine(parts: Sequence[Path], path: Path, forgotten: Path | None
         return
 
     def write(temporary: Path) -> None:
-        with pq.ParquetWriter(temporary, SCHEMA) as writer:
+        with pq.ParquetWriter(temporary, SCHEMA, write_page_checksum=True) as writer:
             for part in found:
-                table = pq.read_table(part, schema=SCHEMA)
+                table = pq.read_table(part, schema=SCHEMA, page_checksum_verification=True)
                 if on_list is not None:
                     known = on_list.texts_on(table.column(USER_ID).combine_chunks())
                     table = table.filter(pa.array(~known))

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.paths import require_regular
 
 _LABEL = re.compile(r"L[0-9]+")
 
@@ -31,6 +32,7 @@ def read_rank_table(path: Path) -> RankTable:
     A rank is a whole number, 1 is best, empty is unranked, equal ranks tie.
     """
     try:
+        require_regular(path)
         _check_shape(path)
         frame = pd.read_csv(path, index_col=False)
     except OSError as error:

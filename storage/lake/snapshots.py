@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath
+from ammrank_dask.storage.lake.paths import LakePath, RemotePath, require_regular
+from ammrank_dask.storage.store.folders import list_paths
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,13 @@ class Snapshot:
     version: int
     files: tuple[tuple[LakePath, dict[str, str]], ...]
     partitioned_by: tuple[str, ...]
+
+
+def require_regular_log(folder: LakePath) -> None:
+    """Raise unless all that is in the log of a table can be read; libraries wait for pipes, or leave them out."""
+    if isinstance(folder, Path):
+        for path in list_paths(folder):
+            require_regular(path)
 
 
 def require_files(log: str, folder: LakePath, files: Sequence[LakePath]) -> None:

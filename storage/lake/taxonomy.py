@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.storage.lake.long_values import LONGEST_VALUE, long_value
+from ammrank_dask.storage.lake.paths import LakePath, require_regular
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.retried import is_passing, retried
 from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
@@ -38,6 +40,11 @@ class Taxonomy:
     def digest(self) -> str:
         """Hash of the mapping: two taxonomies with the same digest count every event alike."""
         return digest_of([self.categories, sorted(self.code_of.items())])
+
+    @property
+    def present_codes(self) -> dict[str, int]:
+        """The code of every node under the name that it has now."""
+        return {name: code for name, code in self.code_of.items() if name not in self.former_names}
 
     def ranked_above(self, node: str) -> str | None:
         """Return the category that a node counts for; None for a node above the ranked level."""
@@ -140,12 +147,13 @@ def compare_taxonomies(before: Taxonomy, now: Taxonomy) -> TaxonomyChange:
 
 def read_taxonomy(path: LakePath, level: int, renames: Renames | None = None) -> Taxonomy:
     """Read `category,parent` rows and rank the nodes at `level` (a root is level 1)."""
-    return build_taxonomy(_read_pairs(path), level, where=str(path), renames=renames)
+    return build_taxonomy(_read_pairs(path), level, where=str(path), renames=renames, level_name="taxonomy.level")
 
 
 @retried
 def _read_pairs(path: LakePath) -> list[tuple[str, str]]:
     try:
+        require_regular(path)
         with io.TextIOWrapper(io.BytesIO(path.read_bytes()), encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             rows = [(reader.line_num, row) for row in reader if row]
@@ -154,6 +162,8 @@ def _read_pairs(path: LakePath) -> list[tuple[str, str]]:
     except (OSError, csv.Error, UnicodeDecodeError) as error:
         if is_passing(error):
             raise
+        if "field larger than field limit" in str(error):
+            raise long_value(str(path), CATEGORY, f"a field of more than {csv.field_size_limit():,}") from None
         raise BadInput(f"{path} is not a readable CSV file: {error}; write it as UTF-8 text") from None
     header = rows[0][1] if rows else []
     missing = [name for name in (CATEGORY, PARENT) if name not in header]
@@ -165,13 +175,23 @@ def _read_pairs(path: LakePath) -> list[tuple[str, str]]:
             raise BadInput(
                 f"{path}: line {line} has {len(row)} fields, expected {len(header)}; quote names that contain commas"
             )
+        for name, value in ((CATEGORY, row[category]), (PARENT, row[parent])):
+            if len(value.encode()) > LONGEST_VALUE:
+                raise long_value(str(path), name, f"one of {len(value.encode()):,} in line {line}")
     return [(row[category], row[parent]) for _, row in rows[1:]]
 
 
 def build_taxonomy(
-    pairs: Sequence[tuple[str, str]], level: int, where: str = "the taxonomy", renames: Renames | None = None
+    pairs: Sequence[tuple[str, str]],
+    level: int,
+    where: str = "the taxonomy",
+    renames: Renames | None = None,
+    *,
+    level_name: str = "level",
 ) -> Taxonomy:
     """Return the taxonomy of (category, parent) pairs; the parent of a root is empty.
+
+    `level_name` is what the caller sets the level by.
 
     A node that was renamed counts as what it is called now, with all nodes below it; one that became None counts for
     nothing, nor do those below it. The pairs may have the former names, the new ones, or both.
@@ -190,34 +210,54 @@ def build_taxonomy(
             raise BadInput(f"{where} has a row without a category; remove it")
         if parent_of.setdefault(category, parent) != parent:
             raise BadInput(f"{where}: {category!r} has two parents, {parent_of[category]!r} and {parent!r}; keep one")
-    paths: dict[str, list[str]] = {}
-    for category in parent_of:
-        path = [category]
-        while parent := parent_of[path[-1]]:
-            if parent not in parent_of:
-                raise BadInput(f"{where}: the parent {parent!r} of {path[-1]!r} has no row of its own; add one")
-            if parent in path:
-                raise BadInput(f"{where}: {parent!r} is its own ancestor (a cycle); correct its parents")
-            path.append(parent)
-        paths[category] = path[::-1]
-    dropped = {category for category, path in paths.items() if any(final.get(node, node) is None for node in path)}
+    nodes = _place_nodes(parent_of, level, {name for name, now in final.items() if now is None}, where)
     categories = tuple(
-        sorted(category for category, path in paths.items() if len(path) == level and category not in dropped)
+        sorted(category for category, node in nodes.items() if node.depth == level and not node.is_dropped)
     )
     if not categories:
-        depth = max((len(path) for path in paths.values()), default=0)
-        raise BadInput(f"{where} has no category at level {level} (its depth is {depth}); set taxonomy.level")
+        depth = max((node.depth for node in nodes.values()), default=0)
+        raise BadInput(f"{where} has no category at level {level} (its depth is {depth}); set {level_name}")
     codes = {category: code for code, category in enumerate(categories)}
     code_of = {
-        category: codes[path[level - 1]] if len(path) >= level and category not in dropped else UNRANKED
-        for category, path in paths.items()
+        category: UNRANKED if node.ranked is None or node.is_dropped else codes[node.ranked]
+        for category, node in nodes.items()
     }
     for former, name in final.items():
         if name is not None and name not in code_of:
             raise BadInput(f"categories: {former!r} became {name!r}, which {where} does not have; add it or correct it")
         code_of[former] = UNRANKED if name is None else code_of[name]
-    parents = tuple(paths[category][level - 2] if level > 1 else "" for category in categories)
+    parents = tuple(parent_of[category] for category in categories)
     return Taxonomy(categories, code_of, parents, frozenset(final))
+
+
+class _Node(NamedTuple):
+    """Where a category stands: a root has depth 1, `ranked` is itself or its ancestor at the ranked level."""
+
+    depth: int
+    ranked: str | None
+    is_dropped: bool
+
+
+def _place_nodes(parent_of: Mapping[str, str], level: int, dropped: Set[str], where: str) -> dict[str, _Node]:
+    """Return every category from what its parent is, in steps that grow with the rows and not with the depth."""
+    nodes: dict[str, _Node] = {}
+    for category in parent_of:
+        path: dict[str, None] = {}
+        node = category
+        while node and node not in nodes:
+            path[node] = None
+            parent = parent_of[node]
+            if parent and parent not in parent_of:
+                raise BadInput(f"{where}: the parent {parent!r} of {node!r} has no row of its own; add one")
+            if parent in path:
+                raise BadInput(f"{where}: {parent!r} is its own ancestor (a cycle); correct its parents")
+            node = parent
+        above = nodes[node] if node else _Node(0, None, is_dropped=False)
+        for name in reversed(path):
+            depth = above.depth + 1
+            above = _Node(depth, name if depth == level else above.ranked, above.is_dropped or name in dropped)
+            nodes[name] = above
+    return {category: nodes[category] for category in parent_of}
 
 
 def final_names(renames: Renames) -> dict[str, str | None]:
@@ -230,16 +270,17 @@ def final_names(renames: Renames) -> dict[str, str | None]:
     """
     final: dict[str, str | None] = {}
     for former in renames:
-        path, name = [former], renames[former]
-        while name is not None and name in renames:
-            if name in path:
-                raise BadInput(f"categories: {' -> '.join([*path, name])} is a cycle; a name must become another one")
-            path.append(name)
+        path: dict[str, None] = {}
+        name: str | None = former
+        while name is not None and name in renames and name not in final:
+            path[name] = None
             name = renames[name]
-        if name in path:
-            raise BadInput(f"categories: {' -> '.join([*path, str(name)])} is a cycle; a name must become another one")
-        final[former] = name
-    return final
+            if name in path:
+                cycle = " -> ".join([*path, str(name)])
+                raise BadInput(f"categories: {cycle} is a cycle; a name must become another one")
+        last = name if name is None else final.get(name, name)
+        final.update(dict.fromkeys(path, last))
+    return {former: final[former] for former in renames}
 
 
 def _rename_pairs(pairs: Sequence[tuple[str, str]], final: Mapping[str, str | None]) -> list[tuple[str, str]]:

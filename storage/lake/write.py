@@ -25,6 +25,7 @@ _PARQUET: dict[str, Any] = {
     # Without the arrow schema in the footer, dictionary columns are read back as the plain strings they are.
     "store_schema": False,
     "data_page_version": "2.0",
+    "write_page_checksum": True,
 }
 _TRUTH_CHUNK_ROWS = 40_000
 

@@ -1,6 +1,7 @@
 """Remember who is to be forgotten without keeping their ids: a list of keyed hashes, and the key in a file of its own.
 
-Whoever has the list but not the key cannot tell whether an id is on it. Both files are for the owner only.
+Whoever has the list but not the key cannot tell whether an id is on it. Both files are for the owner only, and for the
+group of a site that accounts of a group share.
 """
 
 from __future__ import annotations
@@ -20,14 +21,17 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_atomic, write_json
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays
 from ammrank_dask.storage.store.part_rows import take_users
 from ammrank_dask.storage.store.qualifications import FORGOTTEN
-from ammrank_dask.storage.store.registry import FORMAT, PartSchema
+from ammrank_dask.storage.store.registry import PartSchema
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import CHANGE, USER_ID
 
+LIST_FORMAT = 1
+"""Version of the list, which outlives what else earlier versions of this package wrote."""
 KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
 _KEY_BYTES, _HASH_BYTES = 32, 16
 _N_BITS, _SPREAD = 18, np.uint64(0x9E3779B97F4A7C15)
@@ -129,7 +133,7 @@ def load_forgotten(site: Path | None) -> ForgetList | None:
     if not place.is_file():
         return None
     content = read_json(place)
-    if not isinstance(content, dict) or content.get("format") != FORMAT or "hashes" not in content:
+    if not isinstance(content, dict) or content.get("format") != LIST_FORMAT or "hashes" not in content:
         raise DamagedStore(f"{place} is not the JSON that was written; put it back from a copy")
     if not key_place.is_file() or len(key := key_place.read_bytes()) != _KEY_BYTES:
         raise DamagedStore(f"{key_place}, the key of {place}, is missing or cut; put it back from a copy")
@@ -142,9 +146,9 @@ def add_forgotten(site: Path, ids: UserIds) -> ForgetList:
     if known is None:
         known = ForgetList(_make_key(site / KEY_NAME), frozenset())
     hashes = known.hashes | set(known.hash_texts(ids.to_arrow().cast(pa.string())))
-    before = os.umask(0o077)
+    before = os.umask(0o027 if is_of_group(site) else 0o077)
     try:
-        write_json(site / LIST_NAME, {"format": FORMAT, "hashes": sorted(hashes)})
+        write_json(site / LIST_NAME, {"format": LIST_FORMAT, "hashes": sorted(hashes)})
     finally:
         os.umask(before)
     return ForgetList(known.key, frozenset(hashes))
@@ -210,17 +214,19 @@ def drop_rows(table: pa.Table, dropped: np.ndarray) -> pa.Table:
 def write_without(path: Path, table: pa.Table, dropped: np.ndarray) -> None:
     """Write a table without some of its rows."""
     left = drop_rows(table, dropped)
-    write_atomic(path, lambda temporary: pq.write_table(left, temporary))
+    write_atomic(path, lambda temporary: pq.write_table(left, temporary, write_page_checksum=True))
 
 
 def _make_key(path: Path) -> bytes:
-    """Return the key of an earlier attempt, or a new one in a file that only the owner can read."""
+    """Return the key of an earlier attempt, or a new one in a file that only the site's own accounts can read."""
     if path.is_file() and len(found := path.read_bytes()) == _KEY_BYTES:
         return found
     path.unlink(missing_ok=True)
     key = secrets.token_bytes(_KEY_BYTES)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:
+        if is_of_group(path.parent):
+            os.fchmod(descriptor, 0o640)
         file.write(key)
         file.flush()
         os.fsync(file.fileno())

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, name_night
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, EarlierFormat, SiteBusy, name_night
+from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.storage.store.atomic import (
     OTHERS,
     digest_tree,
@@ -24,13 +25,13 @@ from ammrank_dask.storage.store.atomic import (
     write_text,
 )
 from ammrank_dask.storage.store.folders import is_folder, list_paths, rename
-from ammrank_dask.storage.store.registry import FORMAT
+from ammrank_dask.storage.store.registry import FORMAT, check_format
 from ammrank_dask.storage.store.replace import finish_replacing
 from ammrank_dask.storage.store.retried import retried
-from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, remove_run, verify_run
+from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, open_run, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
-RUN_FOLDERS = ("days", "users", "state", "features", "models", "chances", "gates")
+RUN_FOLDERS = ("days", "users", "state", "features", "windows", "models", "chances", "gates")
 PROMISED = ("state", "users", "features", "models", "chances", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
 FORGETTING = ".forgetting"
@@ -114,8 +115,8 @@ class Site:
         if not path.is_file():
             return None
         content = read_json(path)
-        if isinstance(content, dict) and content.get("format", FORMAT) != FORMAT:
-            raise BadInput(f"{path} has format {content['format']}, this version reads {FORMAT}")
+        if isinstance(content, dict):
+            check_format(path, content.get("format", FORMAT))
         try:
             return Current(dt.date.fromisoformat(content["date"]), dict(content["runs"]))
         except (KeyError, TypeError, ValueError):
@@ -124,7 +125,10 @@ class Site:
             ) from None
 
     def remove_damaged(self) -> list[Path]:
-        """Remove the runs, and CURRENT, that are not what was written, so that they can be made again."""
+        """Remove the runs, and CURRENT, that are not what was written, so that they can be made again.
+
+        Nights that an earlier version scored go, too: nothing can be compared with them.
+        """
         damaged = []
         for run in (run for folder in RUN_FOLDERS for run in self.finished_runs(folder)):
             try:
@@ -132,6 +136,14 @@ class Site:
             except DamagedStore:
                 damaged.append(run)
                 remove_run(run)
+        for night in self.scored_nights():
+            with contextlib.suppress(DamagedStore):  # of another kind: who reads it says so
+                try:
+                    open_run(night)
+                except EarlierFormat:
+                    damaged.append(night)
+                    remove_run(night)
+        self.unmark_removed_nights()
         try:
             self.current()
         except DamagedStore:
@@ -237,7 +249,8 @@ class Site:
         if missing:
             sentence = f"{self.path / missing[0]} is published and missing; make it again with {REBUILD_COMMAND}"
             raise DamagedStore(name_night(sentence, self.path, current.date))
-        return digest_tree(self.path, names)
+        marks = [self.qualifications_folder(current.date) / SUCCESS] if "qualifications" in current.runs else []
+        return digest_tree(self.path, names, marks)
 
     def is_held(self) -> bool:
         """Tell whether a run is going on, as far as the caller may look."""
@@ -259,7 +272,8 @@ class Site:
 
         The lock goes with the process, whatever ends it.
 
-        The folder is closed to everybody who is neither its owner nor in its group.
+        The folder is closed to everybody who is neither its owner nor in its group. Whoever is neither, as root may
+        be, is refused: the owner could not go on with their files.
         """
         descriptor = self._open_lock()
         try:
@@ -271,12 +285,17 @@ class Site:
 
     @retried
     def _open_lock(self) -> int:
-        """Make the folder, close it to others, and open the file of the lock."""
+        """Make the folder, refuse an account that is not its own, close it to others, and open the file of the lock."""
         self.path.mkdir(parents=True, exist_ok=True)
-        mode = self.path.stat().st_mode
-        if mode & OTHERS:
-            self.path.chmod(mode & 0o7777 & ~OTHERS)
-        return os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        refuse_account(self.path)
+        found = self.path.stat()
+        is_own = found.st_uid == os.geteuid()
+        if found.st_mode & OTHERS and is_own:  # who is only in its group cannot change it
+            self.path.chmod(found.st_mode & 0o7777 & ~OTHERS)
+        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        if is_of_group(self.path) and os.fstat(descriptor).st_uid == os.geteuid():
+            os.fchmod(descriptor, 0o660)
+        return descriptor
 
     @retried
     def _mend(self) -> None:

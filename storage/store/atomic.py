@@ -8,7 +8,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,44 @@ ASIDE = ".aside-"
 
 OTHERS = 0o007
 """The permissions of everybody who is neither the owner nor in the group of a file."""
+GROUP = 0o070
+"""The permissions of the group of a file."""
 
 _SYNCS_AT_ONCE = 16
+_DIGEST_OF_NOTHING = hashlib.sha256().hexdigest()
 
 
 @contextlib.contextmanager
-def private_files() -> Iterator[None]:
-    """Let this process make files that others than the owner and, as the umask before says, the group cannot read."""
-    before = os.umask(0o077)
-    os.umask(before | OTHERS)
+def private_files(*, for_group: bool = False) -> Iterator[None]:
+    """Let this process make files that others than the owner and the group cannot read.
+
+    What the group may do is as the umask before says, or all that the owner may.
+    """
+    before = make_private(for_group=for_group)
     try:
         yield
     finally:
         os.umask(before)
+
+
+def make_private(*, for_group: bool) -> int:
+    """Change the umask of this process as `private_files` says; return the one before."""
+    before = os.umask(0o077)
+    os.umask((before & ~GROUP if for_group else before) | OTHERS)
+    return before
+
+
+def write_private(path: Path, text: str, *, for_group: bool = False) -> None:
+    """Write a text file atomically that only its owner, or also its group, can read and write, whatever the umask."""
+
+    def write(temporary: Path) -> None:
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            if for_group:
+                os.fchmod(descriptor, 0o660)
+            file.write(text)
+
+    write_atomic(path, write)
 
 
 def temporary_beside(path: Path) -> Path:
@@ -242,14 +267,19 @@ def digest_file(path: Path) -> str:
         raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
 
 
-def digest_tree(root: Path, relative: Iterable[str]) -> str:
-    """Return one SHA-256 over the names and bytes of all files below the given files and folders of `root`."""
+def digest_tree(root: Path, relative: Iterable[str], marks: Collection[Path] = ()) -> str:
+    """Return one SHA-256 over the names and bytes of all files below the given files and folders of `root`.
+
+    Marks are empty files that may come a moment later than the rest: they count as if they were there.
+    """
     total = hashlib.sha256()
     for name in sorted(relative):
         top = root / name
-        below = [top] if is_file(top) else [Path(folder, file) for folder, _, names in walk(top) for file in names]
+        below = {top} if is_file(top) else {Path(folder, file) for folder, _, names in walk(top) for file in names}
+        below |= {mark for mark in marks if top in mark.parents}
         for path in sorted(below, key=lambda p: p.relative_to(root).as_posix()):
-            total.update(f"{path.relative_to(root).as_posix()}\0{digest_file(path)}\n".encode())
+            digest = _DIGEST_OF_NOTHING if path in marks else digest_file(path)
+            total.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
     return total.hexdigest()
 
 

@@ -17,6 +17,8 @@ from typing import Any
 from ammrank_dask.storage.store.folders import list_paths
 from ammrank_dask.storage.store.retried import retried
 
+LINES = "counts-*.jsonl"
+"""Names of the files."""
 # Not the process id: workers of several hosts may share the folder.
 _process = uuid.uuid4().hex[:12]
 
@@ -36,10 +38,17 @@ def append_counts(folder: Path, piece: int, counts: Mapping[str, Any]) -> None:
 
 
 @retried
+def remove_counts(folder: Path) -> None:
+    """Forget what was kept."""
+    for path in list_paths(folder, LINES):
+        path.unlink(missing_ok=True)
+
+
+@retried
 def read_counts(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the counts that were kept, by piece; a line that a crash cut short does not count."""
     found: dict[int, dict[str, Any]] = {}
-    for path in list_paths(folder, "counts-*.jsonl"):
+    for path in list_paths(folder, LINES):
         for line in path.read_bytes().split(b"\n"):
             try:
                 piece, counts = json.loads(line)

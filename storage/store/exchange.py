@@ -1,30 +1,31 @@
 """Pass rows from readers to partitions through scratch files of some batches, sliced by partition.
 
 Unlike a shuffle inside the cluster, it can be rerun piece by piece: a reader writes whole files, a partition reads
-its slices of all of them in file order.
+its slices of all of them in file order. A file is an Arrow IPC file with one record batch a partition; the index beside
+it says where each is and what its CRC-32C is, so that a partition reads no more than its own.
 """
 
 from __future__ import annotations
 
+import functools
+import io
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
+import pyarrow as pa
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, write_atomic, write_json
-from ammrank_dask.storage.store.large_files import write_pieces
 from ammrank_dask.storage.store.retried import is_passing, retried
+from ammrank_dask.storage.store.tables import CountedFile, decode_lists, encode_lists
 
-SECTIONS = ("user", "cell", "time", "event", "row", "age", "gender", "id_lengths", "id_bytes")
-_DTYPES = {code: np.dtype(name) for code, name in enumerate(("uint8", "uint16", "uint32", "int64", "int16", "int8"))}
-_CODES = {dtype: code for code, dtype in _DTYPES.items()}
-_HEAD = np.dtype([("size", "<i8"), ("arrays", "<i8")])
-_ENTRY = np.dtype([("batch", "<i4"), ("section", "<i2"), ("dtype", "<i2"), ("start", "<i8"), ("n", "<i8")])
-"""Where a slice of a partition is, and what of."""
+_PLACE = np.dtype([("start", "<i8"), ("size", "<i8"), ("checksum", "<i8")])
+"""Where the record batch of a partition is."""
 _FIRST_VALUES = 1 << 20
 """Values for which there is room at first: the first file may be much longer than the others."""
 
@@ -38,8 +39,7 @@ class ExchangeBlock:
 
     def slice_path(self, number: int) -> Path:
         """Return one file of the block."""
-        # Another ending than in earlier versions, whose files are laid out otherwise.
-        return self.folder / f"block-{self.number:05d}-{number:03d}.slices"
+        return self.folder / f"block-{self.number:05d}-{number:03d}.arrow"
 
     @property
     def quarantine_path(self) -> Path:
@@ -51,9 +51,9 @@ class ExchangeBlock:
         """The file that makes the block whole."""
         return self.folder / f"block-{self.number:05d}.json"
 
-    def finish(self, n_files: int, counts: Mapping[str, Any]) -> None:
-        """Make the block whole."""
-        write_json(self.facts_path, {"files": n_files, "facts": counts}, durable=False)
+    def finish(self, checksums: Sequence[int], counts: Mapping[str, Any]) -> None:
+        """Make the block whole; `checksums` are what `write_slices` returned for each file."""
+        write_json(self.facts_path, {"files": checksums, "facts": counts}, durable=False)
 
     def read_facts(self) -> dict[str, Any]:
         """Return the facts of a whole block."""
@@ -62,45 +62,58 @@ class ExchangeBlock:
 
     def slice_paths(self) -> list[Path]:
         """Return the slices of a whole block in row order."""
-        return [self.slice_path(number) for number in range(read_json(self.facts_path)["files"])]
+        return [self.slice_path(number) for number in range(len(read_json(self.facts_path)["files"]))]
 
-    def is_whole(self) -> bool:
-        """Tell whether all files of the block are there with their size: a power cut may lose what was not synced."""
+    def is_whole(self, n_partitions: int) -> bool:
+        """Tell whether all files of the block are what was written: a power cut may lose what was not synced."""
         try:
-            return all(_is_whole_file(path) for path in self.slice_paths())
-        except (DamagedStore, OSError, KeyError, TypeError) as error:
+            checksums = read_json(self.facts_path)["files"]
+            return all(_is_whole_file(self.slice_path(i), n_partitions, one) for i, one in enumerate(checksums))
+        except (ValueError, OSError, KeyError, TypeError) as error:
             if is_passing(error):
                 raise
             return False
 
 
 Sections = Mapping[str, tuple[np.ndarray, np.ndarray]]
-"""By name (one of SECTIONS): an array that is sorted by partition, and where each partition starts in it, with the end
-of the last one behind."""
+"""By name: an array that is sorted by partition, and where each partition starts in it, with the end of the last one
+behind."""
 
 
-def write_slices(path: Path, n_partitions: int, batches: Sequence[Sections]) -> None:
-    """Write batches of rows that are sorted by partition.
+def write_slices(path: Path, n_partitions: int, batches: Sequence[Sections]) -> int:
+    """Write batches of rows that are sorted by partition, all with the same sections; return the CRC-32C of the index.
 
-    In front are the size of the file and how many arrays there are; behind the arrays are, for each partition, where
-    its slices are (`_ENTRY`): to read one partition takes two short reads, however many batches there are.
+    The record batch of a partition has one row a batch, and one column a section: a list of values.
     """
-    arrays = [
-        (batch, section, *sections[name])
-        for batch, sections in enumerate(batches)
-        for section, name in enumerate(SECTIONS)
-        if name in sections
-    ]
-    table = np.empty((n_partitions, len(arrays)), _ENTRY)
-    at = _HEAD.itemsize
-    for column, (batch, section, values, starts) in enumerate(arrays):
-        entry = table[:, column]
-        entry["batch"], entry["section"], entry["dtype"] = batch, section, _CODES[values.dtype]
-        entry["start"], entry["n"] = at + starts[:-1] * values.itemsize, np.diff(starts)
-        at += values.nbytes
-    head = np.array((at + table.nbytes, len(arrays)), _HEAD)
-    pieces = [head.tobytes(), *(np.ascontiguousarray(values) for _, _, values, _ in arrays), table.tobytes()]
-    write_atomic(path, lambda temporary: write_pieces(temporary, pieces, cached=True), durable=False)
+    first = _encode_slice(batches, 0)
+    index = np.empty(n_partitions + 1, _PLACE)
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "xb") as file:
+            counted = CountedFile(file)
+            with pa.PythonFile(counted, "w") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+                for partition in range(n_partitions):
+                    start, counted.checksum = counted.size, 0
+                    writer.write_batch(_encode_slice(batches, partition) if partition else first)
+                    index[partition] = start, counted.size - start, counted.checksum
+
+    write_atomic(path, write, durable=False)
+    schema = first.schema.serialize().to_pybytes()
+    index[n_partitions] = index.nbytes, len(schema), google_crc32c.value(schema)
+    data = index.tobytes() + schema
+    write_atomic(_index_of(path), lambda temporary: temporary.write_bytes(data), durable=False)
+    return google_crc32c.value(data)
+
+
+def _encode_slice(batches: Sequence[Sections], partition: int) -> pa.RecordBatch:
+    columns = {}
+    for name in batches[0] if batches else ():
+        slices = [
+            values[starts[partition] : starts[partition + 1]] for values, starts in (one[name] for one in batches)
+        ]
+        starts = np.concatenate([[0], np.cumsum([len(one) for one in slices])])
+        columns[name] = encode_lists(starts, slices[0] if len(slices) == 1 else np.concatenate(slices))
+    return pa.RecordBatch.from_pydict(columns)
 
 
 class Slices(list[dict[str, np.ndarray]]):
@@ -117,74 +130,88 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> Sli
     joined: dict[str, _JoinedSection] = {}
     batches: list[dict[str, slice]] = []
     for path in paths:
-        try:
-            descriptor = os.open(path, os.O_RDONLY)
-        except FileNotFoundError:
-            raise _not_whole(path) from None
-        try:
-            entries = _read_entries(descriptor, partition, n_partitions, path)
-            found: list[dict[str, slice]] = [{} for _ in range(entries[-1][0] + 1)] if entries else []
-            for batch, section, code, start, n in entries:
-                name, dtype = SECTIONS[section], _DTYPES[code]
-                if name not in joined:
-                    joined[name] = _JoinedSection(dtype, min(n * len(paths) * 5 // 4, _FIRST_VALUES))
-                found[batch][name] = joined[name].read(descriptor, dtype, n, start, path)
-        finally:
-            os.close(descriptor)
-        batches += found
+        batch = _read_batch(path, partition, n_partitions)
+        read: list[dict[str, slice]] = [{} for _ in range(batch.num_rows)]
+        for name, column in zip(batch.schema.names, batch.columns, strict=True):
+            starts, values = decode_lists(column)
+            if name not in joined:
+                joined[name] = _JoinedSection(values.dtype, min(len(values) * len(paths) * 5 // 4, _FIRST_VALUES))
+            first = joined[name].append(values)
+            for row, part in enumerate(read):
+                part[name] = slice(first + int(starts[row]), first + int(starts[row + 1]))
+        batches += read
     arrays = {name: section.array() for name, section in joined.items()}
     return Slices([{name: arrays[name][where] for name, where in batch.items()} for batch in batches], arrays)
 
 
-def _read_entries(descriptor: int, partition: int, n_partitions: int, path: Path) -> list[tuple[int, ...]]:
-    """Return where the slices of a partition are in an open file, and what they are of."""
-    head = os.pread(descriptor, _HEAD.itemsize, 0)
-    size = os.fstat(descriptor).st_size
-    if len(head) < _HEAD.itemsize:
-        raise _not_whole(path)
-    written_size, n_arrays = np.frombuffer(head, _HEAD)[0].item()
-    if size != written_size:  # it was cut
-        raise _not_whole(path)
-    row_bytes = n_arrays * _ENTRY.itemsize
-    row = os.pread(descriptor, row_bytes, size - (n_partitions - partition) * row_bytes)
-    return np.frombuffer(row, _ENTRY).tolist()
+def _read_batch(path: Path, partition: int, n_partitions: int) -> pa.RecordBatch:
+    """Read the record batch of a partition, and compare it with its checksum before Arrow sees it."""
+    try:
+        with open(_index_of(path), "rb", buffering=0) as index:
+            place = _read_place(index, partition)
+            schema = _read_checked(index, *_read_place(index, n_partitions))
+        with open(path, "rb", buffering=0) as file:
+            data = _read_checked(file, *place)
+    except (FileNotFoundError, ValueError):
+        raise DamagedStore(f"{path} is not what was written; run the command again") from None
+    # Arrow writes the schema with the first batch.
+    start = 0 if partition else len(b"ARROW1\0\0") + len(schema)
+    return pa.ipc.read_record_batch(pa.py_buffer(data)[start:], _decode_schema(schema))
+
+
+def _read_place(file: io.FileIO, number: int) -> list[int]:
+    return list(np.frombuffer(os.pread(file.fileno(), _PLACE.itemsize, number * _PLACE.itemsize), _PLACE, 1)[0].item())
+
+
+def _read_checked(file: io.FileIO, start: int, size: int, checksum: int) -> bytes:
+    """Return some bytes of a file; raises ValueError when they are not what was written."""
+    if not 0 <= start <= start + size <= os.fstat(file.fileno()).st_size:
+        raise ValueError("it was cut")
+    data = os.pread(file.fileno(), size, start)
+    if google_crc32c.value(data) != checksum:
+        raise ValueError("its checksum differs")
+    return data
+
+
+@functools.lru_cache(maxsize=8)
+def _decode_schema(data: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(data))
 
 
 class _JoinedSection:
-    """A section of several files, read into one array: to join them afterwards would be to touch twice the memory."""
+    """A section of several files in one array: to join them afterwards would be to touch twice the memory."""
 
     def __init__(self, dtype: np.dtype, size: int) -> None:
         self._values = np.empty(size, dtype)
         self._n = 0
 
-    def read(self, descriptor: int, dtype: np.dtype, n: int, start: int, path: Path) -> slice:
-        """Read `n` values from `start` of an open file, and return where they are."""
-        begin, end = self._n, self._n + n
+    def append(self, values: np.ndarray) -> int:
+        """Append values, and return where they begin."""
+        begin, end = self._n, self._n + len(values)
         if end > len(self._values):
             longer = np.empty(2 * end, self._values.dtype)
             longer[:begin] = self._values[:begin]
             self._values = longer
-        target = self._values[begin:end]
-        if dtype != target.dtype or os.preadv(descriptor, [target.data], start) != target.nbytes:
-            raise _not_whole(path)
+        self._values[begin:end] = values
         self._n = end
-        return slice(begin, end)
+        return begin
 
     def array(self) -> np.ndarray:
-        """Return all that was read."""
+        """Return all that was appended."""
         return self._values[: self._n]
 
 
-def _not_whole(path: Path) -> DamagedStore:
-    return DamagedStore(f"{path} is not what was written; run the command again")
-
-
 @retried
-def _is_whole_file(path: Path) -> bool:
-    """Tell whether a file is as long as its first number says."""
-    try:
-        with open(path, "rb") as file:
-            first = file.read(8)
-    except FileNotFoundError:
+def _is_whole_file(path: Path, n_partitions: int, checksum: int) -> bool:
+    """Tell whether a file and its index are what was written."""
+    data = _index_of(path).read_bytes()
+    if google_crc32c.value(data) != checksum:
         return False
-    return len(first) == 8 and int.from_bytes(first, "little") == path.stat().st_size
+    with open(path, "rb", buffering=0) as file:
+        for place in np.frombuffer(data, _PLACE, n_partitions).tolist():
+            _read_checked(file, *place)
+    return True
+
+
+def _index_of(path: Path) -> Path:
+    return path.with_suffix(".index")

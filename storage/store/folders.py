@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.retried import is_passing, retried
+
+_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+"""The beginning of a URL, also of one that `Path` has taken a slash from."""
+
+
+def local_path(path: str | Path, name: str = "path") -> Path:
+    """Return the absolute path of a folder; refuse a URL, for which `Path` would stand for a local folder called `s3:`.
+
+    Workers get it with their tasks, and theirs may be another current folder.
+
+    Examples
+    --------
+    >>> local_path("/data/features").parts
+    ('/', 'data', 'features')
+    """
+    url = _URL.match(str(path))
+    if url is not None:
+        raise BadInput(
+            f"{name} must be a folder of a file system that all workers see, got a URL of {url[1]}://; give a path,"
+            " for only lakes are read from object stores"
+        )
+    return Path(path).absolute()
 
 
 @retried

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.in_memory import check_in_memory
 
 ID_ARRAYS = ("user_id", "user_id_offsets", "user_id_bytes")
 """The arrays under which ids are stored: integers in the first, strings in the other two."""
@@ -33,11 +35,6 @@ class UserIds(ABC):
     @abstractmethod
     def stretch(self, start: int, stop: int) -> UserIds:
         """Return the ids from `start` to `stop` where they are; no copy is made."""
-
-    @property
-    @abstractmethod
-    def arrow_type(self) -> pa.DataType:
-        """The type of `to_arrow`."""
 
     @abstractmethod
     def to_arrow(self) -> pa.Array:
@@ -93,10 +90,6 @@ class IntegerIds(UserIds):
     def stretch(self, start: int, stop: int) -> IntegerIds:
         return IntegerIds(self.values[start:stop])
 
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.int64()
-
     def to_arrow(self) -> pa.Array:
         return pa.array(self.values)
 
@@ -136,10 +129,6 @@ class StringIds(UserIds):
 
     def stretch(self, start: int, stop: int) -> StringIds:
         return StringIds(self.values[start:stop])
-
-    @property
-    def arrow_type(self) -> pa.DataType:
-        return pa.large_string()
 
     def to_arrow(self) -> pa.Array:
         return self.values
@@ -183,6 +172,7 @@ def ids_from_values(values: Any) -> UserIds:
     """Return ids from a list, numpy array, pandas Series or Arrow array of integers or strings."""
     if isinstance(values, UserIds):
         return values
+    check_in_memory("user_ids", values)
     try:
         array = values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, TypeError):
@@ -226,6 +216,12 @@ def concat(parts: Sequence[UserIds]) -> UserIds:
 def union(parts: Sequence[UserIds]) -> UserIds:
     """Return the distinct ids of all parts in ascending order."""
     return concat(parts).sort_unique()
+
+
+def digest_ids(ids: UserIds) -> str:
+    """Return the SHA-256 of ids in their order."""
+    arrays = ids.to_arrays().values()
+    return hashlib.sha256(b"".join(np.ascontiguousarray(array).tobytes() for array in arrays)).hexdigest()
 
 
 def union_of_many(parts: Iterable[UserIds]) -> UserIds | None:

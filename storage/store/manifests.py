@@ -72,6 +72,11 @@ class DayManifest(RunManifest):
         return events
 
     @property
+    def unknown_categories(self) -> list[str]:
+        """The most frequent categories that the taxonomy of then lacks."""
+        return list(self.counts.get("unknown_values", {}).get("unknown_category", {}))
+
+    @property
     def buckets(self) -> str:
         """What tells the rows of the day from others; empty for a day of an earlier version, or without rows."""
         return str(self.counts.get("buckets", ""))
@@ -178,6 +183,12 @@ class FeaturesManifest(RunManifest):
         return bool(self.settings["normalize"])
 
     @property
+    def clickers(self) -> list[list[int]] | None:
+        """By period before the date the users who clicked, and those who clicked each category; None if unknown."""
+        clickers: list[list[int]] | None = self.settings.get("clickers")
+        return clickers
+
+    @property
     def splits(self) -> list[str] | None:
         """The splits whose users are in the store; None for all."""
         splits: list[str] | None = self.settings.get("splits")
@@ -242,12 +253,6 @@ class ModelManifest(RunManifest):
         """The table of a tuning that came first."""
         tuning: Mapping[str, Any] | None = self.counts.get("tuning")
         return tuning
-
-    @property
-    def choice(self) -> Mapping[str, Any] | None:
-        """How its parameters were chosen."""
-        choice: Mapping[str, Any] | None = self.counts.get("choice")
-        return choice
 
 
 class ChancesManifest(RunManifest):

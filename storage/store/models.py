@@ -1,39 +1,35 @@
-"""Keep fitted models: one part of the kind `model`, alone in a folder or the one part of a run.
+"""Keep fitted models: a folder with `model.json`, what is known of the model, and `arrays.npz`, what it learned.
 
-Models that version 0.1.0 wrote, as a group of zarr-python with checksums of its own, are still read.
+numpy alone reads both. `model.json` has the size and the CRC-32C of the arrays, and a checksum of its own content: both
+are compared before anything is decoded. What imports this to serve a model waits for it, so it loads little.
 """
 
+import io
 import json
 import shutil
+import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.store.atomic import swap_folder, temporary_beside
-from ammrank_dask.storage.store.codec import METADATA
-from ammrank_dask.storage.store.folders import list_paths, make_folder
-from ammrank_dask.storage.store.parts import (
-    PartRef,
-    check_files,
-    checksum_of,
-    is_written,
-    read_attributes,
-    write_part,
-)
+from ammrank_dask.storage.store.atomic import json_text, swap_folder, temporary_beside
+from ammrank_dask.storage.store.folders import is_file, list_paths, local_path, make_folder
 from ammrank_dask.storage.store.registry import FORMAT, MODEL
 from ammrank_dask.storage.store.retried import retried
-from ammrank_dask.storage.store.runs import is_finished, open_run
 
-_EARLIER_NAME = "model.zarr"
-_ABOUT = ("format", "arrays")
+ABOUT, ARRAYS = "model.json", "arrays.npz"
+_FORMAT, _LISTED, _CHECKSUM = "format", "arrays", "checksum"
+_DECODING = threading.Lock()
+"""numpy reads the headers of arrays with `ast.literal_eval`, which fails now and then in two threads of Python 3.11.7
+(https://github.com/python/cpython/issues/106905); may go when 3.11 does."""
 
 
 def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: Mapping[str, Any]) -> None:
-    """Write a model as a folder with one part; an earlier model at `path` is replaced.
+    """Write a model as a folder of two files; an earlier model at `path` is replaced.
 
     The folder is written under a temporary name and renamed, so that `path` is never half a model.
 
@@ -46,72 +42,77 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
     attributes
         What JSON can hold, without NaN; `model` names the kind of model.
     """
-    path = Path(path)
+    path = local_path(path)
     if list_paths(path) and not is_model(path):
         raise BadInput(f"{path} must be free or hold a model, found other files there; choose another folder")
+    MODEL.validate(arrays, str(path))
+    # Sorted and in C order: the same values are the same bytes.
+    in_order: dict[str, Any] = {name: np.ascontiguousarray(arrays[name]) for name in sorted(arrays)}
+    file = io.BytesIO()
+    np.savez(file, **in_order)
+    data = file.getvalue()
+    content = json_text({**attributes, _FORMAT: FORMAT, _LISTED: _size_and_checksum(data)})
     temporary = temporary_beside(path)
     try:
         make_folder(temporary)
-        # Through JSON and back, so that what cannot be kept fails here and not at the next load.
-        kept = json.loads(json.dumps(dict(attributes), allow_nan=False))
-        write_part(temporary, 0, MODEL, arrays, {"format": FORMAT, "arrays": sorted(arrays), **kept})
+        retried((temporary / ARRAYS).write_bytes)(data)
+        about = json_text({**json.loads(content), _CHECKSUM: google_crc32c.value(content.encode())})
+        retried((temporary / ABOUT).write_bytes)(about.encode())
         swap_folder(temporary, path)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read the arrays and attributes of a model. Every byte is checked, in a run also against its manifest."""
-    path = Path(path)
+    """Read the arrays and attributes of a model, every byte of them checked."""
+    path = local_path(path)
     if not is_model(path):
-        raise BadInput(f"there must be a model at {path}, found none; train one with `ammrank train`")
-    if not is_written(path, 0):
-        return _load_earlier(path)
-    expected = open_run(path, MODEL.kind).checksums[0] if is_finished(path) else None
-    attributes = read_attributes(path, 0, MODEL, expected=expected)
-    _check_format(path, attributes["format"])
-    arrays = PartRef(path, 0, expected).read(MODEL)
-    # An optional array that the list of the part has lost would not be missed otherwise.
-    if sorted(arrays) != attributes["arrays"]:
-        names = [", ".join(names) for names in (attributes["arrays"], sorted(arrays))]
-        raise DamagedStore(f"model at {path} must hold the arrays {names[0]}, found {names[1]}; {MODEL.remedy}")
-    return arrays, {name: value for name, value in attributes.items() if name not in _ABOUT}
+        raise BadInput(f"there must be a model at {path}, found none; train one with `ammrank train`", missing=path)
+    attributes = _read_about(path / ABOUT)
+    stored, listed = attributes.pop(_FORMAT), attributes.pop(_LISTED)
+    if stored != FORMAT:
+        raise BadInput(f"model at {path} has format {stored}, this version reads {FORMAT}; {MODEL.remedy}")
+    data = _read_file(path / ARRAYS)
+    if _size_and_checksum(data) != listed:
+        raise _damage(path / ARRAYS)
+    with _DECODING, np.load(io.BytesIO(data), allow_pickle=False) as found:
+        arrays = dict(found)
+    MODEL.validate(arrays, str(path))
+    return arrays, attributes
+
+
+def is_model(path: Path) -> bool:
+    """Tell whether a model was saved to a folder."""
+    return is_file(path / ABOUT)
+
+
+def model_files(path: Path) -> dict[str, list[int]]:
+    """Return size and checksum of the files of a model, as the manifest of a run lists them."""
+    return {name: _size_and_checksum(_read_file(path / name)) for name in (ABOUT, ARRAYS)}
+
+
+def _read_about(path: Path) -> dict[str, Any]:
+    try:
+        about: dict[str, Any] = json.loads(_read_file(path))
+        checksum = about.pop(_CHECKSUM)
+    except (ValueError, AttributeError, KeyError, TypeError):
+        raise _damage(path) from None
+    if google_crc32c.value(json_text(about).encode()) != checksum:
+        raise _damage(path)
+    return about
 
 
 @retried
-def is_model(path: Path) -> bool:
-    """Tell whether a model was saved to a folder, by this version or an earlier one."""
-    return is_written(path, 0) or any((path / name / METADATA).is_file() for name in (_EARLIER_NAME, "."))
-
-
-def _check_format(path: Path, stored: Any) -> None:
-    if stored != FORMAT:
-        raise BadInput(f"model at {path} has format {stored}, this version reads {FORMAT}; {MODEL.remedy}")
-
-
-def _load_earlier(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """Read a model of version 0.1.0: a zarr group, alone or as `model.zarr` in a run that lists its files."""
-    # Here, because only these models need it, and whoever serves a model waits for its import.
-    import zarr
-
-    folder = path
-    if (path / _EARLIER_NAME).is_dir():
-        folder = path / _EARLIER_NAME
-        if is_finished(path):
-            check_files(path, open_run(path, MODEL.kind).files)
+def _read_file(path: Path) -> bytes:
     try:
-        group = zarr.open_group(folder, mode="r", zarr_format=3)
-        _check_format(path, group.attrs.get("format"))
-        kept = {name: cast(dict[str, Any], group.attrs[name]) for name in ("checksums", "model")}
-        arrays = {name: np.asarray(cast(zarr.Array, group[name])[...]) for name in kept["checksums"]}
-        is_same = checksum_of(kept) == group.attrs["checksum"] and all(
-            google_crc32c.value(array.tobytes()) == kept["checksums"][name] for name, array in arrays.items()
-        )
-    except BadInput:
-        raise
-    except Exception as error:  # of zarr, its codecs and JSON: whatever damaged bytes make of them
-        raise DamagedStore(f"model at {path} cannot be read ({type(error).__name__}); {MODEL.remedy}") from error
-    if not is_same:
-        raise DamagedStore(f"model at {path} is not what was written (checksum differs); {MODEL.remedy}")
-    attributes = {**kept["model"], "model": kept["model"].get("method")}
-    return arrays, attributes
+        return path.read_bytes()
+    except FileNotFoundError:
+        raise DamagedStore(f"{path} is missing; {MODEL.remedy}", missing=path) from None
+
+
+def _size_and_checksum(data: bytes) -> list[int]:
+    return [len(data), google_crc32c.value(data)]
+
+
+def _damage(path: Path) -> DamagedStore:
+    return DamagedStore(f"{path} is not what was written (checksum differs); {MODEL.remedy}")

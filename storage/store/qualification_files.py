@@ -24,8 +24,6 @@ import pyarrow.parquet as pq
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.store.folders import list_paths
-from ammrank_dask.storage.store.large_files import Bytes, n_bytes, write_pieces
-from ammrank_dask.storage.store.parquet_file import RowGroup, encode_file
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, table_path
 from ammrank_dask.storage.store.retried import retried
@@ -33,10 +31,8 @@ from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,
     CHANGE,
-    HELD_BY,
     RANK,
     SCORE,
-    USER_ID,
 )
 
 WORK = ".work"
@@ -45,7 +41,8 @@ _LONGEST_FOLDER, _CUT_FOLDER = 255, 120
 """Characters of the longest folder name that all file systems take, and of what is kept of a longer one."""
 _WITH_GAPS = (CATEGORY, RANK, SCORE, CHANCE)
 """Columns of a delta that what is gone does not have."""
-_DICTIONARY = (CATEGORY, RANK, CHANGE, HELD_BY)
+_ROWS_OF_GROUP = 1 << 20
+"""What readers hold in memory at a time."""
 _STARTS, _LAYOUT = "category_starts", "layout"
 _ALIGNMENT = 8
 _FORMAT = 3
@@ -88,8 +85,8 @@ def write_partition_files(
     run: Path,
     partition: int,
     *,
-    by_user: Sequence[RowGroup],
-    delta: Sequence[RowGroup],
+    by_user: pa.Table,
+    delta: pa.Table,
     by_category: Mapping[str, np.ndarray],
     start: np.ndarray,
     counts: Mapping[str, Any],
@@ -103,16 +100,16 @@ def write_partition_files(
         `start[c + 1]`, by user.
     """
     files = {}
-    for folder, groups in ((BY_USER, by_user), (DELTA, delta)):
+    for folder, table in ((BY_USER, by_user), (DELTA, delta)):
         name = table_path(Path(folder), partition)
-        files[name.as_posix()] = write_groups(run / name, groups)
+        files[name.as_posix()] = write_table(run / name, table)
     path = scratch_path(run, partition)
     layout: dict[str, list[Any]] = {}
-    pieces: list[Bytes] = []
+    pieces: list[np.ndarray] = []
     for column, array in by_category.items():
-        layout[column] = [array.dtype.str, len(array), sum(map(n_bytes, pieces))]
-        pieces += [array, bytes(-array.nbytes % _ALIGNMENT)]
-    files[path.relative_to(run).as_posix()] = _write_pieces(path, pieces, cached=True)
+        layout[column] = [array.dtype.str, len(array), sum(piece.nbytes for piece in pieces)]
+        pieces += [array, np.zeros(-array.nbytes % _ALIGNMENT, np.uint8)]
+    files[path.relative_to(run).as_posix()] = _write_pieces(path, pieces)
     listed = {"format": _FORMAT, "files": files, "facts": dict(counts), _STARTS: start.tolist(), _LAYOUT: layout}
     write_text(_list_path(run, partition), json.dumps(listed), durable=False)
 
@@ -180,23 +177,24 @@ def scratch_path(run: Path, partition: int) -> Path:
     return run / WORK / f"{_BATCH}{partition:05d}.bin"
 
 
-def write_groups(path: Path, groups: Sequence[RowGroup]) -> list[int]:
-    """Write a file of encoded rows, and return its size and checksum. The end of the run syncs it."""
-    return _write_pieces(path, encode_file(groups))
-
-
 def write_table(path: Path, table: pa.Table) -> list[int]:
     """Write a table, and return its size and checksum. The end of the run syncs it."""
-    return _write_pieces(path, [_encode_table(table).to_pybytes()])
+    return _write_pieces(path, [np.frombuffer(_encode_table(table), np.uint8)])
 
 
-def _write_pieces(path: Path, pieces: Sequence[Bytes], *, cached: bool = False) -> list[int]:
+def _write_pieces(path: Path, pieces: Sequence[np.ndarray]) -> list[int]:
     """Write the pieces of a file one behind the other, and return the number of their bytes and the checksum."""
-    write_atomic(path, lambda temporary: write_pieces(temporary, pieces, cached=cached), durable=False)
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "xb") as file:
+            for piece in pieces:
+                file.write(piece.data)
+
+    write_atomic(path, write, durable=False)
     checksum = 0
     for piece in pieces:
         checksum = google_crc32c.extend(checksum, piece)
-    return [sum(map(n_bytes, pieces)), checksum]
+    return [sum(piece.nbytes for piece in pieces), checksum]
 
 
 def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:
@@ -210,20 +208,22 @@ def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:
 
 
 def _encode_table(table: pa.Table) -> pa.Buffer:
-    """Return the bytes of a file."""
+    """Return the bytes of a file: the same for the same rows, so every option that decides about them is given."""
     sink = pa.BufferOutputStream()
-    # Each is used only where it is worth what it costs: dictionaries where values repeat, compression where those of a
-    # user follow each other, statistics where a reader looks for users. Where no value is ever missing, columns that
-    # say so take a third of the time.
-    by_user = CATEGORY in table.column_names
-    compressed = (USER_ID, RANK) if by_user else ()
+    # Where no value is ever missing, columns that say so take a third of the time.
     gaps = _WITH_GAPS if CHANGE in table.column_names else ()
     required = pa.schema([field.with_nullable(field.name in gaps) for field in table.schema])
     pq.write_table(
         table.cast(required),
         sink,
-        use_dictionary=[name for name in table.column_names if name in _DICTIONARY and name not in compressed],
-        compression={name: "snappy" if name in compressed else "none" for name in table.column_names},
-        write_statistics=[USER_ID] if by_user else False,
+        version="2.6",
+        data_page_version="1.0",
+        row_group_size=_ROWS_OF_GROUP,
+        # What has a dictionary in memory has one in the file: to look for one takes longer than all the rest.
+        use_dictionary=[field.name for field in required if pa.types.is_dictionary(field.type)],
+        compression="snappy",
+        write_statistics=False,  # ids of all sizes are in every file, and nobody looks for scores
+        write_page_checksum=True,
+        store_schema=True,
     )
     return sink.getvalue()

@@ -1,4 +1,4 @@
-"""The qualifications of a night: rows by user and rank, what changed since the night before, and how they are read."""
+"""The qualifications of a night: rows by user and rank, what changed since the night before, and both as tables."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,
+    CHANGE,
+    COLD,
     HELD_BY,
     INCLUSION,
     POLICY_NAMES,
@@ -89,20 +91,55 @@ class Changes:
     """Qualifications that are new, gone or changed: those of user u are from `indptr[u]` to `indptr[u + 1]`.
 
     `codes` number the `names` and are -1 for a user who was forgotten, and `change` numbers `CHANGES`. `row` is the row
-    of the new qualification that it is about, -1 where there is none; None when all rows are new, one after the other.
+    of the new qualification that it is about, -1 where there is none.
     """
 
     user_ids: UserIds
     indptr: np.ndarray
     codes: np.ndarray
     change: np.ndarray
-    row: np.ndarray | None
+    row: np.ndarray
     names: Sequence[str]
 
     @property
     def row_ids(self) -> UserIds:
         """The user of every row."""
         return self.user_ids.take(np.repeat(np.arange(len(self.user_ids)), np.diff(self.indptr)))
+
+
+def by_user_table(rows: QualificationRows, categories: Sequence[str]) -> pa.Table:
+    """Return qualifications as a by_user file has them."""
+    columns = {
+        USER_ID: rows.row_ids.to_arrow(),
+        RANK: rows.rank,
+        CATEGORY: _named(rows.category, categories, pa.int32()),
+        SCORE: rows.score,
+        CHANCE: rows.chance,
+        PROPENSITY: rows.propensity,
+        INCLUSION: rows.inclusion,
+        HELD_BY: None if rows.held_by is None else _named(rows.held_by, POLICY_SETS, pa.int8()),
+        COLD: None if rows.is_cold is None else np.repeat(rows.is_cold, np.diff(rows.indptr)),
+    }
+    return pa.table({name: values for name, values in columns.items() if values is not None})
+
+
+def delta_table(rows: QualificationRows, changes: Changes) -> pa.Table:
+    """Return changes as a delta has them; what is gone has neither rank nor score."""
+    about = pa.array(changes.row, mask=changes.row < 0)
+    values = {RANK: rows.rank, SCORE: rows.score, CHANCE: rows.chance}
+    return pa.table(
+        {
+            USER_ID: changes.row_ids.to_arrow(),
+            CATEGORY: _named(changes.codes, changes.names, pa.int32()),
+            CHANGE: _named(changes.change, CHANGES, pa.int8()),
+            **{name: pa.array(column).take(about) for name, column in values.items() if column is not None},
+        }
+    )
+
+
+def _named(codes: np.ndarray, names: Sequence[str], index_type: pa.DataType) -> pa.DictionaryArray:
+    """Return the names that codes number; a code below 0 has none."""
+    return pa.DictionaryArray.from_arrays(pa.array(codes, index_type, mask=codes < 0), pa.array(names, pa.string()))
 
 
 def table_path(folder: Path, partition: int) -> Path:

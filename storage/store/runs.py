@@ -5,14 +5,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
 from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
+from ammrank_dask.storage.store.count_lines import LINES, append_counts, read_counts, remove_counts
 from ammrank_dask.storage.store.folders import list_paths, remove, walk
 from ammrank_dask.storage.store.parts import (
-    FOLDER_SUFFIX,
     PartFacts,
     PartRef,
     Recoding,
@@ -23,7 +24,7 @@ from ammrank_dask.storage.store.parts import (
     part_facts,
     part_names,
 )
-from ammrank_dask.storage.store.registry import PART_SCHEMAS, READ_FORMATS, RUN_FORMAT
+from ammrank_dask.storage.store.registry import FORMAT, PART_SCHEMAS, check_format
 from ammrank_dask.storage.store.retried import retried
 
 MANIFEST = "manifest.json"
@@ -97,24 +98,27 @@ def start_run(path: Path, n_parts: int, keep: Container[int] | None = None) -> l
     path.mkdir(parents=True, exist_ok=True)
     sweep_temporary(path)
     # Listed once: asking for each of them takes a day of many partitions longer than making them.
-    names = {found.name for found in list_paths(path)}
-    unfinished = []
+    names, written = {found.name for found in list_paths(path)}, read_counts(path)
+    unfinished, kept = [], {}
     for partition in range(n_parts):
         if not names.isdisjoint(part_names(partition)):
-            if (keep is None or partition in keep) and _is_intact(path, partition):
+            if (keep is None or partition in keep) and _is_intact(path, partition, written.get(partition)):
+                kept[partition] = written[partition]
                 continue
             remove_part(path, partition)
         unfinished.append(partition)
+    remove_counts(path)
+    for partition, counts in kept.items():
+        append_counts(path, partition, counts)
     return unfinished
 
 
-def _is_intact(run: Path, partition: int) -> bool:
+def _is_intact(run: Path, partition: int, written: Mapping[str, Any] | None) -> bool:
     """Tell whether the bytes of a part are those that were written."""
     try:
-        check_part(run, partition)
+        return written is not None and check_part(run, partition, written["checksum"]) > 0
     except BadInput:
         return False
-    return True
 
 
 def remove_part(run: Path, partition: int) -> None:
@@ -147,11 +151,12 @@ def finish_run(
     files
         Files of the run beside its parts, with size and checksum.
     """
-    parts: list[PartFacts] = [part_facts(path, partition) for partition in range(n_parts)]
+    written = read_counts(path)
+    parts: list[PartFacts] = [part_facts(path, partition, written) for partition in range(n_parts)]
     sweep_tree(path)
     sync_tree(path)
     manifest = {
-        "format": RUN_FORMAT,
+        "format": FORMAT,
         "kind": kind,
         "digest": digest,
         "config": dict(config),
@@ -162,6 +167,7 @@ def finish_run(
         "parts": [part.to_json() for part in parts],
     }
     write_manifest(path, manifest)
+    remove_counts(path)
     sync_folder(path.parent)
     return open_run(path, kind)
 
@@ -172,10 +178,14 @@ def rewrite_manifest(run: Run, folder: Path, renewed: Collection[str]) -> None:
     All others keep theirs: what was damaged before the copy is still found in it.
     """
     before = run.manifest["parts"]
-    parts = [part_facts(folder, i).to_json() if part["name"] in renewed else part for i, part in enumerate(before)]
+    written = read_counts(folder)
+    parts = [
+        part_facts(folder, i, written).to_json() if part["name"] in renewed else part for i, part in enumerate(before)
+    ]
     files = {name: checksum_file(folder / name) if name in renewed else listed for name, listed in run.files.items()}
     sync_tree(folder)
-    write_manifest(folder, {**run.manifest, "format": RUN_FORMAT, "parts": parts, "files": files})
+    write_manifest(folder, {**run.manifest, "parts": parts, "files": files})
+    remove_counts(folder)
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -198,7 +208,7 @@ def is_finished(path: Path) -> bool:
 def open_run(path: Path, kind: str | None = None) -> Run:
     """Open a finished run and check that this version can read it."""
     if not is_finished(path):
-        raise BadInput(f"{path} is not a finished run: it has no {MANIFEST}")
+        raise BadInput(f"{path} is not a finished run: it has no {MANIFEST}", missing=path / MANIFEST)
     manifest = read_json(path / MANIFEST)
     try:
         found, found_kind, checksum = manifest["format"], manifest["kind"], manifest.pop("checksum")
@@ -207,9 +217,7 @@ def open_run(path: Path, kind: str | None = None) -> Run:
         raise DamagedStore(
             f"{path / MANIFEST} is not the JSON that was written; make it again with {REBUILD_COMMAND}"
         ) from None
-    if found not in READ_FORMATS:
-        formats = " and ".join(map(str, READ_FORMATS))
-        raise BadInput(f"{path} has format {found}, this version reads {formats}; rebuild it")
+    check_format(path, found)
     if checksum_of(manifest) != checksum:
         raise DamagedStore(
             f"{path / MANIFEST} is not what was written (checksum differs); make it again with {REBUILD_COMMAND}"
@@ -239,14 +247,13 @@ def verify_run(path: Path) -> int:
 def _found_beside_parts(run: Run) -> set[str]:
     """Return the files of a run that are neither its manifest nor of one of its parts."""
     parts = [part["name"] for part in run.manifest["parts"]]
-    lists = [str(Path(name).with_suffix(".json")) for name in parts if name.endswith(FOLDER_SUFFIX)]
-    known = {MANIFEST, SUCCESS, *parts, *lists}
+    known = {MANIFEST, SUCCESS, *parts}
     found = set()
     for root, folders, names in walk(run.path):
         place = Path(root).relative_to(run.path)
         folders[:] = [name for name in folders if (place / name).as_posix() not in known]
         found |= {(place / name).as_posix() for name in names}
-    return found - known
+    return {name for name in found - known if not fnmatchcase(name, LINES)}
 
 
 @retried

@@ -96,7 +96,7 @@ class ArrayWriter:
 def is_saved(folder: Path) -> bool:
     """Tell whether a folder was written whole: a power cut can leave files that have a name and no content."""
     try:
-        places = _places(read_json(folder / FACTS))
+        places: dict[str, Place] = read_json(folder / FACTS)["arrays"]
         ends: dict[str, int] = {}
         for dtype, shape, offset, file in places.values():
             ends[file] = max(ends.get(file, 0), offset + math.prod(shape) * np.dtype(dtype).itemsize)
@@ -105,14 +105,6 @@ def is_saved(folder: Path) -> bool:
         if is_passing(error):
             raise
         return False
-
-
-def _places(content: Mapping[str, Any]) -> dict[str, Place]:
-    """Return where the arrays are; an earlier version gave each a file of its own and did not name it."""
-    return {
-        name: (dtype, shape, offset, *(file or [_own_file(name)]))
-        for name, (dtype, shape, offset, *file) in content["arrays"].items()
-    }
 
 
 def _own_file(name: str) -> str:
@@ -130,7 +122,7 @@ def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     """Return one array: a copy of its own, or mapped and read only."""
     # Not with np.load, which reads the header as Python: that fails now and then when threads of one process do it at
     # the same time (CPython issue 106905, mended in 3.12).
-    place = _places(read_json(folder / FACTS))[name]
+    place: Place = read_json(folder / FACTS)["arrays"][name]
     dtype, shape, offset, file = place
     if mapped and 0 not in shape:
         return np.memmap(folder / file, np.dtype(dtype), "r", offset, tuple(shape))
@@ -141,7 +133,7 @@ def load_arrays(folder: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return all arrays of a folder, and its facts."""
     content = read_json(folder / FACTS)
     read = retried(_read_array)
-    return {name: read(folder, *place) for name, place in _places(content).items()}, content["facts"]
+    return {name: read(folder, *place) for name, place in content["arrays"].items()}, content["facts"]
 
 
 class RowReader:
@@ -154,7 +146,7 @@ class RowReader:
     def __init__(self, folder: Path) -> None:
         content = read_json(folder / FACTS)
         self.facts: dict[str, Any] = content["facts"]
-        self._places = _places(content)
+        self._places: dict[str, Place] = content["arrays"]
         self._folder = folder
 
     def shape(self, name: str) -> tuple[int, ...]:

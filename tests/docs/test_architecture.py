@@ -23,7 +23,7 @@ FORBIDDEN = {
 }
 # A stage imports only earlier ones, and what all stages use; simulation stands apart.
 STAGES = ["ingest", "features", "model", "training", "scoring", "report", "evaluation"]
-COMMON = {"kernels", "methods", "monitor", "tasks", "thread_tasks", "memory", "user_hash"}
+COMMON = {"kernels", "methods", "monitor", "runtime", "user_hash"}
 MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
 PLACEHOLDERS = {"found", "known", "place", "facts", "told", "shown", "held"}
@@ -141,6 +141,9 @@ def test_stages__import_no_command(graph):
     commands = {f"ammrank_dask.workflows.{name}" for name in [*COMMANDS, "cli"]}
     for module, imported in graph.items():
         assert module in commands or not imported & commands, f"{module} imports a command"
+        if module.startswith("ammrank_dask.workflows.stages."):
+            operations = {other for other in imported if other.startswith("ammrank_dask.workflows.operations")}
+            assert not operations, f"{module} is of a night and imports {operations}"
 
 
 def test_imports__files_are_read_and_written_in_storage():
@@ -263,5 +266,5 @@ def test_commands__listed_help_is_the_help_of_the_command():
 
 
 def test_benchmarks__can_be_imported():
-    for path in sorted((ROOT / "benchmarks").glob("[a-z]*.py")):
-        importlib.import_module(f"benchmarks.{path.stem}")
+    for path in sorted((ROOT / "benchmarks").rglob("[a-z]*.py")):
+        importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))

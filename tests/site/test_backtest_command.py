@@ -5,6 +5,7 @@ import json
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from lakes import date_of, write_lake, write_site
 from nights import day
 
 from ammrank_dask.model.saved import load_model
@@ -33,8 +34,12 @@ def test_backtest__nights_of_the_past_leave_the_site_as_it_is(site, cluster_file
     assert [night["date"] for night in found["nights"]] == [str(day(4)), str(day(5))]
     assert [night["until"] for night in found["nights"]] == [str(day(7)), str(day(8))]
     for night in found["nights"]:
-        assert set(night["methods"]) == {"policy", "popularity", "lr"}
+        assert set(night["methods"]) == {"policy", "own-history", "popularity", "lr"}
         assert 0 < night["methods"]["policy"]["disagreement"] < night["methods"]["popularity"]["disagreement"]
+        published, own = night["methods"]["policy"], night["methods"]["own-history"]
+        assert own["gain"] == pytest.approx(published["hits"] - own["hits"])
+        assert 0 < own["standard_error"] < 1
+        assert night["methods"]["popularity"]["ndcg"] < own["ndcg"] < 1
         assert night["exposure"]["starved_users"] == 0
         assert night["users"] > 50
     # Every second night trains: the second one is scored by the model of the first.
@@ -42,6 +47,7 @@ def test_backtest__nights_of_the_past_leave_the_site_as_it_is(site, cluster_file
     page = site.path / "backtests" / f"from={day(4)}-to={day(5)}-every=1" / "backtest.html"
     assert found["page"] == str(page)
     assert page.read_text().count("<circle") > 10
+    assert "<td>own history</td>" in page.read_text()
 
     # Hits, counted from the files: what the users of the outcome clicked of what they were given.
     [work] = [path for path in (site.path / "backtests" / ".work").iterdir() if path.is_dir()]
@@ -106,6 +112,14 @@ def test_backtest__refuses_nights_that_cannot_be_measured(published_world, first
     assert done.exit_code == code
     assert message in done.output
     assert not (published_world.path / "backtests").exists()
+
+
+def test_backtest__says_when_no_night_can_be_measured(tmp_path):
+    site = write_site(tmp_path / "site", write_lake(tmp_path / "lake", n_days=6), features={"min_days": 3})
+    arguments = [str(site.path), "--from", str(date_of(3)), "--to", str(date_of(3))]
+    done = CliRunner().invoke(command, arguments)
+    assert done.exit_code == 65
+    assert "no night of this lake can be backtested: that needs 7 days of log" in done.output
 
 
 def test_backtest__refuses_a_folder_that_is_no_site(tmp_path):

@@ -59,6 +59,37 @@ def test_nightly__a_duplicated_file_is_refused_or_counted_twice(world, day):
     assert counts_of(world)["kept"] == len(good_events(IDS)) + pq.read_metadata(copied).num_rows
 
 
+def write_parts(lake, **parts):
+    """Write the last day as some files, of given rows."""
+    for name, rows in parts.items():
+        write_events(lake, LAST, rows, file=f"{name}.parquet")
+
+
+@pytest.mark.parametrize("compacted", ["all", "two of them", "one of them"])
+def test_nightly__rows_that_are_in_two_files_are_refused_or_counted_twice(world, compacted):
+    rows = good_events(IDS)
+    again = {"all": rows, "two of them": rows[60:], "one of them": rows[:60]}[compacted][::-1]
+    others = {"all": "the 3 files from .*/a.parquet to .*/c.parquet", "two of them": "the 2 files from .*/b.parquet to"}
+    write_parts(world.lake, a=rows[:60], b=rows[60:100], c=rows[100:], d=again)
+    first, second = ("a", "d") if compacted == "one of them" else ("d", "")
+    world.refused(
+        rf"/{first}.parquet of {date_of(LAST)} has the same rows as {others.get(compacted, f'.*/{second}.parquet')}"
+        r".*; remove the one or the other, or set lake.duplicates: keep to count both"
+    )
+    assert not is_published(world)
+    world.nightly(lake={"duplicates": "keep"})
+    assert counts_of(world)["kept"] == len(rows) + len(again)
+
+
+def test_nightly__a_compaction_goes_on_when_one_of_the_two_is_removed(world):
+    rows = good_events(IDS)
+    write_parts(world.lake, a=rows[:60], b=rows[60:], c=rows)
+    world.refused("/c.parquet of .* has the same rows as the 2 files from")
+    (event_folder(world.lake, LAST) / "c.parquet").unlink()
+    world.nightly()
+    assert counts_of(world)["kept"] == len(rows)
+
+
 def test_nightly__ten_times_the_usual_size(world):
     write_events(world.lake, LAST, good_events(IDS, repeat=10))
     world.nightly()

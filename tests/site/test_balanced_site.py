@@ -12,8 +12,8 @@ from nights import config_of, copy_world, day
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.operations.explain import describe_entry, explain_user
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.explain import describe_entry, explain_user
 from ammrank_dask.workflows.stages.nightly import nightly
 
 FEW = {"min_users": 10}
@@ -49,7 +49,7 @@ def test_nightly__balanced_starves_nobody_and_says_what_it_costs(world):
     assert measures["gap"] == quals.facts["policies"]["balanced"]["gap"]
     page = (world.report_folder(day(5)) / "report.html").read_text()
     assert "duality gap" in page
-    assert "expected clicks: sum of chances" in page
+    assert "expected clicks: sum of click probabilities" in page
     assert (world.report_folder(day(5)) / "exposure.csv").read_text().splitlines()[0].endswith("price,floor,cap,psi")
 
 
@@ -143,7 +143,9 @@ def test_nightly__explores_and_tells_how_probable_it_was(client, small_world, tm
     assert summary["policies"]["balanced"]["starved_categories"] == 0
     assert summary["earned"] is None
     page = (site.report_folder(day(5)) / "report.html").read_text()
-    what = "120 slots drawn from 1 category that users' own best leave below its floor"
+    n_below = len(explored["categories"])
+    below = "1 category" if n_below == 1 else f"{n_below} categories"
+    what = f"120 slots drawn from {below} that users' own best leave below {'its' if n_below == 1 else 'their'} floor"
     assert facts["exploration"] == explored["what"] == what
     assert escape(what) in page
     user = drawn["user_id"].iloc[0]

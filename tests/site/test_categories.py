@@ -74,6 +74,31 @@ def test_nightly__the_first_clicks_on_a_new_category_train(world):
     assert "training" not in world.nightly(day=LAST + 2)
 
 
+def similar_of(facts):
+    return next(check for check in facts["checks"] if check["name"] == "similar_categories")
+
+
+def test_nightly__similar_categories_are_warned_of_and_published(world):
+    decomposed = "Fli\u0301ghts"
+    write_pairs(world.lake, (*TAXONOMY, ("hats ", "Retail"), ("Fl\u00edghts", "Travel")))
+    write_events(world.lake, LAST, [event(IDS[0], "pv", decomposed)], file="unknown.parquet")
+    facts = world.nightly(publish={"hold": ["used_share"]})
+    check = similar_of(facts)
+    assert (check["status"], check["value"]) == ("warn", 2)
+    assert check["what"].endswith(": 'Fli\\u0301ghts' and 'Fl\\xedghts', 'Hats' and 'hats '")
+    assert world.site.is_published(date_of(LAST))
+    page = (world.site.report_folder(date_of(LAST)) / "report.html").read_text()
+    assert "&#39;Hats&#39; and &#39;hats &#39;" in page
+
+
+def test_nightly__names_that_categories_makes_one_are_not_warned_of(world):
+    write_pairs(world.lake, (*TAXONOMY, ("hats ", "Retail")))
+    facts = world.nightly(categories={"hats ": "Hats"})
+    assert (similar_of(facts)["status"], similar_of(facts)["value"]) == ("ok", 0)
+    summary = read_json(world.site.report_folder(date_of(LAST)) / "summary.json")
+    assert "similar_categories" not in summary["input"]
+
+
 def test_nightly__a_renamed_category_keeps_its_past(world):
     renames = {"Hats": "Accessories"}
     facts = world.nightly(categories=renames)

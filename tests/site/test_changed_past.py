@@ -110,6 +110,16 @@ def test_nightly__a_corrected_day_of_the_label_window_is_folded_again_and_told(w
     assert_same_runs(world.site, world.clean())
 
 
+def test_nightly__a_corrected_day_is_told_although_it_was_folded_by_a_night_that_was_stopped(world):
+    write_events(world.lake, RECENT, [event(IDS[0], "pv", "Hats")], file="late.parquet")
+    undisturbed = world.copy(world.path.parent / "undisturbed")
+    undisturbed.nightly()
+    world.run("ingest", "--date", date_of(LAST))  # the states are there, and are not published
+    assert world.nightly()["corrected days"] == str(date_of(RECENT))
+    assert bytes_of(world) == bytes_of(undisturbed)
+    assert world.site.digest() == undisturbed.site.digest()
+
+
 def test_nightly__a_day_kept_as_folded_that_is_needed_again_is_refused(world):
     write_events(world.lake, OLD, good_events(IDS[:2]), file="late.parquet")
     site = world.site

@@ -2,10 +2,12 @@
 
 import errno
 import json
+import re
 from dataclasses import replace
 
 import pytest
 from click.testing import CliRunner
+from lakes import replace_by
 
 from ammrank_dask.storage.site import probe
 from ammrank_dask.workflows.check import command
@@ -17,6 +19,7 @@ NAMES = [
     "hard link",
     "sync of a folder",
     "clock of the file system",
+    "lake",
     "versions of the scheduler",
     "workers answer",
     "common view of the site",
@@ -44,6 +47,16 @@ def test_check__a_sound_site_says_yes_to_all_and_leaves_nothing(site, cluster_fi
     assert [(one["name"], one["ok"]) for one in listed] == [(name, True) for name in NAMES]
 
 
+def test_check__a_missing_lake_is_named_as_that(site, cluster_file):
+    text = site.config_path.read_text()
+    site.config_path.write_text(re.sub(r"events: \S+", "events: nowhere/events", text, count=1))
+    done = check(site, cluster_file)
+    assert done.exit_code == 1
+    (line,) = [line for line in done.stdout.splitlines() if "nowhere" in line]
+    assert line.startswith("no   lake: ")
+    assert "memory of the workers" not in done.output
+
+
 def test_check__what_is_needed_and_missing_exits_1(site, cluster_file, monkeypatch):
     def none(*arguments):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
@@ -55,6 +68,16 @@ def test_check__what_is_needed_and_missing_exits_1(site, cluster_file, monkeypat
     assert "no   hard link: Operation not supported: forget needs hard links" in done.stdout
     assert "no   exchange of two names: three renames instead of one; a crash" in done.stdout
     assert done.stderr.endswith(f"the site at {site.path} cannot run nights yet: hard link\n")
+
+
+@pytest.mark.timeout(120, method="thread")
+@pytest.mark.parametrize("name", ["taxonomy.csv", "users.parquet"])
+def test_check__what_is_no_regular_file_is_named_and_not_waited_for(site, cluster_file, name):
+    path = site.path.parent / "lake" / name
+    replace_by(path, "fifo")
+    done = check(site, cluster_file)
+    assert done.exit_code == 1
+    assert f"{name} must be a regular file, found a named pipe; replace or remove it" in done.stdout
 
 
 @pytest.mark.parametrize(("hours", "way"), [(1, "ahead of"), (-1, "behind")])

@@ -23,6 +23,7 @@ from ammrank_dask.storage.errors import AmmrankError, BadInput, SiteBusy
 from ammrank_dask.workflows.cli import COMMANDS, SECTIONS, ammrank
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster
 from ammrank_dask.workflows.cluster.open import open_cluster
+from ammrank_dask.workflows.operations.demo_site import HISTORY_DAYS
 from ammrank_dask.workflows.session.options import AmmrankCommand, show
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +79,8 @@ def test_ammrank__bad_date_is_a_usage_error(tmp_path, date):
         (("ingest",), "Missing argument 'SITE'"),
         (("ingest", ".", "--dat", "x"), "No such option"),
         (("ingest", str(ROOT / "pyproject.toml")), "is a file"),
+        (("demo", "site", "--nights", 10**9), "1000000000 is not in the range 1<=x<=365"),
+        (("simulate", "lake", "--days", 10**9), "1000000000 is not in the range 1<=x<=3650"),
     ],
 )
 def test_ammrank__usage_errors_exit_2(arguments, sentence):
@@ -141,6 +144,21 @@ def test_demo__refuses_a_folder_with_files_of_others(tmp_path):
         f"ammrank: {tmp_path / 'lake'} must be empty or a demo, found 'events'; give a folder that does not exist\n"
     )
     assert [path.name for path in (tmp_path / "lake").iterdir()] == ["events"]
+
+
+@pytest.mark.parametrize(("option", "before", "now"), [("nights", 2, 3), ("users", 100, 200), ("seed", 0, 1)])
+def test_demo__refuses_other_options_in_the_words_of_the_command(tmp_path, option, before, now):
+    site = tmp_path / "demo"
+    parameters = {"users": 100, "days": HISTORY_DAYS + 1, "seed": 0, "start": "2026-01-05"}
+    (site / "lake-truth").mkdir(parents=True)
+    (site / "lake-truth" / "simulation.json").write_text(json.dumps({"parameters": parameters}))
+    options = {"users": 100, "nights": 2, "seed": 0, option: now}
+    result = run("demo", site, *(word for name, value in options.items() for word in (f"--{name}", str(value))))
+    assert result.exit_code == 65
+    assert result.stderr == (
+        f"ammrank: {site} is a demo with --{option} {before}, found --{option} {now}; give another folder, or"
+        f" --{option} {before} to go on with this one\n"
+    )
 
 
 def test_demo__refuses_a_site_that_is_not_a_demo(tmp_path):
@@ -273,6 +291,30 @@ def test_ammrank__missing_config_exits_65_and_makes_no_folder(tmp_path):
     assert not (tmp_path / "site").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["init", "s3://bucket/site", "--lake", "lake"], "a site"),
+        (["nightly", "s3://bucket/site"], "a site"),
+        (["status", "file:///tmp/site"], "a site"),
+        (["demo", "gs://bucket/site"], "a site"),
+        (["plan", "s3://bucket/site"], "a site"),
+        (["evaluate", "s3://bucket/site"], "a site"),
+        (["simulate", "s3://bucket/lake"], "lake"),
+        (["simulate", "lake", "--truth", "s3://bucket/truth"], "--truth"),
+        (["evaluate", "site", "--out", "s3://bucket/evaluation"], "--out"),
+    ],
+)
+def test_ammrank__a_url_where_a_folder_must_be_exits_65_and_makes_no_folder(tmp_path, monkeypatch, arguments, name):
+    monkeypatch.chdir(tmp_path)
+    result = CliRunner().invoke(ammrank, arguments)
+    assert result.exit_code == 65, result.output
+    sentence = rf"ammrank: {name} must be a folder of a file system that all workers see, got a URL of \w+://; give"
+    assert re.match(sentence, result.stderr)
+    assert result.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_show__prints_json_or_a_line_a_fact(capsys):
     facts = {"date": dt.date(2026, 1, 5), "users": 12345, "published": True}
     show(facts, True)
@@ -330,6 +372,11 @@ BAD_CLUSTERS = {
     "list": ("- a", "must be a mapping of keys, found a list"),
     "nothing": ("", "must be a mapping of keys, found a NoneType"),
     "not YAML": ("a: [", "cannot read"),
+    "alias": ("version: 1\nclass: &a x\naddress: *a", "write the value of *a out: aliases are not read"),
+    "key twice": ("version: 1\nscale: 2\nscale: 3", "the key 'scale' is there twice; keep one"),
+    "no such day": ("version: 2026-02-31", "a value cannot be read (day is out of range for month)"),
+    "yes for the version": ("version: yes", "version: must be a number, got True, which YAML also makes of yes"),
+    "yes for a number": ("version: 1\nclass: a.B\nscale: yes", "scale: must be a number, got True, which YAML"),
 }
 
 
@@ -451,3 +498,18 @@ def test_open_cluster__refuses_a_scheduler_that_others_can_reach_unencrypted(tmp
     )
     with pytest.raises(BadInput, match=r"the scheduler at tcp://127.0.0.2:\d+ is remote and not encrypted; use TLS"):
         open_cluster(str(path), None).__enter__()
+
+
+def test_ammrank__version_names_ammrank_also_below_dask():
+    result = CliRunner().invoke(ammrank, ["--version"], prog_name="dask")
+    assert result.exit_code == 0
+    assert re.fullmatch(r"ammrank, version \d+\.\d+\.\d+\S*\n", result.stdout)
+
+
+def test_nightly__missing_cluster_file_is_one_clean_sentence(site):
+    result = CliRunner().invoke(
+        ammrank, ["nightly", str(site.path), "--date", "2026-01-09", "--rebuild", "--cluster", "nowhere.yaml"]
+    )
+    assert result.exit_code == 65
+    assert "cannot read nowhere.yaml: No such file or directory; check --cluster" in result.stderr
+    assert "Errno" not in result.stderr

@@ -12,8 +12,10 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.store.atomic import write_text
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.models import load_site_model
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.verify import command as verify
 
@@ -49,19 +51,16 @@ def run_of(place, role):
 
 
 STORES = {
-    "partial of a day": lambda place: min((place.path / "days" / f"date={day(4)}").glob("*/part-*.zarr.zip")),
-    "state": lambda place: run_of(place, "head") / "part-00000.zarr.zip",
-    "lag state": lambda place: run_of(place, "lag") / "part-00001.zarr.zip",
-    "users": lambda place: run_of(place, "users") / "part-00000.zarr.zip",
-    "features": lambda place: run_of(place, "features") / "part-00000.zarr.zip",
+    "partial of a day": lambda place: min((place.path / "days" / f"date={day(4)}").glob("*/part-*.arrow")),
+    "state": lambda place: run_of(place, "head") / "part-00000.arrow",
+    "lag state": lambda place: run_of(place, "lag") / "part-00001.arrow",
+    "users": lambda place: run_of(place, "users") / "part-00000.arrow",
+    "features": lambda place: run_of(place, "features") / "part-00000" / "X" / "data" / "c" / "0",
+    "attributes of the features": lambda place: run_of(place, "features") / "part-00000" / "zarr.json",
     "columns of the features": lambda place: run_of(place, "features") / "columns.json",
-    "list of the model": lambda place: run_of(place, "model") / "part-00000.json",
     "manifest": lambda place: run_of(place, "head") / "manifest.json",
-    "model": lambda place: max(
-        (path for path in run_of(place, "model").rglob("*") if path.is_file() and path.name != "manifest.json"),
-        key=lambda path: path.stat().st_size,
-    ),
-    "attributes of the model": lambda place: run_of(place, "model") / "part-00000.zarr" / "zarr.json",
+    "model": lambda place: run_of(place, "model") / "arrays.npz",
+    "attributes of the model": lambda place: run_of(place, "model") / "model.json",
     "verdict": lambda place: place.verdict_folder(day(5)) / "manifest.json",
     "qualifications by user": lambda place: run_of(place, "qualifications") / "by_user" / "part-00000.parquet",
     "qualifications by category": lambda place: min((run_of(place, "qualifications") / "by_category").glob("*/*")),
@@ -79,7 +78,6 @@ USED_NEXT_NIGHT = (
     "model",
     "attributes of the model",
     "manifest",
-    "list of the model",
     "qualifications by user",
 )
 
@@ -155,3 +153,15 @@ def test_nightly__rebuild_repairs_and_ends_with_the_bytes_of_a_sound_site(client
     nightly(Night(client, place, config, day(6)), rebuild=True)
     assert place.digest() == sound.digest()
     assert CliRunner().invoke(verify, [str(place.path)]).exit_code == 0
+
+
+def test_load_site_model__refuses_a_sound_model_of_another_run(place):
+    own = open_run(run_of(place, "model"))
+    other = next(path for path in place.finished_runs("models") if path != own.path)
+    load_site_model(own)
+    for name in own.files:
+        shutil.copyfile(other / name, own.path / name)
+    with pytest.raises(
+        DamagedStore, match=r"arrays\.npz is not what was written \(checksum differs\); make it again with"
+    ):
+        load_site_model(own)

@@ -24,8 +24,6 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.store.exports import export_lists
 from ammrank_dask.storage.store.parts import checksum_file
 from ammrank_dask.storage.store.qualifications import QualificationPart
-from ammrank_dask.storage.store.user_commands import RedisKeys
-from ammrank_dask.storage.store.user_records import encode_longs
 from ammrank_dask.workflows.cli import ammrank
 
 PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
@@ -62,6 +60,15 @@ def test_export__tells_who_is_cold(published_world):
     assert {line["cold"] for line in lines} == {False, True}
 
 
+def test_export__a_dash_is_standard_output(published_world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = export(published_world.path, "--out", "-")
+    assert result.exit_code == 0
+    assert result.stdout == export(published_world.path).stdout
+    assert not list(tmp_path.iterdir())
+    assert export(published_world.path, "--out", "-", "--json").exit_code == 2
+
+
 def test_export__csv_has_the_same_lists_as_jsonl(published_world):
     rows = list(csv.DictReader(io.StringIO(export(published_world.path, "--format", "csv").stdout)))
     lines = [json.loads(line) for line in export(published_world.path).stdout.splitlines()]
@@ -84,9 +91,13 @@ def test_export__refuses_what_is_not_there(published_world, empty_site, tmp_path
         ([empty_site.path], 65, "nothing is published at"),
         ([published_world.path, "--out", tmp_path / "no" / "file"], 65, "--out must be in a folder that exists"),
         ([published_world.path, "--json"], 2, "--json needs --out"),
-        ([published_world.path, "--format", "xml"], 2, "'xml' is not one of 'jsonl', 'csv', 'avro', 'redis'"),
-        ([published_world.path, "--expire", 60], 2, "--expire is for --format redis"),
-        ([published_world.path, "--format", "redis", "--expire", 0], 2, "0 is not in the range x>=1"),
+        ([published_world.path, "--format", "xml"], 2, "'xml' is not one of 'jsonl', 'csv'"),
+        ([published_world.path, "--format", "avro"], 2, "avro is not written by this command; docs/consumers.md has a"),
+        (
+            [published_world.path, "--format", "redis"],
+            2,
+            "redis is not written by this command; docs/consumers.md has a",
+        ),
     ]
     for args, code, sentence in cases:
         result = export(*args)
@@ -120,8 +131,8 @@ def odd_part(tmp_path):
     return QualificationPart(tmp_path, "part.parquet", (size, checksum))
 
 
-def exported(part, form, keys=None):
-    return b"".join(chunk for chunk, _ in export_lists([part], form, keys=keys))
+def exported(part, form):
+    return b"".join(chunk for chunk, _ in export_lists([part], form))
 
 
 def test_export_lists__quotes_and_writes_a_flag_once(odd_part):
@@ -138,38 +149,58 @@ def test_export_lists__quotes_and_writes_a_flag_once(odd_part):
     assert [row["cold"] for row in rows] == ["true", "false"]
 
 
-def test_export__avro_has_the_same_lists_as_jsonl(published_world, tmp_path):
-    out = tmp_path / "lists.avro"
-    result = export(published_world.path, "--format", "avro", "--out", out, "--json")
-    assert json.loads(result.stdout)["users"] == 300
-    lines = [json.loads(line) for line in export(published_world.path).stdout.splitlines()]
-    with open(out, "rb") as file:
+def test_export_lists__string_ids_in_csv_are_no_formulas(tmp_path):
+    ids = ["=1+1", "+1", "-1", "@a", "\tb", "plain", "a=b"]
+    table = pa.table(
+        {
+            "user_id": pa.array(ids, pa.large_string()),
+            "rank": pa.array([1] * len(ids), pa.int16()),
+            "category": pa.array(["x"] * len(ids)).dictionary_encode(),
+            "score": pa.array([-0.5] * len(ids), pa.float32()),
+        }
+    )
+    pq.write_table(table, tmp_path / "part.parquet")
+    part = QualificationPart(tmp_path, "part.parquet", checksum_file(tmp_path / "part.parquet"))
+    rows = list(csv.DictReader(io.StringIO(exported(part, "csv").decode())))
+    assert [row["user_id"] for row in rows] == ["'=1+1", "'+1", "'-1", "'@a", "'\tb", "plain", "a=b"]
+    assert {row["scores"] for row in rows} == {"[-0.5]"}
+    raw = b"".join(chunk for chunk, _ in export_lists([part], "csv", escape_formulas=False)).decode()
+    assert [row["user_id"] for row in csv.DictReader(io.StringIO(raw))] == ids
+    assert [json.loads(line)["user_id"] for line in exported(part, "jsonl").splitlines()] == ids
+
+
+def blocks_of_page(language, section="", *, date=None):
+    """Return the blocks of the page in a language, or of a section of it, for a night of the tests."""
+    page = PAGE.read_text(encoding="utf-8").replace("2026-02-18", str(date))
+    start = page.index(f"## {section}\n") if section else 0
+    stop = page.find("\n## ", start + 1) if section else len(page)
+    return re.findall(rf"^```({language})\n(.*?)^```", page[start:stop], re.DOTALL | re.MULTILINE)
+
+
+def beside(world, tmp_path):
+    """Return a folder in which `site` is a published site, as the page has it."""
+    (tmp_path / "site").symlink_to(world.path)
+    return tmp_path
+
+
+def test_page_of_consumers__avro_has_every_list(published_world, tmp_path, monkeypatch):
+    monkeypatch.chdir(beside(published_world, tmp_path))
+    [(_, block)] = blocks_of_page("python", "Avro", date=day(5))
+    exec(block, {})
+    with open("lists.avro", "rb") as file:
         records = list(fastavro.reader(file))
+    lines = [json.loads(line) for line in export(published_world.path).stdout.splitlines()]
     assert [record["user_id"] for record in records] == [line["user_id"] for line in lines]
     for record, line in zip(records, lines, strict=True):
-        assert record.keys() == line.keys()
-        assert (record["categories"], record["cold"]) == (line["categories"], line["cold"])
-        np.testing.assert_array_equal(np.float32(record["scores"]), np.float32(line["scores"]))
-    assert export(published_world.path, "--format", "avro").stdout_bytes == out.read_bytes()
+        assert record["category"] == line["categories"]
+        np.testing.assert_array_equal(np.float32(record["score"]), np.float32(line["scores"]))
 
 
-def test_export_lists__avro_keeps_odd_texts_and_endless_scores(odd_part):
-    reader = fastavro.reader(io.BytesIO(exported(odd_part, "avro")))
-    assert reader.metadata["avro.codec"] == "deflate"
-    assert [field["name"] for field in reader.writer_schema["fields"]] == ["user_id", "categories", "scores", "cold"]
-    assert list(reader) == [
-        {"user_id": 'a"b', "categories": ['x "y"', "z,w/ß"], "scores": [np.float32(0.1), -np.inf], "cold": True},
-        {"user_id": "ü,\n", "categories": ["z,w/ß"], "scores": [np.float32(1e-9)], "cold": False},
-    ]
-
-
-def test_encode_longs__is_what_avro_reads():
-    values = np.array([0, -1, 63, -64, 64, 2**31, 2**62, 2**63 - 1, -(2**63)])
-    for value, encoded in zip(values.tolist(), encode_longs(values).to_pylist(), strict=True):
-        assert fastavro.schemaless_reader(io.BytesIO(encoded), "long", None) == value
-        out = io.BytesIO()
-        fastavro.schemaless_writer(out, "long", value)
-        assert out.getvalue() == encoded
+def redis_commands(world, tmp_path):
+    """Return what the program of the page prints."""
+    [(_, block)] = blocks_of_page("python", "Redis", date=day(5))
+    command = [sys.executable, "-c", block]
+    return subprocess.run(command, cwd=beside(world, tmp_path), capture_output=True, check=True).stdout
 
 
 def parse_commands(data):
@@ -187,32 +218,22 @@ def parse_commands(data):
     return commands
 
 
-def test_export__redis_sets_a_key_a_user_and_the_date_last(published_world):
-    commands = parse_commands(export(published_world.path, "--format", "redis").stdout_bytes)
-    lines = export(published_world.path).stdout.splitlines()
+def test_page_of_consumers__redis_gets_a_key_a_user_and_the_date_last(published_world, tmp_path):
+    commands = parse_commands(redis_commands(published_world, tmp_path))
+    lines = [json.loads(line) for line in export(published_world.path).stdout.splitlines()]
     assert commands[-1] == ["SET", "ammrank:date", str(day(5))]
-    expected = [["SET", f"ammrank:user:{json.loads(line)['user_id']}", line] for line in lines]
-    assert commands[:-1] == expected
-
-
-def test_export_lists__redis_counts_bytes_and_lets_keys_expire(odd_part):
-    keys = RedisKeys(day(5), "ü", 60)
-    commands = parse_commands(exported(odd_part, "redis", keys))
-    assert [(words[0], words[1], words[3:]) for words in commands] == [
-        ("SET", 'ü:user:a"b', ["EX", "60"]),
-        ("SET", "ü:user:ü,\n", ["EX", "60"]),
-        ("SET", "ü:date", []),
+    assert [(*words[:2], json.loads(words[2]), *words[3:]) for words in commands[:-1]] == [
+        ("SET", f"ammrank:user:{line['user_id']}", line["categories"], "EX", "259200") for line in lines
     ]
-    assert json.loads(commands[0][2])["scores"] == [0.1, None]
 
 
 @pytest.mark.system
-def test_export__redis_takes_all_of_it(published_world, tmp_path):
+def test_page_of_consumers__redis_takes_all_of_it(published_world, tmp_path):
     socket = tmp_path / "redis.sock"
     server = [shutil.which("redis-server"), "--port", "0", "--unixsocket", str(socket), "--save", ""]
     assert server[0], "Redis must be installed for this test"
-    commands = export(published_world.path, "--format", "redis", "--expire", "3600").stdout_bytes
-    lines = export(published_world.path).stdout.splitlines()
+    commands = redis_commands(published_world, tmp_path)
+    line = json.loads(export(published_world.path).stdout.splitlines()[7])
 
     def ask(*words, **options):
         done = subprocess.run(["redis-cli", "-s", str(socket), *words], capture_output=True, check=True, **options)
@@ -225,8 +246,8 @@ def test_export__redis_takes_all_of_it(published_world, tmp_path):
                 time.sleep(0.05)
             assert "errors: 0, replies: 301" in ask("--pipe", input=commands)
             assert ask("GET", "ammrank:date") == str(day(5))
-            assert ask("GET", f"ammrank:user:{json.loads(lines[7])['user_id']}") == lines[7]
-            assert 0 < int(ask("TTL", f"ammrank:user:{json.loads(lines[7])['user_id']}")) <= 3600
+            assert json.loads(ask("GET", f"ammrank:user:{line['user_id']}")) == line["categories"]
+            assert 0 < int(ask("TTL", f"ammrank:user:{line['user_id']}")) <= 259200
             assert ask("DBSIZE") == "301"
         finally:
             process.terminate()
@@ -234,9 +255,8 @@ def test_export__redis_takes_all_of_it(published_world, tmp_path):
 
 def test_page_of_consumers__lines_run(site, monkeypatch, capsys):
     """Everything the page shows but Spark's lines, on a site of the tests."""
-    page = PAGE.read_text(encoding="utf-8").replace("2026-02-18", str(day(5)))
-    blocks = re.findall(r"^```(python|sh)\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
-    assert [language for language, _ in blocks] == ["python", "python", "sh", "python", "python", "python"]
+    blocks = blocks_of_page("python|sh", date=day(5))
+    assert [language for language, _ in blocks] == ["python", "python", "sh", *["python"] * 4]
     monkeypatch.chdir(site.path.parent)
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     for language, block in blocks:

@@ -24,17 +24,18 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.site import forgotten
 from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_rows, drop_users, load_forgotten
+from ammrank_dask.storage.store.atomic import bytes_below
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.parts import PartRef, part_path
+from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import FEATURES, STATE
 from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows import forget as command
 from ammrank_dask.workflows.cli import ammrank
+from ammrank_dask.workflows.operations import forget as stage
+from ammrank_dask.workflows.operations.forget import forget_users
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages import forget as stage
-from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 
@@ -94,19 +95,24 @@ def found_users(site):
             continue
         column = table.column("user_id")
         found.setdefault(path.relative_to(site.path).parts[0], set()).update(str(value) for value in column.to_pylist())
-    for path in site.path.rglob("*.zarr.zip"):
-        with zarr.storage.ZipStore(path, mode="r") as part:
-            group = zarr.open_group(part, mode="r")
-            users = found.setdefault(path.relative_to(site.path).parts[0], set())
+    for path in site.path.rglob("part-*"):
+        users = set()
+        if path.suffix == ".arrow":
+            table = pa.ipc.open_file(path).read_all()
+            users.update(map(str, table["user_id"].to_pylist() if "user_id" in table.column_names else ()))
+        elif path.is_dir() and not path.suffix:
+            group = zarr.open_group(path, mode="r")
             if "user_id" in group:
                 users.update(str(value) for value in group["user_id"][:])
-            elif "user_id_offsets" in group:
+            else:
                 data, starts = group["user_id_bytes"][:].tobytes(), group["user_id_offsets"][:]
                 users.update(data[a:b].decode() for a, b in itertools.pairwise(starts))
+        if users:
+            found.setdefault(path.relative_to(site.path).parts[0], set()).update(users)
     return found
 
 
-STORES = {"days", "state", "users", "features", "qualifications", "quarantine"}
+STORES = {"days", "state", "users", "features", "windows", "qualifications", "quarantine"}
 
 
 def write_list(path, ids):
@@ -191,7 +197,7 @@ def test_forget_users__what_was_damaged_before_is_still_found(client, place, tmp
     features = site.path / site.current().runs["features"]
     user = str(ids[3])
     with_user = next(
-        number for number in range(2) if user in map(str, PartRef(features, number).read(FEATURES)["user_id"])
+        number for number in range(2) if user in map(str, open_run(features).part(number).read(FEATURES)["user_id"])
     )
     other = part_path(features, 1 - with_user)
     unrelated = {
@@ -210,19 +216,21 @@ def test_forget_users__what_was_damaged_before_is_still_found(client, place, tmp
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
-@pytest.mark.parametrize("where", ["table with the user", "array", "attributes"])
+@pytest.mark.parametrize("where", ["table with the user", "state", "attributes of features", "attributes of a matrix"])
 def test_forget_users__refuses_to_write_what_is_damaged_again(client, place, tmp_path, where):
     site, ids = place
     head = site.path / site.current().runs["head"]
     with_user, _ = holder_of(site.qualifications_folder(date_of(5)) / "by_user", ids[3])
-    number = next(n for n in range(2) if ids[3] in PartRef(head, n).read(STATE)["user_id"])
+    number = next(n for n in range(2) if ids[3] in open_run(head).part(n).read(STATE)["user_id"])
+    features = part_path(site.path / site.current().runs["features"], number)
     victim, harm = {
         "table with the user": (with_user, lambda: flip(with_user)),
-        "array": (part_path(head, number) / "cell/c/0", lambda: flip_entry(part_path(head, number), "cell/c/0")),
-        "attributes": (part_path(head, number) / "zarr.json", lambda: flip_entry(part_path(head, number), "zarr.json")),
+        "state": (part_path(head, number), lambda: flip_entry(part_path(head, number))),
+        "attributes of features": (features / "zarr.json", lambda: flip_entry(features, "zarr.json")),
+        "attributes of a matrix": (features / "X/zarr.json", lambda: flip_entry(features, "X/zarr.json")),
     }[where]
     harm()
-    run = victim.parents[1] if "table" in where else head
+    run = {"table with the user": victim.parents[1], "state": head}.get(where, features.parent)
     before = (run / "manifest.json").read_bytes()
     listed = write_list(tmp_path / "list.txt", ids[3:4])
     with pytest.raises(DamagedStore, match=rf"{victim} is not what was written \(checksum differs\); make it again"):
@@ -370,7 +378,7 @@ def test_is_small__by_the_bytes_that_can_hold_the_users(place, tmp_path, monkeyp
     shared = [path for path in site.path.rglob("by_category/*/part-00000-00001.parquet")]
     # Of three categories a user holds two.
     own, by_category = ([path for path in parts if ("by_category" in path.parts) == is_by] for is_by in (False, True))
-    n_bytes = sum(path.stat().st_size for path in own)
+    n_bytes = sum(bytes_below(path) if path.is_dir() else path.stat().st_size for path in own)
     n_bytes += sum(int(path.stat().st_size * 2 / 3) for path in {*by_category, *shared})
     for most, expected in ((n_bytes, True), (n_bytes - 1, False)):
         monkeypatch.setattr(stage, "SMALL", most)

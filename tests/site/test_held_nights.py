@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from nights import CONFIG, copy_world, day
 
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
+from ammrank_dask.storage.site.reports import check_report
 from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
@@ -64,9 +65,7 @@ def test_nightly__one_id_with_most_events_is_held_back(held_world, cluster_file)
     site, result = held_world
     assert result.exit_code == 66
     command = f"ammrank publish {site.path} --date {day(BAD)} --anyway"
-    assert f"the night of {day(BAD)} is held back by heaviest_ids (share of events that are of the heaviest id" in (
-        result.stderr
-    )
+    assert f"the night of {day(BAD)} is held back by heaviest_ids (events of the heaviest id" in result.stderr
     assert f"the night of {day(5)} stays in force" in result.stderr
     assert command in result.stderr
     assert site.current().date == day(5)
@@ -80,7 +79,12 @@ def test_nightly__one_id_with_most_events_is_held_back(held_world, cluster_file)
     told = json.loads(note.removeprefix("held"))
     assert (told["exit_code"], told["facts"]["held_by"]) == (66, ["heaviest_ids"])
     page = (site.report_folder(day(BAD)) / "report.html").read_text()
-    assert "What came in" in page
+    assert "On hold: these lists are not served, because a check warns: events of the heaviest ids." in page
+    assert f"ammrank publish SITE --date {day(BAD)} --anyway releases them." in page
+    assert "Published:" not in page
+    start = (site.path / "index.html").read_text()
+    assert f"The night of {day(BAD)} is on hold, recorded at" in start
+    assert f"The lists of the night of {day(5)} are served: 1 night behind, since {day(BAD)}." in start
     status = json.loads(run(site, cluster_file, "status", "--json").stdout)
     assert (status["published"], status["last_run"]["status"]) == (str(day(5)), "held")
     assert status["held"] == [{"date": str(day(BAD)), "held_by": ["heaviest_ids"]}]
@@ -90,16 +94,27 @@ def test_publish__a_held_night_anyway(held, cluster_file):
     site = held
     refused = run(site, cluster_file, "publish", "--date", str(day(BAD)))
     assert refused.exit_code == 66
-    assert f"the night of {day(BAD)} is held back by heaviest_ids (share" in refused.stderr
+    assert f"the night of {day(BAD)} is held back by heaviest_ids (events of" in refused.stderr
     assert site.current().date == day(5)
     done = run(site, cluster_file, "publish", "--date", str(day(BAD)), "--anyway", "--json")
     assert done.exit_code == 0, done.stderr
     assert json.loads(done.stdout)["let_through"] == ["heaviest_ids"]
     assert site.current().date == day(BAD)
+    page = (site.report_folder(day(BAD)) / "report.html").read_text()
+    assert "Published: a person released these lists, although a check warns: events of the heaviest ids." in page
+    check_report(site.report_folder(day(BAD)))
+    assert f"The lists of the night of {day(BAD)} are served." in (site.path / "index.html").read_text()
     again = run(site, cluster_file, "publish", "--date", str(day(BAD)), "--anyway", "--json")
     assert json.loads(again.stdout) == {"date": str(day(BAD)), "published": True, "unchanged": True}
     rerun = run(site, cluster_file, "nightly", "--date", str(day(BAD)), "--json")
     assert rerun.exit_code == 0, rerun.stderr  # what is published is not held back any more
+
+
+def test_publish__a_report_that_cannot_be_drawn_again_changes_nothing(held, cluster_file):
+    (held.report_folder(day(BAD)) / "summary.json").write_text("{}")
+    done = run(held, cluster_file, "publish", "--date", str(day(BAD)), "--anyway")
+    assert done.exit_code == 0, done.stderr
+    assert held.current().date == day(BAD)
 
 
 def test_nightly__the_night_after_a_held_one_looks_at_both_days(held, cluster_file):
@@ -158,6 +173,35 @@ def test_nightly__clicks_count_once_a_user_and_day(held_world):
     assert sum(count for _, count in manifest.clickers) == users["users"]
 
 
+def blank_categories(site, *, of_clicks_only=False):
+    """Take the categories of the events of the bad day away."""
+    for path in (site.path.parent / "lake" / "events" / f"date={day(BAD)}").glob("*.parquet"):
+        table = pq.read_table(path, partitioning=None)
+        is_blank = pc.equal(table["group"], "adc") if of_clicks_only else pa.array([True] * len(table))
+        category = pc.if_else(is_blank, pa.scalar(None, pa.string()), table["category"])
+        pq.write_table(table.set_column(table.column_names.index("category"), "category", category), path)
+
+
+def test_nightly__a_day_of_null_categories_is_held_back_by_default(site, cluster_file):
+    blank_categories(site)
+    result = run(site, cluster_file, "nightly", "--date", str(day(BAD)), "--json")
+    assert result.exit_code == 66
+    assert f"held back by used_share (rows of {day(BAD)} that are used: 0, limit 1)" in result.stderr
+    assert f"the night of {day(5)} stays in force" in result.stderr
+    assert site.current().date == day(5)
+    counts = day_counts(site).events_by_outcome
+    assert list(counts) == ["null_category"]
+
+
+def test_nightly__a_first_night_without_a_click_is_held_back(empty_site, cluster_file):
+    blank_categories(empty_site, of_clicks_only=True)
+    set_config(empty_site)
+    result = run(empty_site, cluster_file, "nightly", "--date", str(day(BAD)), "--json")
+    assert result.exit_code == 66
+    assert f"held back by used_share (clicks of {day(BAD)} that are used: 0, limit 1)" in result.stderr
+    assert "nothing is published yet" in result.stderr
+
+
 def test_publish__a_night_that_is_not_held(site, cluster_file):
     result = run(site, cluster_file, "publish", "--date", str(day(BAD)), "--anyway")
     assert result.exit_code == 65
@@ -165,7 +209,7 @@ def test_publish__a_night_that_is_not_held(site, cluster_file):
 
 
 def test_load_config__a_hold_on_an_unknown_check(site, cluster_file):
-    text = write_config(load_config(site.config_path)).replace("hold: []", "hold: [heavyest_ids]")
+    text = write_config(load_config(site.config_path)).replace("hold: [used_share]", "hold: [heavyest_ids]")
     site.config_path.write_text(text)
     result = run(site, cluster_file, "nightly", "--date", str(day(BAD)))
     assert result.exit_code == 65

@@ -5,8 +5,10 @@ import json
 import shutil
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pandas as pd
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 import reference
@@ -304,7 +306,7 @@ def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, empty_site, 
     with pytest.raises(OSError, match="No space left"):
         ingest(Night(client, empty_site, config, LAST))
     monkeypatch.undo()
-    written = {path for path in (empty_site.path / "days").glob("date=*/*/part-*.zarr.zip")}
+    written = {path for path in (empty_site.path / "days").glob("date=*/*/part-*.arrow")}
     assert written
     times = {path: path.stat().st_mtime_ns for path in written}
     assert empty_site.current() is None
@@ -318,7 +320,7 @@ def test_ingest__a_part_damaged_by_a_crash_is_written_again(client, ingested):
     known = ingest(Night(client, ingested, config, LAST))
     expected = state_bytes(ingested, known)
     (known.head.path / "manifest.json").unlink()
-    flip_entry(part_path(known.head.path, 1), "intensity/c/0")
+    flip_entry(part_path(known.head.path, 1))
     assert state_bytes(ingested, ingest(Night(client, ingested, config, LAST))) == expected
 
 
@@ -358,11 +360,27 @@ def test_features__open_with_plain_zarr_and_scipy(client, ingested):
     config = config_of()
     known = ingest(Night(client, ingested, config, LAST))
     features = open_features(score_features(Night(client, ingested, config, known.date), known).path)
-    store = zarr.storage.ZipStore(features.path / "part-00001.zarr.zip", mode="r")
-    group = zarr.open_group(store, mode="r")["X"]
+    run = zarr.open_group(features.path, mode="r")
+    group = run["part-00001/X"]
     assert group.attrs["encoding-type"] == "csr_matrix"
+    assert group["data"].metadata.codecs[-1].to_dict() == {"name": "crc32c"}
+    assert {name for name, _ in run["part-00001"].members()} == {"X", "user_id", "age_bucket", "gender"}
     X = sp.csr_matrix((group["data"][:], group["indices"][:], group["indptr"][:]), shape=group.attrs["shape"])
     assert (X != features.partition(1, normalize=False).X).nnz == 0
+    total = da.from_zarr(features.path, component="part-00001/X/data").sum(dtype="float64")
+    assert total.compute(scheduler="synchronous") == pytest.approx(X.data.sum(dtype="float64"))
+
+
+def test_state__opens_with_pandas_and_pyarrow(client, ingested):
+    known = ingest(Night(client, ingested, config_of(), LAST))
+    state = InterestState.from_part(known.head.part(0), STATE)
+    path = known.head.path / "part-00000.arrow"
+    frame = pd.read_feather(path)
+    assert frame["user_id"].tolist() == state.user_ids.to_arrow().to_pylist()
+    cells = frame.explode("cells")["cells"]
+    assert [cell["last"] for cell in cells] == state.last.tolist()
+    table = ds.dataset(path, format="ipc").to_table()
+    assert table["cells"].combine_chunks().flatten().field("intensity").to_pylist() == state.intensity.tolist()
 
 
 def test_workers__see_no_dask_dataframe():

@@ -12,8 +12,8 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.user_hash import SPLITS, split_of
+from ammrank_dask.workflows.operations.forget import forget_users
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.forget import forget_users
 from ammrank_dask.workflows.stages.nightly import nightly
 
 AT_ONCE = {

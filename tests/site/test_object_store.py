@@ -530,6 +530,31 @@ def test_copy_published__into_a_folder(site, tmp_path):
         copy_published(site, inside, day(5))
 
 
+@pytest.mark.parametrize("command", ["nightly", "publish"])
+@pytest.mark.parametrize(
+    ("to", "inside"),
+    [
+        ("copies", "the site"),
+        ("LINK/copies", "the site"),
+        ("../lake/events", "lake.events"),
+        ("LINK/../lake/events/c", "lake.events"),
+    ],
+)
+def test_copies_target__inside_is_refused_before_anything_is_computed(
+    site, tmp_path, cluster_file, command, to, inside
+):
+    (tmp_path / "link").symlink_to(site.path)
+    to = to.replace("LINK", str(tmp_path / "link"))
+    site.config_path.write_text(write_config(with_target(load_config(site.config_path), to)))
+    more = ["--cluster", str(cluster_file)] if command == "nightly" else ["--anyway"]
+    done = CliRunner().invoke(ammrank, [command, str(site.path), "--date", str(day(6)), *more])
+    assert done.exit_code == 65
+    assert f"publish.to must not be inside {inside}, got {to}; name another folder or a URL" in done.stderr
+    assert site.current().date == day(5)
+    assert not site.run_folder(day(6)).exists()
+    assert not list(site.path.glob(f"days/date={day(6)}"))
+
+
 ODD_GROUPS = ["page view", "100%", "s/q", "a=b&c+d", "ü#?", "adc"]
 """Names of groups as nobody should give them: each is a folder of the table, quoted by whoever wrote it."""
 

@@ -1,151 +1,209 @@
-"""`ammrank plan`: what it refuses, what it reads off a site, and a calibration for real."""
+"""`ammrank plan`: what it reads off the recorded nights of a site, how it scales them, and what it refuses."""
 
-import contextlib
 import json
 
 import pytest
 from click.testing import CliRunner
 from nights import LAKE, config_of, copy_world
 
-from ammrank_dask import sizing
-from ammrank_dask.sizing import Calibration, NightFit, SizeFit, Workload
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
 from ammrank_dask.workflows.cli import ammrank
-from ammrank_dask.workflows.session.config import Config, write_config
-from ammrank_dask.workflows.stages import plan as stages_plan
-from ammrank_dask.workflows.stages.plan import (
-    calibrate,
+from ammrank_dask.workflows.operations.plan import (
+    Workload,
     choose_load,
     choose_workers,
     describe_plan,
     plan_lines,
+    read_load,
+    recorded_nights,
+    scale_bytes,
+    scale_seconds,
     worker_memory,
-    world_config,
 )
+from ammrank_dask.workflows.session.config import Config, write_config
 
-NOTHING = SizeFit(0.0, 0.0, 0.0)
-SIZE = {"users": 1_000_000, "events": 1_500_000.0, "categories": 50, "days": 60}
+LAKE_LOAD = Workload(100_000, 4, 50, 60, 2.0)
 
 
 def plan(*args):
     return CliRunner().invoke(ammrank, ["plan", *map(str, args)])
 
 
+def night_of(seconds=12.0, users=100_000, workers=2, **stages):
+    """The record of a night: what is no stage are seconds between them."""
+    return {
+        "date": "2026-01-05",
+        "seconds": seconds,
+        "workers": workers,
+        "facts": {"users": users},
+        "stages": [{"name": name, "seconds": spent} for name, spent in stages.items()],
+        "bytes": {"features": 1_000, "model": 500},
+        "runs": {"features": "features/date=2026-01-05-abc", "model": "models/date=2026-01-01-abc"},
+    }
+
+
+def load_of(users=100_000, partitions=4, events=2.0):
+    return Workload(users, partitions, 50, 60, events)
+
+
+@pytest.fixture
+def planned_site(published_world, tmp_path):
+    site = copy_world(published_world, tmp_path)
+    site.config_path.write_text(write_config(config_of(score={"k": 3, "min_score": 0.0})), encoding="utf-8")
+    return site
+
+
+def scale(night, load, workers=2, shards=8):
+    return scale_seconds(night, LAKE_LOAD, load, workers, shards)
+
+
+def test_scale_seconds__users_and_workers_change_the_stages_and_nothing_between_them():
+    night = night_of(12.0, features=10.0)
+    assert scale(night, load_of()) == pytest.approx(12.0)
+    assert scale(night, load_of(users=300_000)) == pytest.approx(2.0 + 30.0)
+    assert scale(night, load_of(), workers=4) == pytest.approx(2.0 + 5.0)
+    # No stage is wider than its partitions, training no wider than its shards, and no worker publishes.
+    assert scale(night, load_of(), workers=100) == pytest.approx(2.0 + 5.0)
+    assert scale(night_of(10.0, train=10.0), load_of(), workers=4, shards=3) == pytest.approx(10.0 * 2 / 3)
+    assert scale(night_of(10.0, publish=10.0), load_of(), workers=4) == pytest.approx(10.0)
+
+
+def test_scale_seconds__ingest_follows_the_events_and_the_others_only_to_more():
+    busy, quiet = load_of(events=4.0), load_of(events=1.0)
+    assert [scale(night_of(10.0, ingest=10.0), load) for load in (busy, quiet)] == pytest.approx([20.0, 5.0])
+    assert [scale(night_of(10.0, score=10.0), load) for load in (busy, quiet)] == pytest.approx([20.0, 10.0])
+
+
+def test_scale_seconds__chances_look_at_no_more_users_than_are_enough():
+    # 4 million cells of a tenth of the users and 50 categories are 800,000 users.
+    assert scale(night_of(10.0, chances=10.0), load_of(users=400_000)) == pytest.approx(40.0)
+    assert scale(night_of(10.0, chances=10.0), load_of(users=8_000_000)) == pytest.approx(80.0)
+
+
+def test_scale_bytes__counts_the_runs_of_the_night_itself():
+    assert scale_bytes(night_of(), load_of(users=300_000)) == 3_000
+
+
+def test_choose_workers__is_the_fewest_and_says_when_none_is_enough():
+    def seconds_of(workers):
+        return 3.0 + 20.0 / workers
+
+    assert [choose_workers(seconds_of, load_of(partitions=10), limit) for limit in (13.0, 12.9, 5.0)] == [2, 3, 10]
+    sentence = "no cluster runs a night of 100,000 users within 5 s: with a worker for each of 10 partitions"
+    with pytest.raises(BadInput, match=sentence):
+        choose_workers(seconds_of, load_of(partitions=10), 4.9)
+
+
+def test_read_load__is_the_lake_of_the_site(published_world):
+    load = read_load(published_world, config_of(), 0)
+    assert (load.users, load.partitions, load.categories, load.days) == (300, 2, 50, 9)
+    assert 0.5 < load.events < 5
+    assert choose_load(load, None, None) == load
+    grown = choose_load(load, 3_000_000, None)
+    assert (grown.users, grown.partitions, grown.events) == (3_000_000, 60, load.events)
+    assert choose_load(load, 1_000, 5_000.0).events == 5.0
+
+
+def test_read_load__without_users_table_are_those_who_were_scored(small_world):
+    assert read_load(small_world, config_of(lake={**LAKE, "users": None}), 321).users == 321
+
+
+def test_plan__scales_the_recorded_nights_of_the_site(planned_site):
+    recorded = {kind: len(nights) for kind, nights in recorded_nights(planned_site).items()}
+    result = plan(planned_site.path, "--json")
+    assert result.exit_code == 0, result.stderr
+    same = json.loads(result.stdout)
+    assert {kind: night["records"] for kind, night in same["nights"].items()} == recorded
+    oldest = recorded_nights(planned_site)["oldest night"][0]
+    assert same["nights"]["oldest night"]["seconds"] == pytest.approx(oldest["seconds"], abs=0.06)
+    assert same["workers"] == oldest["workers"] > 0
+    grown = json.loads(plan(planned_site.path, "--users", 30_000, "--workers", 1, "--json").stdout)
+    assert grown["nights"]["oldest night"]["bytes"] == pytest.approx(
+        100 * same["nights"]["oldest night"]["bytes"], abs=100
+    )
+    assert grown["nights"]["oldest night"]["seconds"] > 10 * same["nights"]["oldest night"]["seconds"]
+    lines = plan(planned_site.path, "--users", 30_000).stdout
+    assert "oldest night" in lines
+    assert "memory of a worker" in lines
+
+
+def test_recorded_nights__are_told_apart_by_training_and_unfinished_ones_left_out(planned_site):
+    template = recorded_nights(planned_site)["oldest night"][0]
+    kinds = {
+        "2030-01-01": ("done", ["ingest", "score"]),
+        "2030-01-02": ("done", ["ingest", "train", "score"]),
+        "2030-01-03": ("failed", ["ingest"]),
+        "2030-01-04": ("done", ["ingest", "score"]),
+    }
+    for date, (status, stages) in kinds.items():
+        named = [{"name": name, "seconds": 1.0} for name in stages]
+        record = {**template, "date": date, "status": status, "stages": named, "seconds": 5.0}
+        write_attempt(planned_site.path / "runs" / f"date={date}", record)
+    found = {kind: [night["date"] for night in nights] for kind, nights in recorded_nights(planned_site).items()}
+    assert found["oldest night"] == [template["date"]]
+    assert found["night that trains"][-1:] == ["2030-01-02"]
+    assert found["other night"][-2:] == ["2030-01-01", "2030-01-04"]
+
+
+def test_plan__a_deadline_is_met_by_the_workers_it_names(planned_site):
+    recorded = describe_plan(planned_site, config_of(), users=1_000_000)
+    kinds = [kind for kind in recorded["nights"] if kind != "oldest night"] or ["oldest night"]
+    wide = describe_plan(planned_site, config_of(), users=1_000_000, workers=recorded["partitions"])
+    limit = 1.5 * max(wide["nights"][kind]["seconds"] for kind in kinds)
+    workers = describe_plan(planned_site, config_of(), users=1_000_000, deadline=limit)["workers"]
+    for count, is_enough in ((workers, True), (workers - 1, False)):
+        found = describe_plan(planned_site, config_of(), users=1_000_000, workers=count)
+        assert all(found["nights"][kind]["seconds"] <= limit for kind in kinds) is is_enough
+    assert plan_lines(found)["workers"] == f"{workers - 1:,}"
+
+
+def test_plan__a_site_without_nights_is_told_where_figures_are(small_world, tmp_path):
+    site = copy_world(small_world, tmp_path)
+    site.config_path.write_text(write_config(config_of()), encoding="utf-8")
+    result = plan(site.path)
+    assert result.exit_code == 65
+    assert "a plan scales the recorded nights of a site" in result.stderr
+    assert "or see the table under `What a size takes` in docs/operations.md" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--users", 0, "--events-per-day", 10], "got 0 users, 10 events a day, 50 categories and 60 days"),
-        (
-            ["--users", 10, "--events-per-day", 10, "--days", -3],
-            "50 categories and -3 days",
-        ),
-        (["--users", 10, "--events-per-day", -1], "got 10 users, -1 events a day"),
-        (["--users", 10], "a plan needs a SITE, or --users and --events-per-day"),
+        (["--users", 0], "a plan needs at least 1 user and 1 event a day, got 0 and 0"),
+        (["--users", 10, "--events-per-day", -5], "got 10 and -5"),
+        (["--users", 1_000_000, "--deadline", 0], "no cluster runs a night of 1,000,000 users within 0 s"),
     ],
 )
-def test_plan__refuses_sizes_that_no_site_has_before_a_cluster_starts(args, sentence):
-    result = plan(*args)
+def test_plan__refuses_sizes_that_no_site_has(planned_site, args, sentence):
+    result = plan(planned_site.path, *args)
     assert result.exit_code == 65
     assert sentence in result.stderr
 
 
-def test_choose_load__reads_the_lake_of_a_site(published_world):
-    load = choose_load(published_world, config_of(), users=None, events=None, categories=None, days=None)
-    assert (load.users, load.partitions, load.days) == (300, 2, 9)
-    assert load.categories == 50
-    assert 0.5 < load.events < 5
-    grown = choose_load(published_world, config_of(), users=3_000_000, events=None, categories=None, days=None)
-    assert grown.events == pytest.approx(load.events)
-    assert grown.partitions == 60
-
-
-def test_choose_load__a_lake_without_users_table_is_as_large_as_what_is_published(published_world, small_world):
-    config = config_of(lake={**LAKE, "users": None})
-    load = choose_load(published_world, config, users=None, events=None, categories=None, days=None)
-    head = open_run(published_world.path / published_world.current().runs["head"])
-    assert load.users == sum(part.rows for part in head.parts) > 200
-    with pytest.raises(BadInput, match="no users table, and nothing published yet that says how many; add --users"):
-        choose_load(small_world, config, users=None, events=None, categories=None, days=None)
-    told = choose_load(small_world, config, users=500, events=None, categories=None, days=None)
-    assert told.users * told.events == pytest.approx(load.users * load.events)
-
-
-def test_choose_workers__says_when_no_cluster_meets_the_deadline():
-    night = NightFit({"features": SizeFit(3.0, 0.0, 1e-4)}, NOTHING, NOTHING, NOTHING)
-    calibration = Calibration(2, 8, Workload(3_000, 8, 50, 60, 1.5), night, night)
-    load = choose_load(None, Config(), **SIZE)
-    assert choose_workers(calibration, load, 103.0) == 2
-    with pytest.raises(BadInput, match="no cluster runs a further night of 1,000,000 users within 4 s: with"):
-        choose_workers(calibration, load, 4.0)
-
-
-def test_describe_plan__names_what_ends_growth():
-    size = SizeFit(0.0, 0.0, 1_000.0)
-    night = NightFit({"features": SizeFit(3.0, 0.0, 1e-4)}, size, NOTHING, NOTHING)
-    calibration = Calibration(2, 8, Workload(3_000, 8, 50, 60, 1.5), night, night)
-    load = choose_load(None, Config(), **SIZE)
-    found = describe_plan(calibration, load, Config(), workers=4, memory_limit=100 << 20, free=10**9)
-    assert found["first night"] == {"seconds": 53.0, "disk": 10**9, "files": 0, "tasks": 0}
-    assert "enough for 1,000,000 users" in found["limits"]["disk"]
-    assert "too little" in found["limits"]["memory"]
-    assert "3.0 s of the first night" in found["limits"]["one after the other"]
-    assert plan_lines(found)["first night"] == "53 s, 0.93 GiB, 0 files, 0 tasks"
+@pytest.mark.parametrize(
+    ("args", "sentence"),
+    [
+        ([], "Missing argument 'SITE'"),
+        (["site", "--workers", 2, "--deadline", 60], "give --workers, or --deadline to learn how many, not both"),
+        (["site", "--categories", 300], "No such option '--categories'"),
+        (["site", "--days", 60], "No such option '--days'"),
+        (["site", "--cluster", "cluster.yaml"], "No such option '--cluster'"),
+    ],
+)
+def test_plan__usage_errors(args, sentence):
+    result = plan(*args)
+    assert result.exit_code == 2
+    assert sentence in result.stderr
 
 
 def test_worker_memory__falls_with_partitions_and_grows_with_categories():
-    load = choose_load(None, Config(), **SIZE)
-    more = Workload(load.users, 2 * load.partitions, load.categories, load.days, load.events)
-    wider = Workload(load.users, load.partitions, 1_000, load.days, load.events)
+    load = Workload(1_000_000, 20, 50, 60, 1.5)
+    more = Workload(1_000_000, 40, 50, 60, 1.5)
+    wider = Workload(1_000_000, 20, 1_000, 60, 1.5)
     assert worker_memory(more, Config()) < worker_memory(load, Config()) < worker_memory(wider, Config())
 
 
-def test_plan__measures_small_nights_and_plans_with_them(cluster_file, published_world, monkeypatch, tmp_path):
-    """The whole command, with sizes that a test can wait for."""
-    for name, size in {
-        "SMALL": (100, 2),
-        "MORE_PARTITIONS": (100, 4),
-        "MORE_USERS": (200, 2),
-        "MANY_USERS": (400, 2),
-    }.items():
-        monkeypatch.setattr(sizing, name, size)
-        monkeypatch.setattr(stages_plan, name, size)
-    site = copy_world(published_world, tmp_path)
-    site.config_path.write_text(write_config(config_of(score={"k": 3, "min_score": 0.0})), encoding="utf-8")
-    (tmp_path / "work").mkdir()
-    result = plan(
-        site.path, "--users", 30_000, "--events-per-day", 50_000, "--days", 5, "--cluster", cluster_file,
-        "--work", tmp_path / "work", "--json", "--quiet",
-    )  # fmt: skip
-    assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
-    assert found["first night"]["seconds"] > 0
-    assert found["first night"]["disk"] > 10_000
-    assert found["first night"]["tasks"] > 20
-    assert found["further night"]["files"] > 0
-    assert list((tmp_path / "work").iterdir()) == []
-
-
-def test_calibrate__new_workers_load_their_kernels_first(monkeypatch, tmp_path):
-    """What a small night takes longer with a cluster of its own is in every plan, whatever the size."""
-
-    def measure(open_client, folder, lake, partitions, config, days):
-        with open_client() as kind:
-            seconds = 3.5 if kind == "new" else 1.0
-        return [{"seconds": {"features": seconds}, "bytes": 1, "files": 1, "tasks": 1}] * 2
-
-    monkeypatch.setattr(stages_plan, "simulate", lambda *given, **options: None)
-    monkeypatch.setattr(stages_plan, "measure_nights", measure)
-    monkeypatch.setattr(stages_plan, "workers_of", lambda client: [{"nthreads": 2}])
-    load = choose_load(None, Config(), **SIZE)
-    for open_client, start in ((lambda: contextlib.nullcontext("new"), 2.5), (None, 0.0)):
-        calibration = calibrate("there", tmp_path, load, Config(), None, open_client)
-        assert (calibration.first.start, calibration.further.start) == (start, start)
-        assert calibration.seconds(calibration.first, load, 2) == pytest.approx(1.0 + start, abs=0.01)
-
-
-def test_world_config__leaves_out_what_only_the_site_can_mean():
-    given = config_of(score={"k": 60, "exclude": ["Retail"], "policy": "balanced"}, alpha=0.9)
-    own = world_config(given)
-    assert (own.score.k, own.score.policy, own.score.exclude) == (50, "user_top_k", [])
-    assert (own.alpha, own.label.days, own.train.epochs) == (0.9, 3, 1)
+def test_record__has_the_workers_of_a_night(published_world):
+    current = published_world.current()
+    assert read_attempt(published_world.run_folder(current.date))["workers"] >= 1

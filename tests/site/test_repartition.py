@@ -15,9 +15,9 @@ from ammrank_dask.storage.store.registry import FEATURES, STATE, USERS
 from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.user_hash import partition_of, source_partitions
 from ammrank_dask.workflows.cli import ammrank
+from ammrank_dask.workflows.operations import repartition as stage
 from ammrank_dask.workflows.session.config import check_config, load_config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages import repartition as stage
 from ammrank_dask.workflows.stages.features import score_features
 from ammrank_dask.workflows.stages.ingest import ingest
 

@@ -9,6 +9,7 @@ import sys
 import urllib.parse
 
 import nights
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import reference_report
@@ -18,6 +19,7 @@ from nights import copy_world, day
 from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.report import command as report_command
@@ -27,6 +29,7 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.report import write_night_report
+from ammrank_dask.workflows.stages.site_pages import write_site_pages
 
 K = 5
 CONFIG = {
@@ -58,6 +61,18 @@ def site(three_nights, tmp_path):
 
 def summary_of(site, number):
     return json.loads((site.report_folder(day(number)) / "summary.json").read_text())
+
+
+def test_report__has_the_error_of_the_model_beside_that_of_popularity(three_nights):
+    model = summary_of(three_nights, 5)["model"]
+    assert (model["date"], model["kind"]) == (str(day(5)), "amm-rank-plus")
+    assert 0 < model["validation_error"] < model["popularity_error"]
+    page = (three_nights.report_folder(day(5)) / "report.html").read_text()
+    errors = f"{model['validation_error']:.4f}; popularity has {model['popularity_error']:.4f}."
+    assert errors in page
+    settings = ", ".join(f"{name} {value:g}" for name, value in model["parameters"].items())
+    assert f"Hyperparameters: {settings}. From <code>model</code>" in page
+    assert page.index("Hyperparameters") > page.index("Clicks per category")
 
 
 def held_by_user(site, number):
@@ -138,8 +153,22 @@ def test_write_night_report__groups_equal_plain_counts(three_nights):
     assert group["top"][0]["share"] == pytest.approx(
         sum(best[0] in {name for name, _ in held[user]} for user in members) / len(members)
     )
-    small = [g for g in summary_of(three_nights, 6)["groups"] if g["users"] < 20]
-    assert all(g["top"] == [] for g in small)
+
+
+def test_write_night_report__leaves_out_groups_of_fewer_than_20_users(three_nights, client, site):
+    groups = summary_of(three_nights, 6)["groups"]
+    assert groups
+    assert all(group["users"] >= 20 for group in groups)
+    path = site.path.parent / "lake" / "users.parquet"
+    people = pq.read_table(path)
+    pq.write_table(people.set_column(people.column_names.index("age"), "age", pa.nulls(len(people), pa.int64())), path)
+    config = check_config(CONFIG, "test")
+    known = ingest(Night(client, site, config, day(8)))
+    folder = write_night_report(
+        Night(client, site, config, known.date), known, open_run(site.qualifications_folder(day(8))), rebuild=True
+    )
+    assert summary_of(site, 8)["groups"] == []
+    assert 'data-chart="groups"' not in (folder / "report.html").read_text()
 
 
 def test_write_night_report__a_rerun_gives_the_same_bytes_without_the_nights_before(client, site):
@@ -214,11 +243,40 @@ def test_write_night_report__has_no_user_clock_or_place(three_nights):
 
 
 @pytest.mark.usefixtures("drawn_performance")
+def test_write_night_report__tells_which_source_makes_the_lists(compared_world, three_nights):
+    forward = read_verdict(compared_world, day(7)).facts["forward"]
+    trained, later = summary_of(compared_world, 7), summary_of(compared_world, 8)
+    assert trained["gate"]["forward"] == forward
+    assert later["gate"] is None
+    assert trained["forward"] == later["forward"] == {"date": str(day(7)), **forward}
+    for number in (7, 8):
+        page = (compared_world.report_folder(day(number)) / "report.html").read_text()
+        assert f"<p>Lists come from the model: in the label window to {day(7)} lists of a model" in page
+        assert page.count(f"{forward['users']} users)") == 1  # the sentence of the gate does not say it again
+        assert f"Measured at the last training, {day(7)}" in page
+        for name, label in (("own-history", "own history"), ("popularity", "popularity")):
+            source = forward["sources"][name]
+            assert (
+                f"<tr><td>{label}</td><td>{source['hits']:.3f}</td><td>{source['ndcg']:.3f}</td>"
+                f"<td>{source['gain']:+.3f} ± {source['standard_error']:.3f}</td></tr>"
+            ) in page
+    # Nights that compared no sources are as they were.
+    assert "forward" not in summary_of(three_nights, 8)
+    assert "Lists come from" not in (three_nights.report_folder(day(8)) / "report.html").read_text()
+
+
 def test_draw_report__links_lead_to_files(client, site):
     nightly(Night(client, site, check_config(CONFIG, "test"), day(8)))
     folder = site.report_folder(day(8))
-    links = re.findall(r'href="([^"]+)"', (folder / "report.html").read_text())
-    assert len(links) == 7
+    write_site_pages(site)
+    page = (folder / "report.html").read_text()
+    links = re.findall(r'href="([^"#]+)"', page)
+    assert len(links) == 9
+    assert links[:2] == ["../../index.html", f"../date={day(6)}/report.html"]
+    anchors = re.findall(r'href="#([^"]+)"', page)
+    assert [anchor for anchor in anchors if f'id="{anchor}"' not in page] == []
+    assert {"checks", "exposure", "drift", "model", "numbers"} <= set(anchors)
+    assert "Published: these lists are served until a later night is." in page
     assert [link for link in links if not (folder / urllib.parse.unquote(link)).exists()] == []
 
 

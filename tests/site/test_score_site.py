@@ -21,15 +21,15 @@ from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import part_path
-from ammrank_dask.storage.store.runs import finish_run, remove_run
+from ammrank_dask.storage.store.runs import remove_run
 from ammrank_dask.workflows.explain import command as explain_command
+from ammrank_dask.workflows.operations.explain import describe_feature, explain_user
 from ammrank_dask.workflows.score import command as score_command
 from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.explain import describe_feature, explain_user
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.models import find_model
+from ammrank_dask.workflows.stages.models import find_model, keep_model
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.published import find_previous, runs_in_use
 from ammrank_dask.workflows.stages.score import score_users
@@ -242,9 +242,10 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
     remove_run(place.qualifications_folder(NIGHT))
     broken = load_model(model.path)
     broken.categories_ = [f"other {i}" for i in range(50)]
-    broken.save(model.path)
     written = model.manifest
-    model = finish_run(model.path, "model", model.digest, 1, config=written["config"], inputs=written["inputs"])
+    model = keep_model(
+        model.path, model.digest, broken, config=written["config"], inputs=written["inputs"], counts=written["facts"]
+    )
     with pytest.raises(BadInput, match=r"the model must rank the categories of the features .*; train again"):
         score_users(Night(client, place, config_of(), known.date), known, features, model)
     assert not place.qualifications_folder(NIGHT).exists()

@@ -13,9 +13,11 @@ from nights import CONFIG, config_of, copy_world, day
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.store.atomic import private_files, write_text
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.workflows.nightly import command as night_command
+from ammrank_dask.workflows.operations.status import describe_site
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.notify import announce
@@ -23,7 +25,6 @@ from ammrank_dask.workflows.session.options import nights_options
 from ammrank_dask.workflows.session.record import record_night
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.retention import prune_nights
-from ammrank_dask.workflows.stages.status import describe_site
 from ammrank_dask.workflows.status import command
 
 
@@ -150,6 +151,43 @@ def test_status__for_a_person_and_for_a_monitor(site):
     late = CliRunner().invoke(command, [str(site.path), "--max-behind", "1"])
     assert late.exit_code == 1
     assert "nights old, allowed are 1; see" in late.output
+
+
+def test_status__says_first_which_source_makes_the_lists(compared_world):
+    lines = CliRunner().invoke(command, [str(compared_world.path)]).output.splitlines()
+    assert lines[2].split() == ["published", str(day(8))]
+    name, _, sentence = lines[3].partition(" ")
+    assert name == "lists"
+    # Night 8 did not train: the figures are those of night 7.
+    forward = read_verdict(compared_world, day(7)).facts["forward"]
+    model, own = forward["sources"]["model"], forward["sources"]["own-history"]
+    assert forward["source"] == "model"
+    assert sentence.strip() == (
+        f"Lists come from the model: in the label window to {day(7)} lists of a model that had not seen it had"
+        f" {model['hits']:.2f} of 10 clicked, own history {own['hits']:.2f}"
+        f" ({own['gain']:+.2f} ± {own['standard_error']:.2f}, {forward['users']} users)."
+    )
+    facts = json.loads(CliRunner().invoke(command, [str(compared_world.path), "--json"]).output)
+    assert facts["lists"] == sentence.strip()
+
+
+def test_describe_site__own_history_makes_the_lists_until_a_model_can_be_tried(client, empty_site):
+    config = config_of(gate={"forward": True})
+    nightly(Night(client, empty_site, config, day(5)))
+    nightly(Night(client, empty_site, config, day(6)))
+    expected = f"Lists come from own history: a model is tried once there are 12 days of events (training of {day(5)})."
+    assert describe_site(empty_site, config, day(6))["lists"] == expected
+    page = (empty_site.report_folder(day(6)) / "report.html").read_text()
+    assert f"<p>{expected}</p>" in page
+    assert "A new model passes the promotion check" not in page
+    page = (empty_site.report_folder(day(5)) / "report.html").read_text()
+    assert f"<p>{expected}</p>" in page
+    assert "A new model passes the promotion check, but own history makes the lists: no model before it: " in page
+    assert '<table class="sources">' not in page
+
+
+def test_describe_site__says_nothing_of_lists_that_were_not_compared(site):
+    assert "lists" not in describe_site(site, load_config(site.config_path), day(9))
 
 
 def test_status__the_lake_is_away(site, tmp_path):

@@ -1,12 +1,12 @@
 """`ammrank train` on a small site: tuning, and the model that a training begins with."""
 
 import json
+from pathlib import Path
 
 from click.testing import CliRunner
 from nights import config_of, day
 
 from ammrank_dask.storage.store.runs import open_run
-from ammrank_dask.training import fits
 from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
@@ -42,45 +42,45 @@ def test_train__tunes_prints_the_table_and_trains_with_the_best(cluster_file, em
     assert len(again["tuning"]) == len(table)
 
 
-def test_train_model__begins_with_the_model_given_unless_told_otherwise(client, empty_site):
+def test_train_model__begins_with_the_model_given_if_told_so(client, empty_site):
     def train_on(date, start=None, **options):
         night = Night(client, empty_site, config_of(train={**TRAIN, **options}), date)
         ingested = ingest(night)
         return train_model(night, ingested, training_features(night, ingested), start=start)
 
     first = train_on(day(5))
-    warm = train_on(day(6), start=first)
-    cold = train_on(day(6), start=first, warm_start=False)
+    warm = train_on(day(6), start=first, warm_start=True)
+    cold = train_on(day(6), start=first)
     assert first.manifest["inputs"]["start"] is None
     assert warm.manifest["inputs"]["start"] == first.digest
     assert cold.manifest["inputs"]["start"] is None
     assert warm.digest != cold.digest
 
 
-def test_train__nights_take_what_was_tuned_by_hand(client, cluster_file, empty_site, monkeypatch):
-    monkeypatch.setattr(fits, "FEWEST_USERS", 5)
-    monkeypatch.setattr(fits, "prefer_usual", lambda errors: "looser")
-    config = config_of(train={"epochs": 1, "shards": 2})
+def test_train__what_was_tuned_counts_once_it_is_in_the_config(client, cluster_file, empty_site):
+    config = config_of(train={"epochs": 1, "shards": 2, "kappa": 0.3})
     empty_site.config_path.write_text(write_config(config), encoding="utf-8")
     arguments = [str(empty_site.path), "--date", str(day(4)), "--cluster", str(cluster_file), "--quiet"]
     tuned = CliRunner().invoke(command, [*arguments, "--tune", "--json"])
     assert tuned.exit_code == 0, tuned.output
     facts = json.loads(tuned.stdout.splitlines()[-1])
-    assert facts["next"] == "later nights train with these, until the gate turns a model down"
-    assert 0 < facts["popularity error"] < 0.5
-    assert facts["train.fit"] == "looser"
-    monkeypatch.setattr(fits, "prefer_usual", lambda errors: "closer")  # what is kept is not tried again
-    night = nightly(Night(client, empty_site, config, day(5)))
-    chosen = {name: facts[f"train.{name}"] for name in ("clickers_per_plane", "kappa")}
-    assert night["parameters"] == (
-        f"clickers_per_plane {chosen['clickers_per_plane']}, fit looser, kappa {chosen['kappa']:g}:"
-        f" as chosen on {day(4)}"
+    assert facts["next"] == (
+        f"set train.clickers_per_plane and train.kappa in {empty_site.config_path}: later nights train with what is set"
     )
-    manifest = open_run(empty_site.path / empty_site.current().runs["model"], "model").manifest
-    assert {name: manifest["config"][name] for name in chosen} == chosen
-    assert manifest["config"]["pace"] == 1 / 3
-    # What the config sets is not taken from a tuning, and the command says what to set.
-    fixed = config_of(train={"epochs": 1, "shards": 2, "kappa": 0.3})
-    empty_site.config_path.write_text(write_config(fixed), encoding="utf-8")
-    told = CliRunner().invoke(command, [*arguments, "--tune"])
-    assert f"set train.kappa in {empty_site.config_path}: later nights train with what is set" in told.output
+    assert 0 < facts["popularity error"] < 0.5
+    best = {name: facts[f"train.{name}"] for name in ("kappa", "clickers_per_plane")}
+    model = open_run(Path(facts["model"]), "model").manifest
+    assert {name: model["config"][name] for name in best} == best
+    assert best["kappa"] != 0.3
+
+    def parameters_of_night(number, **train):
+        night = Night(
+            client, empty_site, config_of(train={"epochs": 1, "shards": 2, "every_nights": 1, **train}), day(number)
+        )
+        assert "parameters" not in nightly(night)
+        return open_run(empty_site.finished_runs("models")[-1], "model").manifest["config"]
+
+    assert parameters_of_night(5, kappa=0.3)["kappa"] == 0.3
+    assert not set(best) & set(parameters_of_night(6))
+    assert not Path(facts["model"]).exists()  # nothing needs it
+    assert {name: parameters_of_night(7, **best)[name] for name in best} == best

@@ -71,6 +71,19 @@ class Browser:
         """Load a page."""
         self.call("Page.navigate", url=address)
 
+    def show(self, address, width, dark=False):
+        """Load a page into a window of some width; what it asks for and complains about is counted from here."""
+        size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 600}
+        self.call("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[scheme])
+        self.open("about:blank")
+        self.wait_for("location.href == 'about:blank'")
+        self.messages.clear()
+        self.requests.clear()
+        self.open(address)
+        self.wait_for(f"location.href == '{address}' && document.readyState == 'complete'")
+
     def evaluate(self, expression):
         """Return the value of a JavaScript expression in the page."""
         result = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)

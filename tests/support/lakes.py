@@ -5,7 +5,11 @@ write_events(lake, 1, [event(1), event(2, "adc", "Hats", At(24))])      # replac
 site = write_site(tmp_path / "site", lake, alpha=0.5)
 """
 
+import contextlib
 import datetime as dt
+import os
+import shutil
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -134,13 +138,15 @@ def write_lake(path: Path, *, n_days: int = 3, ids: Sequence[Any] = (1, 2, 3), r
 def lake_config(lake: Path, /, **config: Any) -> dict[str, Any]:
     """Return the config of a site on a lake.
 
-    `config` holds what differs from the defaults, its `lake` what differs in that section.
+    `config` holds what differs from the defaults, its `lake` what differs in that section. Lakes of tests are of days,
+    not of months: models score without having won an earlier label window, unless `gate` says otherwise.
     """
     places = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
     return {
         "label": {"days": 2, "min_categories": 1},
         "partitions": 2,
         **config,
+        "gate": {"forward": False, **config.get("gate", {})},
         "lake": {**{key: str(lake / name) for key, name in places.items()}, **config.get("lake", {})},
     }
 
@@ -151,6 +157,29 @@ def write_site(path: Path, lake: Path, /, **config: Any) -> Site:
     site = Site(path)
     site.config_path.write_text(yaml.safe_dump(lake_config(lake, **config), allow_unicode=True), encoding="utf-8")
     return site
+
+
+def replace_by(path: Path, kind: str) -> str:
+    """Put what is no regular file in the place of a file: a pipe, socket or device; return what messages call it."""
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+        return "named pipe"
+    if kind == "socket":
+        with socket.socket(socket.AF_UNIX) as made, contextlib.chdir(path.parent):  # its address must be short
+            made.bind(path.name)
+        return "socket"
+    path.symlink_to(kind)
+    return "device"
+
+
+def lose_link(path: Path) -> str:
+    """Put a link that leads nowhere in the place of a file or folder; return what is said about it."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.symlink_to("gone")
+    return f"{path} is a link to gone, which leads nowhere; restore what is there, or remove the link"
 
 
 def _value(value: Any, day: int, type_: pa.DataType) -> Any:

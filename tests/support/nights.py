@@ -24,6 +24,7 @@ CONFIG: dict[str, Any] = {
     "label": {"days": 3, "min_categories": 1},
     "features": {"min_days": 1},
     "train": {"epochs": 1, "every_nights": 2},
+    "gate": {"forward": False},
     "partitions": 2,
 }
 

@@ -1,8 +1,10 @@
 """Slow, plain twins of the compared methods: loops over users, pairs and orders, nothing shared with the code."""
 
 import itertools
+import math
 
 import numpy as np
+from scipy.optimize import minimize
 
 
 def preferred_pairs(ranks):
@@ -72,3 +74,57 @@ def top_k_of(scores, ranks, k):
         recall.append(hit / n_relevant)
         ndcg.append(gain / ideal)
     return hits, recall, ndcg
+
+
+def own_history_order(own, popularity):
+    """Categories by own value, equal ones by popularity, then by code; both are lists over categories."""
+    return sorted(range(len(own)), key=lambda category: (-own[category], -popularity[category], category))
+
+
+def own_logit_scores(X, own_columns, clicked, rows):
+    """Log-odds of `rows` by one logistic regression over all pairs of X, with scikit-learn's penalty of C = 1."""
+    n, n_categories = clicked.shape
+    counts = clicked.sum(axis=0)
+    odds = [math.log((count + 0.5) / (n - count + 0.5)) for count in counts]
+
+    def describe(row, category):
+        features = []
+        for columns in own_columns:
+            value = float(row[columns[category]]) if columns[category] >= 0 else 0.0
+            features += [value, math.sqrt(value), float(value > 0)]
+        return [*features, odds[category], 1.0]
+
+    pairs = np.array([describe(X[row], category) for row in range(n) for category in range(n_categories)])
+    signs = np.array([1.0 if clicked[row, category] else -1.0 for row in range(n) for category in range(n_categories)])
+
+    def objective(weights):
+        margins = signs * (pairs @ weights)
+        gradient = -(pairs.T @ (signs / (1 + np.exp(margins))))
+        gradient[:-1] += weights[:-1]
+        return np.log1p(np.exp(-margins)).sum() + 0.5 * (weights[:-1] ** 2).sum(), gradient
+
+    weights = minimize(objective, np.zeros(pairs.shape[1]), jac=True, method="BFGS", options={"gtol": 1e-7}).x
+    return np.array([[describe(row, category) @ weights for category in range(n_categories)] for row in rows])
+
+
+def item_knn_scores(X, clicked, rows):
+    """Scores of `rows` by the similarities of columns and clicked categories, loop by loop."""
+    (n, d), n_categories = X.shape, clicked.shape[1]
+
+    def unit(row):
+        norm = math.sqrt(sum(float(value) ** 2 for value in row))
+        return [float(value) / norm if norm else 0.0 for value in row]
+
+    units = [unit(row) for row in X]
+    counts = [sum(int(clicked[row, i]) for row in range(n)) for i in range(n_categories)]
+    mean = sum(counts) / sum(count > 0 for count in counts)
+    scores = np.zeros((len(rows), n_categories))
+    for f in range(d):
+        total = sum(row[f] for row in units)
+        norm = math.sqrt(sum(row[f] ** 2 for row in units))
+        for i in range(n_categories):
+            covariance = sum(units[row][f] * clicked[row, i] for row in range(n)) - total * counts[i] / n
+            similarity = covariance / (norm * counts[i] ** 0.75 * mean**-0.25 + 0.3)
+            for number, row in enumerate(rows):
+                scores[number, i] += unit(row)[f] * similarity
+    return scores

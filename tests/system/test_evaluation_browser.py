@@ -9,11 +9,11 @@ from click.testing import CliRunner
 from nights import day
 
 from ammrank_dask.evaluation.page import RESULT, render_evaluation
+from ammrank_dask.methods.registry import METHODS
 from ammrank_dask.workflows.evaluate import command
 
 pytestmark = pytest.mark.system
 
-METHODS = ("amm", "central-mal", "ag-mal", "ib-mal", "lr", "pw-lr", "amm-rank", "amm-rank-plus", "popularity")
 LONG = "Donaudampfschifffahrtselektrizitätenhauptbetriebswerkbauunterbeamtengesellschaft"
 
 

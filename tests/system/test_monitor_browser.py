@@ -127,7 +127,7 @@ def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_pat
     assert "memory, fullest of 2 workers" in seen["head"][-1]
     assert any("gate, ε_dis on gate users" in shown for shown in seen["notes"])
     assert "events of 2026-01-28: kept" in seen["notes"][-1]
-    assert f"{site}/reports/date=2026-01-28/report.html</a>" in seen["notes"][-1]
+    assert f"{site}/reports/date=2026-01-28/report.html</td>" in seen["notes"][-1]
     assert "waits" not in json.loads(seen["exposure"][-1])["title"]
 
     # Nothing is wrong with it, nothing comes from another place, and no user is on it.

@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from certificates import write_certificates
-from plug import ammrank
+from plug import ammrank, check_published
 from second_account import NOBODY
 
 from ammrank_dask.workflows.cluster.open import open_cluster
+from ammrank_dask.workflows.session.config import check_config, write_config
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(600)]
+LAKE = {"events": "", "users": ".parquet", "taxonomy": ".csv"}
 
 
 @pytest.fixture
@@ -34,6 +36,19 @@ def attack(client, site, marker):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
+
+
+@contextlib.contextmanager
+def planting(temporary, marker):
+    """Let another account make the folder of Dask first, and put a package of our name into all that lies in it."""
+    script = Path(__file__).parents[1] / "support" / "plant_package.py"
+    command = [sys.executable, str(script), str(temporary), str(marker)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout.readline() == "planted\n"
+            yield
+        finally:
+            process.kill()
 
 
 def cluster_lines(kind, tmp_path):
@@ -108,3 +123,35 @@ def test_nightly__a_cluster_file_planted_in_the_current_folder_is_refused(tmp_pa
         f"ammrank: {planted} must belong to you or to root, found user id {NOBODY}; move it away, or name it with"
         f" --cluster {planted} if you trust what is in it\n"
     )
+
+
+@pytest.mark.parametrize("processes", ["true", "false"])
+def test_nightly__a_package_planted_in_the_folder_of_dask_is_not_run(tmp_path, site, processes):
+    temporary, marks = tmp_path / "temporary", tmp_path / "marks"
+    for folder, mode in ((temporary, 0o1777), (marks, 0o777)):
+        folder.mkdir()
+        folder.chmod(mode)
+    settings = {
+        "lake": {name: f"../lake/{name}{end}" for name, end in LAKE.items()},
+        "label": {"days": 3, "min_categories": 1},
+        "features": {"min_days": 1},
+        "train": {"epochs": 2, "shards": 2, "every_nights": 1},
+        "gate": {"min_users": 1},
+        "partitions": 2,
+    }
+    (site / "ammrank.yaml").write_text(write_config(check_config(settings, "test")))
+    kwargs = f"n_workers: 2, processes: {processes}, dashboard_address: '127.0.0.1:0'"
+    (site / "cluster.yaml").write_text(f"version: 1\nclass: distributed.LocalCluster\nkwargs: {{{kwargs}}}\n")
+    commands = [
+        ammrank("simulate", tmp_path / "lake", "--users", 1000, "--days", 8, "--cluster", site / "cluster.yaml"),
+        ammrank("nightly", site, "--date", "2026-01-09"),
+    ]
+    with planting(temporary, marks / "was-here"):
+        for command in commands:
+            done = subprocess.run(
+                command, env={**os.environ, "TMPDIR": str(temporary)}, capture_output=True, text=True, check=False
+            )
+            assert done.returncode == 0, done.stderr
+    assert list(marks.iterdir()) == []
+    assert check_published(site)[0] == "2026-01-09"
+    assert [folder.name for folder in temporary.iterdir()] == ["dask-scratch-space"]

@@ -10,7 +10,7 @@ import pytest
 from distributed import Client, LocalCluster, WorkerPlugin
 from nights import config_of, copy_world, day
 
-import ammrank_dask.task_workers as task_workers
+import ammrank_dask.runtime.task_workers as task_workers
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 

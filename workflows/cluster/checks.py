@@ -19,18 +19,21 @@ from typing import Any
 from distributed import Client, Security, WorkerPlugin, wait
 from distributed.core import connect, send_recv
 
+from ammrank_dask.runtime.tasks import driver_id
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.store.atomic import OTHERS
+from ammrank_dask.storage.store.atomic import make_private
 from ammrank_dask.storage.store.folders import is_file, list_paths, remove
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
-from ammrank_dask.tasks import driver_id
+from ammrank_dask.workflows.cluster.joiners import Joiners
+from ammrank_dask.workflows.session.deadline import seconds_left
 
 MOST_SKEW = 300.0
 """Seconds by which the clock of a worker may differ: certificates and logs are judged by it."""
 MARK = ".view-"
 _SECONDS_MARKS_STAY = 7 * 86_400
 _SECONDS_TO_PAUSE = 5.0
+_SECONDS_TO_REMOVE = 2.0
 _SECONDS_TO_SEE = 5.0
 """How long a file may take to show up on another host: network file systems remember that it was not there."""
 
@@ -85,7 +88,7 @@ def show_view(site: Path) -> Iterator[ClientView]:
 class CheckedWorker(WorkerPlugin):
     """Let every worker, one that joins in mid-night too, look at itself once.
 
-    One that does not pass takes no task: `run_tasks` hears its sentence instead.
+    One that does not pass takes no task, and `Joiners` has it leave.
     """
 
     def __init__(self, owner: str, view: ClientView) -> None:
@@ -95,8 +98,9 @@ class CheckedWorker(WorkerPlugin):
         self.refusal: str | None = None
 
     async def setup(self, worker: Any) -> None:
-        """Keep the sentence for which the worker cannot be used, if there is one."""
+        """Keep the sentence for which the worker cannot be used, if there is one, and tell the driver."""
         self.refusal = await asyncio.to_thread(self._inspect, worker.address)
+        worker.log_event(self.name, {"refusal": self.refusal})
 
     def _inspect(self, address: str) -> str | None:
         site, answer = self.view.site, f"{self.view.mark}-{uuid.uuid4().hex}"
@@ -116,10 +120,12 @@ class PrivateFiles(WorkerPlugin):
 
     name = "ammrank-private-files"
 
+    def __init__(self, *, for_group: bool = False) -> None:
+        self.for_group = for_group
+
     def setup(self, worker: Any) -> None:
         """Change the umask of the worker."""
-        self.before = os.umask(0o077)
-        os.umask(self.before | OTHERS)
+        self.before = make_private(for_group=self.for_group)
 
     def teardown(self, worker: Any) -> None:
         """Put back the umask that was."""
@@ -127,22 +133,24 @@ class PrivateFiles(WorkerPlugin):
 
 
 @contextlib.contextmanager
-def private_workers(client: Client) -> Iterator[None]:
+def private_workers(client: Client, *, for_group: bool = False) -> Iterator[None]:
     """Let all workers, also those that join later, write files that other accounts cannot read."""
-    client.register_plugin(PrivateFiles())
+    client.register_plugin(PrivateFiles(for_group=for_group))
     try:
         yield
     finally:
         with contextlib.suppress(Exception):  # the cluster may be gone, and this is the least of the troubles then
-            client.unregister_worker_plugin(PrivateFiles.name)
+            remove_plugin(client, PrivateFiles.name)
 
 
 @contextlib.contextmanager
 def checked_workers(client: Client, site: Path, *, timeout: float) -> Iterator[None]:
     """Check the workers there are, and until the end of the block every one that joins."""
     check_scheduler(client)
-    with show_view(site) as view:
+    with contextlib.ExitStack() as stack:
+        view = stack.enter_context(show_view(site))
         plugin = CheckedWorker(driver_id(), view)
+        stack.enter_context(Joiners(client, plugin.name, view.versions["ammrank-dask"]).looked_at())
         for address, answer in ask_workers(client, view, timeout=timeout).items():
             if isinstance(answer, AmmrankError):
                 raise answer
@@ -152,7 +160,13 @@ def checked_workers(client: Client, site: Path, *, timeout: float) -> Iterator[N
             yield
         finally:
             with contextlib.suppress(Exception):  # the cluster may be gone
-                client.unregister_worker_plugin(plugin.name)
+                remove_plugin(client, plugin.name)
+
+
+def remove_plugin(client: Client, name: str) -> None:
+    """Take a plugin from all workers; one that does not answer is not waited for."""
+    # Called on the loop of the client it returns an awaitable, for which there can be a time limit.
+    client.sync(client.unregister_worker_plugin, name, callback_timeout=seconds_left(_SECONDS_TO_REMOVE))
 
 
 def check_workers(client: Client, site: Path, *, timeout: float) -> None:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import grp
 import os
-import pwd
 import stat
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.site.account import is_private_group, refuse_account, refuse_foreign_file
 from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.workflows.session.config_section import refuse_boolean
+from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -52,16 +53,21 @@ class ClusterConfig(BaseModel):
     timeout: float = Field(60, gt=0)
     dask: dict[str, Any] = {}
 
+    _booleans_are_no_numbers = field_validator("*", mode="before")(classmethod(refuse_boolean))
+
 
 @retried
 def find_cluster_file(given: str | None, site: Path | None) -> Path:
     """Return the file in force: the one given, the site's, that of the current folder, or the built-in one.
 
-    That of the current folder runs code in the name of whoever happens to stand there, so it must be theirs.
+    It runs code in the name of whoever calls, so that of the current folder must be theirs, and that of the site must
+    be the site's own, and they one who works on it.
     """
     if given is not None:
         return Path(given)
     if site is not None and (site / "cluster.yaml").is_file():
+        refuse_account(site)
+        refuse_foreign_file(site / "cluster.yaml")
         return site / "cluster.yaml"
     here = Path.cwd() / "cluster.yaml"
     if not here.is_file():
@@ -77,19 +83,10 @@ def _refuse_foreign(path: Path) -> None:
         remedy = f"move it away, or name it with --cluster {path} if you trust what is in it"
         if found.st_uid not in (0, own):
             raise BadInput(f"{path} must belong to you or to root, found user id {found.st_uid}; {remedy}")
-        is_link = stat.S_ISLNK(found.st_mode)
-        if not is_link and (found.st_mode & 0o002 or (found.st_mode & 0o020 and not _is_own_group(found.st_gid))):
+        is_shared = found.st_mode & stat.S_IWGRP and not is_private_group(found.st_gid, own)
+        if not stat.S_ISLNK(found.st_mode) and (found.st_mode & stat.S_IWOTH or is_shared):
             mode = stat.filemode(found.st_mode)
             raise BadInput(f"nobody but you may write {path}, found {mode}; run `chmod go-w {path}` or {remedy}")
-
-
-def _is_own_group(gid: int) -> bool:
-    """Tell whether a group is the private one of this user, as most systems make for every account."""
-    try:
-        user, group = pwd.getpwuid(os.geteuid()), grp.getgrgid(gid)
-    except KeyError:
-        return False
-    return gid == user.pw_gid and group.gr_name == user.pw_name and set(group.gr_mem) <= {user.pw_name}
 
 
 @retried
@@ -100,8 +97,10 @@ def _read_text(path: Path) -> str:
 def load_cluster(path: Path) -> ClusterConfig:
     """Read and check a cluster file."""
     try:
-        content = yaml.safe_load(_read_text(path))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        content = parse_yaml(_read_text(path))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}; check --cluster and the file's permissions") from None
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(f"cannot read {path}: {' '.join(str(error).split())}") from None
     if not isinstance(content, dict):
         raise BadInput(f"{path} must be a mapping of keys, found a {type(content).__name__}")
@@ -113,7 +112,9 @@ def load_cluster(path: Path) -> ClusterConfig:
         if first["type"] == "extra_forbidden":
             known = [field.alias or name for name, field in ClusterConfig.model_fields.items()]
             raise BadInput(f"{path}: there is no key {key}; known keys are {', '.join(known)}") from None
-        raise BadInput(f"{path}: {key}: {first['msg']}, got {first['input']!r}") from None
+        reason = first["msg"].removeprefix("Value error, ")
+        got = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+        raise BadInput(f"{path}: {key}: {reason}{got}") from None
     ways = [name for name in ("class_", "address", "scheduler_file") if getattr(config, name) is not None]
     if len(ways) != 1:
         raise BadInput(f"{path} must have exactly one of class, address and scheduler_file, found {len(ways)}")

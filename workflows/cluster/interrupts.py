@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import signal
+import sys
 import threading
+import warnings
 from collections.abc import Callable
 from concurrent.futures import Future
 from multiprocessing import resource_tracker
@@ -13,8 +16,10 @@ from typing import Any
 
 from distributed import WorkerPlugin
 
-SECONDS_TO_CLOSE = 15.0
-"""How long an interrupted command waits for a cluster that is starting, to close it in good order."""
+from ammrank_dask.workflows.session.deadline import seconds_left
+
+SECONDS_TO_START = 15.0
+"""How long an interrupted command that has no deadline waits for a cluster that is starting, to close it."""
 
 
 def start_apart(start: Callable[[], Any]) -> Any:
@@ -34,7 +39,10 @@ def start_apart(start: Callable[[], Any]) -> Any:
             started.set_exception(error)
 
     # The thread that needs this helper of `multiprocessing` first starts it, and has both signals unblocked after that.
+    # It tidies up after a command that a signal ends, and need not tell.
+    sys.warnoptions.append("ignore:resource_tracker:UserWarning")
     resource_tracker.ensure_running()
+    sys.warnoptions.pop()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         threading.Thread(target=run, name="start of the cluster", daemon=True).start()
@@ -44,7 +52,7 @@ def start_apart(start: Callable[[], Any]) -> Any:
         return started.result()
     except (KeyboardInterrupt, SystemExit):
         with contextlib.suppress(Exception):  # it failed, or takes too long: the interrupt is what is told
-            started.result(SECONDS_TO_CLOSE).close()
+            started.result(seconds_left(SECONDS_TO_START)).close()
         raise
 
 
@@ -68,6 +76,7 @@ class LeaveInterrupts(WorkerPlugin):
                 logging.getLogger(name).setLevel(logging.ERROR)
             logging.getLogger("distributed.worker").addFilter(_is_no_lost_scheduler)
             hush_failed_tasks()
+            hush_cut_pages()
 
 
 def hush_failed_tasks() -> None:
@@ -87,6 +96,19 @@ def hush_cancelled_waits() -> None:
         logger.addFilter(_is_no_cancelled_wait)
 
 
+def hush_cut_pages() -> None:
+    """Keep off the terminal the tracebacks of dashboard pages that are open when a command ends.
+
+    The loop cancels what it still sends to them, and Tornado and Bokeh take that for an error (seen with 6.6 and 3.9).
+    Bokeh writes a headline first, of which one cannot tell what follows; any other traceback does without it.
+    """
+    for name in ("asyncio", "tornado.application", "bokeh.util.tornado"):
+        logger = logging.getLogger(name)
+        if _is_no_cut_page not in logger.filters:
+            logger.addFilter(_is_no_cut_page)
+    warnings.filterwarnings("ignore", r"coroutine 'WSHandler\.", RuntimeWarning)  # what Bokeh had yet to send
+
+
 def _is_no_lost_scheduler(record: logging.LogRecord) -> bool:
     return "Failed to communicate with scheduler" not in record.getMessage()
 
@@ -97,3 +119,10 @@ def _is_no_failed_task(record: logging.LogRecord) -> bool:
 
 def _is_no_cancelled_wait(record: logging.LogRecord) -> bool:
     return "sync.<locals>.cancel" not in record.getMessage()
+
+
+def _is_no_cut_page(record: logging.LogRecord) -> bool:
+    if record.exc_info and isinstance(record.exc_info[1], asyncio.CancelledError):
+        return False
+    text = record.getMessage().rstrip()
+    return text != "Error thrown from periodic callback:" and not text.endswith("asyncio.exceptions.CancelledError")

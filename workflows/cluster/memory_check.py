@@ -7,11 +7,11 @@ import math
 from typing import Any
 
 from ammrank_dask.features.columns import interest_columns
-from ammrank_dask.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.memberships import count_centers
 from ammrank_dask.model.plus_basis import sample_size
+from ammrank_dask.runtime.memory import CELLS_PER_EVENT, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import count_file_rows

@@ -9,6 +9,7 @@ import json
 import logging
 import socket
 import ssl
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,8 +22,9 @@ from distributed import Adaptive, Client, LocalCluster, Nanny, Scheduler, Securi
 from distributed.comm.core import CommClosedError, FatalCommClosedError
 from distributed.deploy.cluster import Cluster
 
-from ammrank_dask.stop_tasks import is_scheduler_gone
+from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.workflows.cluster.certificates import (
     check_certificates,
@@ -46,14 +48,24 @@ from ammrank_dask.workflows.cluster.cluster_file import (
 from ammrank_dask.workflows.cluster.interrupts import (
     LeaveInterrupts,
     hush_cancelled_waits,
+    hush_cut_pages,
     hush_failed_tasks,
     start_apart,
 )
+from ammrank_dask.workflows.cluster.origins import NameOrigins, name_origins, own_origins
+from ammrank_dask.workflows.cluster.scratch import private_scratch
+from ammrank_dask.workflows.session.deadline import is_signalled, seconds_left
 
 logger = logging.getLogger(__name__)
 
 _GATEWAY = "dask_gateway.client.GatewayCluster"
 """The one cluster class that is used as the others are and does not derive from theirs."""
+_SECONDS_BETWEEN_MESSAGES = 0.001
+"""Dask's clients send a message every 10 ms at most, for which the workers would wait in every stage."""
+
+
+SECONDS_TO_CLOSE = 30.0
+"""How long a command that has ended waits for its cluster to close."""
 
 
 @contextlib.contextmanager
@@ -74,6 +86,9 @@ def open_cluster(
     config = load_cluster(path)
     _hush_distributed()
     with contextlib.ExitStack() as stack:
+        is_local = config.class_ is not None and _import_name(config.class_) is LocalCluster
+        if is_local:
+            stack.enter_context(dask.config.set(own_origins()))
         stack.enter_context(dask.config.set(config.dask))
         if isinstance(config.security, Tls):
             check_certificates(config.security, path)
@@ -81,15 +96,7 @@ def open_cluster(
         target: Any
         dashboard_address = None
         if config.class_ is not None:
-            class_ = _cluster_class(config.class_, path)
-            kwargs = _close_to_others(class_, config, path)
-            if kwargs.get("dashboard_address") is not None:
-                dashboard_address = kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
-            if security is not None:
-                kwargs["security"] = security
-            cluster = stack.enter_context(_start_cluster(class_, kwargs, path))
-            _size(cluster, config, path)
-            target = _reach(cluster, config, path)
+            target, dashboard_address = _start_own(stack, config, security, path)
         elif config.address is not None:
             target = _join(config.address, security, config)
         else:
@@ -97,7 +104,7 @@ def open_cluster(
             check_address(address, config, path)
             target = _join(address, security, config)
         try:
-            client = stack.enter_context(_connect(target, path, timeout=config.timeout))
+            client = stack.enter_context(closed_in_time(_connect(target, path, timeout=config.timeout)))
             refuse_open(client.scheduler.address, config, path)
             if config.class_ is None and isinstance(config.security, Tls):
                 check_scheduler_name(client, target["address"], config.security, path)
@@ -107,11 +114,17 @@ def open_cluster(
         hush_cancelled_waits()
         if config.class_ is not None:  # a cluster that is not ours keeps its signals, log levels and umask
             client.register_plugin(LeaveInterrupts())
+            if is_local:
+                client.register_plugin(NameOrigins())
             hush_failed_tasks()  # of workers that are threads of this process
-            stack.enter_context(private_workers(client))
+            hush_cut_pages()
+            for_group = site is not None and is_folder(site) and is_of_group(site)
+            stack.enter_context(private_workers(client, for_group=for_group))
         if site is not None and is_folder(site):
             stack.enter_context(checked_workers(client, site, timeout=config.timeout))
         link = page_address(client) if watch_cluster(client) else client.dashboard_link
+        if is_local:  # after our page is there, which is an application of its own
+            client.run_on_scheduler(name_origins)
         if not quiet:
             click.echo(f"dashboard {_name_host(link, dashboard_address)}", err=True)
         try:
@@ -120,6 +133,19 @@ def open_cluster(
             if is_scheduler_gone(client) and not isinstance(error, AmmrankError):
                 raise AmmrankError("the scheduler is gone; run the command again to go on") from error
             raise
+
+
+@contextlib.contextmanager
+def closed_in_time(opened: Any) -> Iterator[Any]:
+    """Close a cluster or a client at the end of the block, and do not wait for ever: its workers may not answer."""
+    try:
+        yield opened.__enter__()
+    finally:
+        closing = threading.Thread(target=opened.__exit__, args=(None, None, None), daemon=True)
+        closing.start()
+        closing.join(seconds_left(SECONDS_TO_CLOSE))
+        if closing.is_alive() and not is_signalled():
+            logger.warning("the cluster has not closed within %g s; look if its workers are gone", SECONDS_TO_CLOSE)
 
 
 def _name_host(link: str, address: str | None) -> str:
@@ -167,6 +193,23 @@ def _import_name(name: str) -> Any:
         return getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError, TypeError):
         return None
+
+
+def _start_own(
+    stack: contextlib.ExitStack, config: ClusterConfig, security: Security | None, path: Path
+) -> tuple[Any, str | None]:
+    """Start a cluster until the stack is closed; return how to reach it, and where its dashboard was asked for."""
+    class_ = _cluster_class(str(config.class_), path)
+    kwargs = _close_to_others(class_, config, path)
+    dashboard_address = None
+    if kwargs.get("dashboard_address") is not None:
+        dashboard_address = kwargs["dashboard_address"] = _free_address(kwargs["dashboard_address"])
+    if security is not None:
+        kwargs["security"] = security
+    stack.enter_context(private_scratch(class_, kwargs, path))
+    cluster = stack.enter_context(closed_in_time(_start_cluster(class_, kwargs, path)))
+    _size(cluster, config, path)
+    return _reach(cluster, config, path), dashboard_address
 
 
 def _start_cluster(class_: Any, kwargs: dict[str, Any], path: Path) -> Any:
@@ -247,6 +290,8 @@ def _connect(target: dict[str, Any], path: Path, *, timeout: float) -> Client:
             check_dask(target["address"], target["security"], timeout=timeout)
         client = Client(timeout=timeout, set_as_default=False, **target)
         client.cluster = client.cluster or cluster  # who asks for its limits finds it, whichever way it was reached
+        if client.scheduler_comm is not None:  # it is None while the client connects again
+            client.scheduler_comm.interval = _SECONDS_BETWEEN_MESSAGES
         return client
     except BadInput:
         raise

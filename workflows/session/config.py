@@ -10,12 +10,21 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ammrank_dask.storage.errors import BadInput, shell_word, suggest
+from ammrank_dask.storage.site.account import refuse_foreign_file
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
-from ammrank_dask.workflows.session.config_section import Section, Spellings, Texts, existing_zone
+from ammrank_dask.workflows.session.config_section import (
+    FOREVER_DAYS,
+    LONGEST_DAYS,
+    Section,
+    Spellings,
+    Texts,
+    existing_zone,
+)
 from ammrank_dask.workflows.session.lake_sections import Columns, Ingest, Lake, Quarantine, TaxonomyConfig
 from ammrank_dask.workflows.session.scoring_sections import Notify, Publish, ReportConfig, Retention, Score
 from ammrank_dask.workflows.session.training_sections import FeaturesConfig, Gate, Label, State, Train
+from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 
 class Config(Section):
@@ -36,9 +45,16 @@ class Config(Section):
         {},
         description="former names of categories and their names now, to rename or merge them; null: counted no more",
     )
-    alpha: float = Field(0.97, gt=0.0, lt=1.0, description="decay a day")
-    late_days: int = Field(7, ge=0, description="events older than this against their folder are quarantined")
-    keep_days: int = Field(45, ge=1, description="days whose partials are kept")
+    alpha: float = Field(0.995, gt=0.0, lt=1.0, description="decay a day of what users did")
+    late_days: int = Field(
+        7, ge=0, le=LONGEST_DAYS, description="events older than this against their folder are quarantined"
+    )
+    keep_days: int | None = Field(
+        None,
+        ge=1,
+        le=FOREVER_DAYS,
+        description="days whose partials are kept; null: 15 more than label.days, at least 45",
+    )
     state: State = State()
     label: Label = Label()
     features: FeaturesConfig = FeaturesConfig()
@@ -90,9 +106,16 @@ class Config(Section):
         left_out = self.train.variant.removeprefix("no-")
         if left_out not in (AD_VIEW_GROUP, *self.event_groups, AGE, GENDER):
             raise ValueError(f"train.variant must be adv, or no- and a group to leave out, got {self.train.variant!r}")
-        if self.keep_days < self.label.days:
-            raise ValueError(f"keep_days ({self.keep_days}) must be at least label.days ({self.label.days})")
+        if self.days_kept < self.label.days:
+            raise ValueError(
+                f"keep_days ({self.keep_days}) must be at least label.days ({self.label.days}); null follows it"
+            )
         return self
+
+    @property
+    def days_kept(self) -> int:
+        """Days whose partials are kept: `keep_days`, or what follows from the label window."""
+        return max(45, self.label.days + 15) if self.keep_days is None else self.keep_days
 
     @property
     def event_groups(self) -> list[str]:
@@ -102,13 +125,14 @@ class Config(Section):
 
 @retried
 def load_config(path: Path) -> Config:
-    """Read a config; what is wrong with it is said in one sentence."""
+    """Read a config; what is wrong with it, or with who may write it, is said in one sentence."""
     if not path.is_file():
         raise BadInput(
             f"there is no config at {path}; make one with `ammrank init {shell_word(path.parent)} --lake LAKE`"
         )
+    refuse_foreign_file(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = parse_yaml(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise BadInput(f"{path} is not readable YAML: {' '.join(str(error).split())}") from None
     if content is None:
@@ -163,6 +187,16 @@ def as_flow(value: Any) -> str:
     """Return a value as YAML on one line."""
     text = yaml.safe_dump(value, default_flow_style=True, allow_unicode=True, width=10_000)
     return text.removesuffix("\n").removesuffix("\n...")
+
+
+def changed_keys(config: Config) -> dict[str, tuple[Any, Any]]:
+    """Return the keys that differ from their defaults, with the value and the default."""
+    usual = dict(_keys(Config()))
+    return {
+        key: (value, usual[key])
+        for key, value in _keys(config)
+        if not isinstance(value, Section) and value != usual[key]
+    }
 
 
 def _keys(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_origin
 from zoneinfo import ZoneInfo
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationInfo, field_validator, model_validator
+
+LONGEST_DAYS = 3650
+"""Days of the longest window: ten years. Dates so far apart can still be counted."""
+FOREVER_DAYS = 36500
+"""Most days or nights that something is kept: a hundred years, for those who keep all."""
+
+
+def refuse_boolean(cls: type[BaseModel], value: Any, info: ValidationInfo) -> Any:
+    """Refuse a boolean for a number: YAML reads yes, no, on and off as booleans, and pydantic those as 1 and 0."""
+    kind = cls.model_fields[str(info.field_name)].annotation
+    kinds = {kind, *get_args(kind)}
+    if bool in kinds or not any(one in (int, float) or isinstance(one, int) for one in kinds):
+        return value
+    named = value if get_origin(kind) is dict and isinstance(value, dict) else {"": value}
+    for name, number in named.items():
+        if isinstance(number, bool):
+            of_key = f"{name!r} " if name else ""
+            raise ValueError(f"{of_key}must be a number, got {number}, which YAML also makes of yes, no, on and off")
+    return value
 
 
 class Section(BaseModel):
@@ -18,6 +37,8 @@ class Section(BaseModel):
     def _empty_is_default(cls, content: Any) -> Any:
         # YAML reads a section whose keys are all commented out as null.
         return {} if content is None else content
+
+    _booleans_are_no_numbers = field_validator("*", mode="before")(classmethod(refuse_boolean))
 
 
 def existing_zone(value: str) -> str:

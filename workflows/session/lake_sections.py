@@ -28,7 +28,9 @@ class Lake(Section):
         "UTC", description="zone whose days the day folders are, for example Asia/Tokyo; a night ends at its midnight"
     )
     missing_days: Literal["refuse", "bridge"] = Field("refuse", description="a day without files: refuse or bridge")
-    duplicates: Literal["refuse", "keep"] = Field("refuse", description="a file that is there twice: refuse or keep")
+    duplicates: Literal["refuse", "keep"] = Field(
+        "refuse", description="a file, or its rows in other files of its day, that is there twice: refuse or keep"
+    )
     past: Literal["refuse", "keep"] = Field(
         "refuse", description="other rows in a day before the label window: refuse, or keep the day as it was folded"
     )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from distributed import Client
 
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.tasks import Progress, silent
 from ammrank_dask.workflows.session.config import Config
 
 

@@ -19,7 +19,10 @@ from typing import Any, TypeVar
 import click
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, AmmrankError, BadInput, HeldBack, SiteBusy, name_night
+from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.storage.store.atomic import private_files
+from ammrank_dask.storage.store.folders import is_folder, local_path
+from ammrank_dask.workflows.session.deadline import STOPPED
 
 SHOW_TRACEBACK = "AMMRANK_TRACEBACK"
 """The variable with which the traceback of an unexpected error is shown; it may hold user ids."""
@@ -146,9 +149,9 @@ def stopped_in_a_sentence() -> Iterator[None]:
     except SystemExit as error:
         if error.code != EXIT_TERMINATED:
             raise
-        raise CommandFailed("stopped by SIGTERM; run the same command again to go on", EXIT_TERMINATED) from None
+        raise CommandFailed(STOPPED[signal.SIGTERM], EXIT_TERMINATED) from None
     except (KeyboardInterrupt, click.Abort) as error:
-        raise CommandFailed("interrupted; run the same command again to go on", exit_code_of(error)) from None
+        raise CommandFailed(STOPPED[signal.SIGINT], exit_code_of(error)) from None
 
 
 @contextlib.contextmanager
@@ -243,6 +246,22 @@ class Assignment(click.ParamType):
         return name, given
 
 
+class LocalPath(click.Path):
+    """A path of a file system: a site, or what a command writes, is not in an object store."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the path."""
+        name = "path" if param is None or param.name is None else param.name
+        try:
+            local_path(value, "a site" if name == "site" else f"--{name}" if isinstance(param, click.Option) else name)
+        except BadInput as error:
+            raise CommandFailed(str(error), EXIT_BAD_INPUT) from None
+        return super().convert(value, param, ctx)
+
+
+FOLDER = LocalPath(file_okay=False, path_type=Path)
+
+
 class LakePathType(click.ParamType):
     """A path of this machine or a URL."""
 
@@ -268,7 +287,7 @@ def yesterday() -> dt.date:
 
 def site_argument(function: Function) -> Function:
     """Add the argument SITE."""
-    return click.argument("site", type=click.Path(file_okay=False, path_type=Path))(function)
+    return click.argument("site", type=FOLDER)(function)
 
 
 def date_option(function: Function) -> Function:
@@ -334,11 +353,27 @@ def _refuse_future(site: Path | None, date: dt.date) -> None:
         )
 
 
+def writes_site(function: Function) -> Function:
+    """Let a command write to its site as the owner of the site or as one of its group, and refuse other accounts."""
+
+    @functools.wraps(function)
+    def as_own_account(*args: Any, **kwargs: Any) -> Any:
+        site = kwargs.get("site")
+        if site is None or not is_folder(site):  # who makes it owns it
+            return function(*args, **kwargs)
+        refuse_account(site)
+        with private_files(for_group=is_of_group(site)):
+            return function(*args, **kwargs)
+
+    wrapped: Any = as_own_account
+    return wrapped
+
+
 def computing_options(function: Function) -> Function:
-    """Add --cluster, --json and --quiet."""
+    """Add --cluster, --json and --quiet; what computes also writes to its site."""
     function = click.option(
         "--cluster", metavar="FILE", help="Cluster file; default: the site's, then ./cluster.yaml."
-    )(function)
+    )(writes_site(function))
     function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
     return click.option("--quiet", is_flag=True, help="No progress.")(function)
 
@@ -357,3 +392,14 @@ def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, n_left: int = 1) -> None:
+    """Print rows below each other: the first columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    for row in (head, *rows):
+        cells = [
+            text.ljust(width) if place < n_left else text.rjust(width)
+            for place, (text, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        click.echo("  ".join(cells).rstrip())

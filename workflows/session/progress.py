@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 import time
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import click
 from ammrank_dask.monitor.texts import number_text, seconds_text
 
 if TYPE_CHECKING:  # Dask takes a second to import, and `--help` needs none of it
-    from ammrank_dask.tasks import Progress
+    from ammrank_dask.runtime.tasks import Progress
 
 SECONDS_BETWEEN_LINES = 30.0
 """A stage that takes long says so in a log, but not more often than this."""
@@ -141,5 +142,22 @@ def _bars() -> Iterator[Bars]:
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
-    with RichProgress(*columns, console=Console(stderr=True)) as bars:
+    with RichProgress(*columns, console=Console(stderr=True)) as bars, _logs_above(sys.__stderr__, sys.stderr):
         yield Bars(bars)
+
+
+@contextlib.contextmanager
+def _logs_above(terminal: Any, above: Any) -> Iterator[None]:
+    """Let handlers of logs that write to the terminal write above the bars: they keep the stream they began with."""
+    loggers = [logging.root, *(found for found in logging.root.manager.loggerDict.values())]
+    handlers = {handler for found in loggers for handler in getattr(found, "handlers", ())}
+    moved = [
+        handler for handler in handlers if isinstance(handler, logging.StreamHandler) and handler.stream is terminal
+    ]
+    for handler in moved:
+        handler.setStream(above)
+    try:
+        yield
+    finally:
+        for handler in moved:
+            handler.setStream(terminal)

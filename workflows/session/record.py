@@ -14,11 +14,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from distributed import Client, wait
+import psutil
+from distributed import Client, LocalCluster, wait
 
 from ammrank_dask.monitor.events import publish, watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
-from ammrank_dask.stop_tasks import is_scheduler_gone
+from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
 from ammrank_dask.storage.errors import AmmrankError, HeldBack, name_night
 from ammrank_dask.storage.site.run_log import HELD, LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
@@ -60,11 +61,14 @@ class NightRecord:
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
         """Time a stage, and tell the dashboard of it."""
-        started = time.monotonic()
+        started, cpu = time.monotonic(), _cpu_seconds(self.client)
         with watch_stage(self.client, name):
             yield
         seconds = round(time.monotonic() - started, 3)
-        self.stages.append({"name": name, "seconds": seconds})
+        stage = {"name": name, "seconds": seconds}
+        if cpu is not None:  # a worker that was started anew has lost its count
+            stage["cpu"] = round(max(0.0, (_cpu_seconds(self.client) or 0.0) - cpu), 3)
+        self.stages.append(stage)
         logger.info("stage %s took %.1f s", name, seconds)
         self._write()
 
@@ -89,7 +93,9 @@ class NightRecord:
     def finish(self, outcome: Mapping[str, Any]) -> None:
         """Record what the night came to in the end."""
         memory = {"driver": _peak_memory()[1], "workers": self._worker_memory()}
-        self.attempt |= {"facts": dict(outcome), "peak_memory": memory}
+        workers = self.client.scheduler_info(n_workers=-1).get("workers", {}).values()
+        threads = sum(worker["nthreads"] for worker in workers)
+        self.attempt |= {"facts": dict(outcome), "peak_memory": memory, "workers": threads}
         self._end("done", 0)
 
     def fail(self, error: BaseException) -> None:
@@ -153,6 +159,18 @@ def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRec
         package.removeHandler(handler)
         package.setLevel(level)
         handler.close()
+
+
+def _cpu_seconds(client: Client) -> float | None:
+    """Return the CPU time of this process and its workers, None when these run elsewhere."""
+    if not isinstance(client.cluster, LocalCluster):
+        return None
+    total = 0.0
+    for process in (psutil.Process(), *psutil.Process().children(recursive=True)):
+        with contextlib.suppress(psutil.Error):  # it has just ended
+            times = process.cpu_times()
+            total += times.user + times.system
+    return total
 
 
 def _peak_memory() -> tuple[str, int]:

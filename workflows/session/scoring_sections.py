@@ -8,7 +8,7 @@ from pydantic import Field, field_validator
 
 from ammrank_dask.report import thresholds as report_thresholds
 from ammrank_dask.storage.errors import suggest
-from ammrank_dask.workflows.session.config_section import Section, Spellings, Texts
+from ammrank_dask.workflows.session.config_section import FOREVER_DAYS, Section, Spellings, Texts
 
 
 class BalancedConfig(Section):
@@ -109,6 +109,13 @@ class ThresholdsConfig(Section):
     chance_error: float = Field(
         _USUAL.chance_error, ge=0.0, description="share by which clicks may miss what chances said a label window ago"
     )
+    used_share: float = Field(
+        _USUAL.used_share,
+        ge=0.0,
+        le=1.0,
+        description="part of the median share of used rows of the last 7 published nights, warns when lower; so does a"
+        " day without any, or a first night without a click",
+    )
     events_by_group: float = Field(
         _USUAL.events_by_group,
         ge=1.0,
@@ -147,7 +154,8 @@ class ReportConfig(Section):
 
 class Publish(Section):
     hold: Texts = Field(
-        [], description="checks of the report that keep a night from being published when they warn; exit code 66"
+        ["used_share"],
+        description="checks of the report that keep a night from being published when they warn; exit code 66",
     )
     to: str | None = Field(
         None,
@@ -166,11 +174,16 @@ class Publish(Section):
 
 class Retention(Section):
     qualifications: int = Field(
-        40, ge=2, description="nights whose qualifications are kept; the one before the last is input of its rerun"
+        40,
+        ge=2,
+        le=FOREVER_DAYS,
+        description="nights whose qualifications are kept; the one before the last is input of its rerun",
     )
-    reports: int = Field(400, ge=1, description="nights whose reports are kept")
-    runs: int = Field(400, ge=1, description="nights whose run.json and log.jsonl are kept")
-    models: int = Field(40, ge=1, description="nights for which a model that scores no kept night is kept")
+    reports: int = Field(400, ge=1, le=FOREVER_DAYS, description="nights whose reports are kept")
+    runs: int = Field(400, ge=1, le=FOREVER_DAYS, description="nights whose run.json and log.jsonl are kept")
+    models: int = Field(
+        40, ge=1, le=FOREVER_DAYS, description="nights for which a model that scores no kept night is kept"
+    )
 
 
 class Notify(Section):

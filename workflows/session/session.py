@@ -17,7 +17,7 @@ from ammrank_dask.workflows.session.unfinished import refuse_unfinished
 if TYPE_CHECKING:  # Dask takes a second to import, and little work needs none of it
     from distributed import Client
 
-    from ammrank_dask.tasks import Progress
+    from ammrank_dask.runtime.tasks import Progress
     from ammrank_dask.workflows.session.night import Night
 
 
@@ -32,6 +32,13 @@ class Session:
     site: Site
     config: Config
     start: StartCluster
+
+    def __post_init__(self) -> None:
+        """Refuse a folder for copies that cannot be one, before anything is computed."""
+        if self.config.publish.to is not None:
+            from ammrank_dask.workflows.session.settings import copies_target
+
+            copies_target(self.site, self.config)
 
     @property
     def client(self) -> Client:
@@ -53,11 +60,18 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(path: Path, *, cluster: str | None, as_json: bool, quiet: bool) -> Iterator[Session]:
-    """Read the config first, so that a mistake in it costs no lock and no cluster; then lock the site."""
+    """Read the config first, so that a mistake in it costs no lock and no cluster; then lock the site.
+
+    A command that is done gives the site free before its cluster closes, which may take a while. After an error the
+    cluster closes first: its tasks may still write.
+    """
     site = Site(path)
     config = load_config(site.config_path)
-    with site.exclusive(), open_lazily(cluster, path, as_json=as_json, quiet=quiet) as start:
-        yield Session(site, config, start)
+    with contextlib.ExitStack() as lock:
+        lock.enter_context(site.exclusive())
+        with open_lazily(cluster, path, as_json=as_json, quiet=quiet) as start:
+            yield Session(site, config, start)
+            lock.close()
 
 
 @contextlib.contextmanager

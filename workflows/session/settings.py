@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.listing import LakeDay, list_days
-from ammrank_dask.storage.lake.paths import LakePath, is_url, parse_path
+from ammrank_dask.storage.lake.paths import LakePath, is_url, parse_path, require_regular
 from ammrank_dask.storage.lake.people import PeopleMapping
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
 from ammrank_dask.storage.site.site import Site
@@ -31,7 +31,33 @@ def lake_path(site: Site, given: str) -> LakePath:
     """Return a path of the config: a URL, or a path of this machine; relative ones start at the site."""
     if is_url(given):
         return parse_path(given)
-    return Path(given) if Path(given).is_absolute() else (site.path / given).resolve()
+    path = site.path / given
+    require_regular(path)  # by the name that a person knows it by
+    return path if Path(given).is_absolute() else path.resolve()
+
+
+def copies_target(site: Site, config: Config) -> LakePath | None:
+    """Return where published nights are copied to, None when they are not; refuse a folder of the site or the lake."""
+    to, lake = config.publish.to, config.lake
+    if to is None:
+        return None
+    target = lake_path(site, to)
+    sources = {"lake.events": lake.events, "lake.users": lake.users, "lake.taxonomy": lake.taxonomy}
+    folders = {"the site": site.path} | {
+        name: lake_path(site, given) for name, given in sources.items() if given is not None
+    }
+    for name, folder in folders.items():
+        if _is_inside(target, folder):
+            raise BadInput(f"publish.to must not be inside {name}, got {to}; name another folder or a URL")
+    return target
+
+
+def _is_inside(path: LakePath, folder: LakePath) -> bool:
+    if isinstance(path, Path) or isinstance(folder, Path):
+        both = isinstance(path, Path) and isinstance(folder, Path)
+        return both and Path(str(path)).resolve().is_relative_to(Path(str(folder)).resolve())
+    is_same_store = (path.store, path.options) == (folder.store, folder.options)
+    return is_same_store and PurePosixPath(path.key).is_relative_to(folder.key)
 
 
 def lake_days(site: Site, config: Config) -> dict[dt.date, LakeDay]:
@@ -137,4 +163,6 @@ def feature_settings(config: Config, taxonomy: Taxonomy) -> FeatureSettings:
         config.features.recency,
         config.lake.users is not None,
         config.features.normalize,
+        config.label.days,
+        config.label.alpha,
     )

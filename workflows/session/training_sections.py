@@ -6,16 +6,17 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from ammrank_dask.workflows.session.config_section import Section
+from ammrank_dask.workflows.session.config_section import FOREVER_DAYS, LONGEST_DAYS, Section
 
 
 class State(Section):
-    max_age_days: int = Field(180, ge=1, description="cells without an event for longer are dropped")
+    max_age_days: int = Field(730, ge=1, le=FOREVER_DAYS, description="cells without an event for longer are dropped")
 
 
 class Label(Section):
-    days: int = Field(30, ge=1, description="length of the label window")
-    min_categories: int = Field(3, ge=1, description="users with fewer clicked categories do not train")
+    days: int = Field(30, ge=1, le=LONGEST_DAYS, description="length of the label window")
+    alpha: float = Field(0.97, gt=0, lt=1, description="decay a day of the clicks that order a user's ranking")
+    min_categories: int = Field(1, ge=1, description="users with fewer clicked categories do not train")
 
 
 class FeaturesConfig(Section):
@@ -25,16 +26,22 @@ class FeaturesConfig(Section):
         "decay", description="decay: alpha^days since the last event; none: leave out"
     )
     normalize: bool = Field(True, description="divide rows by their norm when read")
-    min_days: int = Field(7, ge=0, description="days of history before the label window that training needs")
+    min_days: int = Field(
+        7, ge=0, le=LONGEST_DAYS, description="days of history before the label window that training needs"
+    )
 
 
 OPTIONS_OF = {
     "amm-rank": ("regularization", "rank_weight"),
-    "amm-rank-plus": ("kappa", "clickers_per_plane", "fit", "clusterings"),
+    "amm-rank-plus": ("kappa", "clickers_per_plane", "clusterings", "windows"),
 }
 """Keys of `train` that only one model has."""
+WINDOWS = 12
+"""Label windows whose users train unless the config says how many."""
 EPOCHS = 5
-"""Passes over the training users unless the config sets them or a fit changes them."""
+"""What earlier versions wrote as `epochs` into every config."""
+EARLIER = {"auto_tune", "fit"}
+"""Keys of earlier versions, in which nights chose parameters themselves."""
 
 
 class Train(Section):
@@ -44,30 +51,21 @@ class Train(Section):
     variant: str = Field(
         "adv", description="adv: all columns, those of ad views if there are any; no-adv: without them"
     )
+    windows: int | None = Field(
+        None, ge=1, description="amm-rank-plus: label windows whose users train, the newest and those before; null: 12"
+    )
     shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
     rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
     block_rows: int = Field(1024, ge=1, description="training users that are dealt to a shard together")
-    epochs: int | None = Field(None, ge=1, description="passes over the training users; null: 5, or 20 in a closer fit")
+    epochs: int | None = Field(
+        None, ge=1, description="passes over the rows; null: 5, or 2 of amm-rank-plus from 10,000 rows on"
+    )
     patience: int | None = Field(
         None, ge=1, description="stop after so many epochs without a better error of held-out users; null: never"
     )
-    kappa: float | None = Field(
-        None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: as chosen, or 0.005"
-    )
+    kappa: float | None = Field(None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: 0.005")
     clickers_per_plane: int | None = Field(
-        None,
-        ge=1,
-        description="amm-rank-plus: a category has a plane for so many users who clicked it; null: as chosen, or 300",
-    )
-    fit: Literal["usual", "closer", "looser"] | None = Field(
-        None,
-        description="amm-rank-plus: how closely training users are followed; closer: a fifth of kappa and four times"
-        " the epochs, where those are null; null: as chosen, or usual",
-    )
-    auto_tune: bool = Field(
-        True,
-        description="amm-rank-plus: choose kappa and clickers_per_plane on held-out users, if there are 200 of them,"
-        " and fit, if there are 50; keep the choice until `ammrank train --tune` or until the gate turns a model down",
+        None, ge=1, description="amm-rank-plus: a category has a plane for so many users who clicked it; null: 300"
     )
     clusterings: int | None = Field(
         None, ge=0, description="amm-rank-plus: clusterings of the training users; null: 3, 0: no memberships"
@@ -80,8 +78,8 @@ class Train(Section):
     average: bool | None = Field(
         None, description="publish the average of the last epochs; null: if held-out users prefer it to the last model"
     )
-    warm_start: bool = Field(True, description="begin with the planes of the model before")
-    every_nights: int = Field(7, ge=1, description="nights between two trainings")
+    warm_start: bool = Field(False, description="begin with the planes of the model before")
+    every_nights: int = Field(7, ge=1, le=LONGEST_DAYS, description="nights between two trainings")
     seed: int = Field(0, ge=0, description="same seed, same model")
 
     @model_validator(mode="before")
@@ -89,14 +87,15 @@ class Train(Section):
     def _as_before(cls, values: Any) -> Any:
         """Read a section as an earlier version wrote it.
 
-        One without `model` but with a key of amm-rank is of 0.1.0 and for amm-rank. Without `fit`, 5 epochs are what
-        `init` wrote into every config: nobody set them.
+        One without `model` but with a key of amm-rank is of 0.1.0 and for amm-rank. Without `windows`, 5 epochs are
+        what `init` wrote into every config: nobody set them. Keys of what nights no longer do are left out.
         """
         if not isinstance(values, dict):
             return values
         is_old = any(values.get(name) is not None for name in OPTIONS_OF["amm-rank"])
+        values = {name: value for name, value in values.items() if name not in EARLIER}
         values = {"model": "amm-rank", **values} if is_old else values
-        return {**values, "epochs": None} if "fit" not in values and values.get("epochs") == EPOCHS else values
+        return {**values, "epochs": None} if "windows" not in values and values.get("epochs") == EPOCHS else values
 
     @model_validator(mode="after")
     def _options_are_of_the_model(self) -> Train:
@@ -106,16 +105,27 @@ class Train(Section):
                 raise ValueError(f"{given[0]} is a key of {model}; remove it, or set model: {model}")
         return self
 
+    @property
+    def n_windows(self) -> int:
+        """Label windows whose users train; the paper's model has one."""
+        if self.model == "amm-rank":
+            return 1
+        return WINDOWS if self.windows is None else self.windows
+
     def parameters(self) -> dict[str, Any]:
         """Return the keywords of `ammrank_dask.train`."""
         names = {"clusterings": "n_clusterings"}
-        values = self.model_dump(exclude={"every_nights", "warm_start", "auto_tune", "fit"})
-        values["epochs"] = EPOCHS if self.epochs is None else self.epochs
-        optional = {name for options in OPTIONS_OF.values() for name in options}
+        values = self.model_dump(exclude={"every_nights", "warm_start", "windows"})
+        optional = {"epochs", *(name for options in OPTIONS_OF.values() for name in options)}
         return {names.get(key, key): value for key, value in values.items() if value is not None or key not in optional}
 
 
 class Gate(Section):
+    forward: bool = Field(
+        True,
+        description="amm-rank-plus: own history makes the lists unless those of a model without the last label window"
+        " have more hits in it; false: a model always does",
+    )
     tolerance: float = Field(
         0.01, ge=0.0, le=1.0, description="a new model scores unless it is worse by more than this share"
     )

@@ -52,7 +52,7 @@ def chances_of_night(
     earlier = _chances_before(night, ingested, model)
     if earlier is not None and not renew:
         return earlier, _describe(night, ingested, earlier)
-    reason = too_little_history(night.config, ingested)
+    reason = too_little_history(night.config, len(ingested.history))
     if reason is None:
         try:
             run = _learn(night, ingested, features, model)

@@ -69,6 +69,9 @@ def _read_days(
     files = {day: lake.days[day] for day in days}
     digests = digest_days(files, replace(settings, state=as_then), caps=lake.caps)
     plans = [lake.plan(night, day, digest) for day, digest in digests.items()]
+    if night.config.lake.past == "keep":  # what came to a day that stays as it was folded does not count
+        lag_date = settings.lag_date(night.date)
+        plans = [replace(plan, refuses_duplicates=False) if plan.date <= lag_date else plan for plan in plans]
     mapping = event_mapping(night.config, taxonomy)
     runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     return {plan.date: run for plan, run in zip(plans, runs, strict=True)}

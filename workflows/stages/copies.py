@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.site.copies import NightFiles, copied_nights, copy_night, point_to, remove_copies
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import is_finished
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.session.settings import copies_target
 
 
 def copy_published(site: Site, config: Config, date: dt.date) -> str | None:
@@ -19,9 +17,9 @@ def copy_published(site: Site, config: Config, date: dt.date) -> str | None:
     The copy before of the same night stays until another night is copied: somebody may be reading it. Copies of nights
     that the site no longer keeps are removed.
     """
-    if config.publish.to is None or not is_finished(site.qualifications_folder(date)):
+    target = copies_target(site, config)
+    if target is None or not is_finished(site.qualifications_folder(date)):
         return None
-    target = copies_target(site, config.publish.to)
     night = NightFiles.of(site, date)
     copy_night(night, target)
     if date == max(site.published_nights()):
@@ -36,9 +34,9 @@ def copy_published(site: Site, config: Config, date: dt.date) -> str | None:
 
 def renew_copies(site: Site, config: Config) -> int:
     """Copy all nights again whose files changed, and remove the copies before at once; return their number."""
-    if config.publish.to is None:
+    target, renewed = copies_target(site, config), 0
+    if target is None:
         return 0
-    target, renewed = copies_target(site, config.publish.to), 0
     newest = max(site.published_nights(), default=None)
     for date, folders in copied_nights(target).items():
         kept = NightFiles.of(site, date) if _is_kept(site, date) else None
@@ -54,11 +52,3 @@ def renew_copies(site: Site, config: Config) -> int:
 
 def _is_kept(site: Site, date: dt.date) -> bool:
     return is_finished(site.qualifications_folder(date))
-
-
-def copies_target(site: Site, to: str) -> LakePath:
-    """Return where copies go; refuse a folder of the site."""
-    target = lake_path(site, to)
-    if target == site.path or site.path in getattr(target, "parents", ()):
-        raise BadInput(f"publish.to must not be inside the site, got {to}; name another folder or a URL")
-    return target

@@ -145,7 +145,7 @@ def _plan(
     def digest_with(n: int) -> str:
         return digest_of(
             [inputs, settings.columns.to_json(), settings.alpha, settings.intensity, settings.normalize,
-             source.all_users, source.min_categories, n]
+             settings.label_days, settings.label_alpha, source.all_users, source.min_categories, n]
         )  # fmt: skip
 
     def path_of(digest: str) -> Path:

@@ -7,13 +7,16 @@ from collections.abc import Mapping
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.simple import own_model, popularity_model
+from ammrank_dask.model.simple import own_history_model, own_model, popularity_model
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.training.forward import OWN_HISTORY
 from ammrank_dask.training.gate import CHALLENGER, CHAMPION, POPULARITY, GateResult, compare_models, is_no_worse
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.forward import look_forward
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import find_run, fits, keep_simple_model, load_site_model, model_date
 
@@ -45,6 +48,12 @@ def choose_model(
     if chosen is None:
         chosen, instead = _fall_back(night, opened, challenger, results[POPULARITY])
         reason += f"; {instead} instead"
+    forward = None
+    if config.gate.forward and isinstance(load_site_model(challenger), AMMRankPlus):
+        forward = look_forward(night, ingested, features)
+        reason = f"{forward.reason}; {reason}"
+        if forward.source == OWN_HISTORY:
+            chosen = _keep_own_history(night, challenger)
     facts = {
         "accepted": accepted,
         "reason": reason,
@@ -52,6 +61,7 @@ def choose_model(
         "chosen": chosen.digest,
         **{name: {"date": model_date(run), **results[name].to_json()} for name, run in models.items()},
         POPULARITY: results[POPULARITY].to_json(),
+        "forward": None if forward is None else forward.to_json(),
     }
     write_verdict(night.site, night.date, Verdict(challenger.digest, judged[0], accepted, facts), settings)
     return chosen, reason
@@ -68,12 +78,17 @@ def is_due(night: Night, champion: Run | None, ingested: Ingested) -> bool:
         return True
     if not fits(champion, night.config, ingested.taxonomy):
         return True
-    judged = [date for date in verdict_dates(night.site) if date < night.date]
-    last = max([dt.date.fromisoformat(model_date(champion)), *judged])
+    last = last_training(night.site, night.date, champion)
     if (night.date - last).days >= night.config.train.every_nights:
         return True
     first_clicks = [ingested.first_click(name) for name in ModelManifest.of(champion).new_categories]
     return any(day is not None and day > last for day in first_clicks)
+
+
+def last_training(site: Site, date: dt.date, champion: Run) -> dt.date:
+    """Return when a model was trained last before the night of a date, also if the gate turned it down."""
+    judged = [day for day in verdict_dates(site) if day < date]
+    return max([dt.date.fromisoformat(model_date(champion)), *judged])
 
 
 def _judge(
@@ -101,6 +116,15 @@ def _judge(
         f" {beside}, precision at {config.score.k} {new.precision:.4f} against {old.precision:.4f}, {users},"
         f" tolerance {config.gate.tolerance:.1%}"
     )
+
+
+def _keep_own_history(night: Night, challenger: Run) -> Run:
+    """Return the run of own history, or of popularity where no column is a category's own."""
+    model, n_users = load_site_model(challenger), ModelManifest.of(challenger).n_users
+    own_history = own_history_model(model, n_users)
+    if own_history is None:
+        return keep_simple_model(night, challenger, popularity_model(model, n_users), POPULARITY)
+    return keep_simple_model(night, challenger, own_history, OWN_HISTORY)
 
 
 def _fall_back(night: Night, features: Features, challenger: Run, popularity: GateResult) -> tuple[Run, str]:

@@ -6,7 +6,7 @@ Everything here is a function of its arguments: no file is opened and no task is
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -51,6 +51,9 @@ class HistorySettings:
         The command that makes the state again from the lake, for messages.
     taxonomies
         By digest of an earlier taxonomy why what was counted with it cannot go on; None when it can.
+    n_windows, written, partials
+        Label windows to keep the rows of, the dates of those that are kept, and the days, as date and digest, whose
+        partials are.
     """
 
     state: Mapping[str, Any]
@@ -58,10 +61,24 @@ class HistorySettings:
     bridges_missing_days: bool
     rebuild_command: str
     taxonomies: Mapping[str, Refusal | None] = field(default_factory=dict)
+    n_windows: int = 0
+    written: Collection[dt.date] = ()
+    partials: Collection[tuple[str, str]] = ()
 
     def lag_date(self, date: dt.date) -> dt.date:
         """Return the last day before the label window of a night."""
         return date - dt.timedelta(self.label_days)
+
+    def window_dates(self, first: dt.date, date: dt.date) -> list[dt.date]:
+        """Return the dates after which closed windows begin, the newest first.
+
+        They do not move with the night: rows are written once. A whole window of log lies before each.
+        """
+        newest = self.lag_date(date)
+        newest -= dt.timedelta(newest.toordinal() % self.label_days)
+        n_kept = self.n_windows if self.n_windows > 1 else 0
+        dates = (newest - dt.timedelta(number * self.label_days) for number in range(n_kept))
+        return [each for each in dates if (each - first).days + 1 >= self.label_days]
 
 
 @dataclass(frozen=True)
@@ -98,24 +115,35 @@ class IngestPlan:
     lag
         The state before the label window; None when there is no day before it, or nobody wants it.
     days
-        The days whose partials are needed: to fold, or for the clicks of the label window.
+        The days whose partials are needed: to fold, or for the clicks of a label window.
+    windows
+        The states at the dates of closed windows whose rows are not kept yet.
     """
 
     head: StatePlan
     lag: StatePlan | None
     days: frozenset[dt.date]
+    windows: tuple[StatePlan, ...] = ()
 
-    def fold_plans(self, runs: Mapping[dt.date, Run | None], head_path: Path, lag_path: Path | None) -> list[FoldPlan]:
-        """Return the folds that are left to do; two states from the same base are made in one pass."""
-        outputs = {self.head.date: head_path}
-        plans = []
-        if self.lag is not None and lag_path is not None:
-            if self.lag.base is self.head.base:
-                outputs = {self.lag.date: lag_path, **outputs}
-            else:
-                plans.append(FoldPlan(self.lag.base, _with_runs(self.lag.new_days, runs), {self.lag.date: lag_path}))
-        plans.insert(0, FoldPlan(self.head.base, _with_runs(self.head.new_days, runs), outputs))
-        return [plan for plan in plans if plan.days]
+    @property
+    def states(self) -> list[StatePlan]:
+        """All states to be made."""
+        return [self.head, *([] if self.lag is None else [self.lag]), *self.windows]
+
+    def fold_plans(self, runs: Mapping[dt.date, Run | None], paths: Mapping[dt.date, Path]) -> list[FoldPlan]:
+        """Return the folds that are left to do; states from the same base are made in one pass."""
+        by_base: dict[Path | None, list[StatePlan]] = {}
+        for state in self.states:
+            if state.new_days:
+                by_base.setdefault(None if state.base is None else state.base.path, []).append(state)
+        return [
+            FoldPlan(
+                states[0].base,
+                _with_runs(max((state.new_days for state in states), key=len), runs),
+                {state.date: paths[state.date] for state in states},
+            )
+            for states in by_base.values()
+        ]
 
 
 def plan_ingest(
@@ -125,6 +153,7 @@ def plan_ingest(
     date: dt.date,
     *,
     with_lag: bool = True,
+    other_rows: Collection[dt.date] = (),
 ) -> IngestPlan:
     """Plan how the states at a date and at its lag come out of the days of a lake and the states that are kept.
 
@@ -135,6 +164,8 @@ def plan_ingest(
     ----------
     inputs
         Digest of each day in the lake.
+    other_rows
+        Days that the lake has with other rows than those that were folded, and that stay as they were folded.
     """
     history = write_history(inputs, states, settings, date)
     lag_date = settings.lag_date(date)
@@ -144,9 +175,31 @@ def plan_ingest(
     if head.base is None:
         _refuse_changed_past(states, history, settings, lag_date)
     days = {*head.new_days, *(lag.new_days if lag is not None else ())}
+    windows = []
     if with_lag:
         days |= {day for day, _ in history if day > lag_date}
-    return IngestPlan(head, lag, frozenset(days))
+        in_lake = inputs.keys() - set(other_rows)
+        for window in _plan_windows(in_lake, states, settings, history, date):
+            windows.append(window)
+            end = window.date + dt.timedelta(settings.label_days)
+            days |= {*window.new_days, *(day for day, _ in history if window.date < day <= end)}
+    return IngestPlan(head, lag, frozenset(days), tuple(windows))
+
+
+def _plan_windows(
+    in_lake: Collection[dt.date], states: Sequence[Run], settings: HistorySettings, history: History, date: dt.date
+) -> Iterator[StatePlan]:
+    """Yield the states of windows that are not written and whose days can all be read: no night ends for one."""
+    for start in settings.window_dates(history[0][0], date):
+        if start in settings.written:
+            continue
+        until = [(day, digest) for day, digest in history if day <= start]
+        state = StatePlan(until, *find_base(states, until))
+        end = start + dt.timedelta(settings.label_days)
+        needed = [(day, digest) for day, digest in history if (state.new_days or [end])[0] <= day <= end]
+        needed += [(day, digest) for day, digest in history if start < day <= end]
+        if all(digest is None or day in in_lake or (str(day), digest) in settings.partials for day, digest in needed):
+            yield state
 
 
 def fitting_states(states: Sequence[Run], settings: HistorySettings) -> list[Run]:
@@ -179,11 +232,13 @@ def _change_since(state: StateManifest, settings: HistorySettings) -> Refusal | 
 
 
 def folded_days(states: Sequence[Run]) -> dict[dt.date, str | None]:
-    """Return the days that the longest state has, with their digests; None for those that were bridged."""
-    days: dict[dt.date, str | None] = {}
-    for run in states:
-        days = max(days, dict(StateManifest.of(run).days), key=len)
-    return days
+    """Return the days that the longest state has, with the digest that the first state with a day has for it.
+
+    Published states come first: a night that was stopped after it folded a corrected day has still to tell of it. The
+    digest is None for a day that was bridged.
+    """
+    known = [dict(StateManifest.of(run).days) for run in states]
+    return {day: next(days[day] for days in known if day in days) for day in max(known, key=len, default={})}
 
 
 def folded_with(states: Sequence[Run], settings: HistorySettings) -> list[Mapping[str, Any]]:

@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, Use
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run
 from ammrank_dask.workflows.cluster.memory_check import check_memory
+from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import (
     event_mapping,
@@ -39,7 +40,7 @@ from ammrank_dask.workflows.session.settings import (
     site_taxonomy,
     state_settings,
 )
-from ammrank_dask.workflows.stages.categories import EarlierTaxonomies, describe_change, shorten
+from ammrank_dask.workflows.stages.categories import NAMES_TOLD, EarlierTaxonomies, describe_change, shorten
 from ammrank_dask.workflows.stages.changed_days import ChangedDays
 from ammrank_dask.workflows.stages.compared_days import compare_days
 from ammrank_dask.workflows.stages.history import (
@@ -51,8 +52,11 @@ from ammrank_dask.workflows.stages.history import (
     folded_with,
     plan_ingest,
 )
+from ammrank_dask.workflows.stages.kept_windows import remove_windows, written_windows
 from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, intake_settings, scan_lake, scan_new
 from ammrank_dask.workflows.stages.placed_runs import choose_digest
+
+BRIDGED = "bridged days"
 
 
 @dataclass(frozen=True)
@@ -72,6 +76,8 @@ class Ingested:
     earlier: EarlierTaxonomies
     n_before: tuple[int, ...]
     """Other numbers of partitions that the site had."""
+    windows: dict[dt.date, Run]
+    """The states at the dates of closed windows whose rows are not kept yet."""
 
     @property
     def roles(self) -> dict[str, Path]:
@@ -83,7 +89,7 @@ class Ingested:
     def special_days(self) -> dict[str, list[str]]:
         """The days that differ from the lake, by kind: bridged, kept as folded, corrected."""
         return {
-            "bridged days": [str(day) for day, digest in self.history if digest is None],
+            BRIDGED: [str(day) for day, digest in self.history if digest is None],
             "changed days kept as folded": [str(day) for day in self.changed.kept],
             "corrected days": [str(day) for day in self.changed.corrected],
         }
@@ -103,6 +109,9 @@ class Ingested:
     def notes(self) -> dict[str, str]:
         """Special days and changed categories as facts to tell; empty when there is none."""
         days = {name: ", ".join(days) for name, days in self.special_days.items() if days}
+        bridged = self.special_days[BRIDGED]
+        if len(bridged) > NAMES_TOLD:  # a log with a gap every week has hundreds of them
+            days[BRIDGED] = f"{len(bridged):,} from {bridged[0]} to {bridged[-1]}"
         return {**days, **{name: shorten(names) for name, names in self.changed_categories.items()}}
 
 
@@ -117,12 +126,15 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     taxonomy = site_taxonomy(site, config)
     keep_taxonomy(site.path, taxonomy)
     earlier = EarlierTaxonomies(site, taxonomy, len(config.event_groups), config.categories)
-    kept = [] if rebuild else [open_run(path, STATE.kind) for path in site.finished_runs("state")]
-    settings = _history_settings(night, earlier, kept)
+    kept = [] if rebuild else kept_states(site)
+    settings = history_settings(
+        site, config, night.date, earlier, kept, () if rebuild else written_windows(site, config)
+    )
     if rebuild:
         if not forget_history:
             _refuse_lost_history(night, settings)
         site.remove_damaged()
+        remove_windows(site)
         shutil.rmtree(site.scratch, ignore_errors=True)
     check_memory(night.client, site, config, night.date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
@@ -130,30 +142,51 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     lake = scan_lake(night, mapping)
     lake = cap_days(night, settings, lake, states, rebuild=rebuild)
     changed = compare_days(night, earlier, settings, lake, states)
-    plan = plan_ingest({**lake.digests, **changed.as_folded}, states, settings, night.date, with_lag=with_lag)
+    inputs = {**lake.digests, **changed.as_folded}
+    plan = plan_ingest(inputs, states, settings, night.date, with_lag=with_lag, other_rows=changed.kept)
     days = _ingest_days(night, earlier, settings, lake, plan, changed)
     id_kind = _id_kind(days.values(), states, settings)
     folded = folded_with(states, settings)
-    head, lag = (run and earlier.recode(run) for run in _fold(night, mapping, settings, plan, days, id_kind, folded))
-    assert head is not None
+    made = {date: earlier.recode(run) for date, run in _fold(night, mapping, settings, plan, days, id_kind, folded)}
+    head, lag = made[plan.head.date], None if plan.lag is None else made[plan.lag.date]
     n_before = tuple({one["partitions"] for one in folded if "partitions" in one} - {night.config.partitions})
     users = _ingest_people(night, n_before)
     remove(site.scratch / FOLDER)
     history = list(plan.head.history)
     ingested = Ingested(
-        night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed, earlier, n_before
-    )
+        night.date, taxonomy, dict(settings.state), history, days, head, lag, users, id_kind, changed, earlier,
+        n_before, {state.date: made[state.date] for state in plan.windows},
+    )  # fmt: skip
     _refuse_mixed_ids(ingested)
     return ingested
 
 
-def _history_settings(night: Night, earlier: EarlierTaxonomies, states: Sequence[Run]) -> HistorySettings:
+def kept_states(site: Site) -> list[Run]:
+    """Return the states of a site, those that are published first: corrections are told against them."""
+    current = site.current()
+    published = set() if current is None else {site.path / name for name in current.runs.values()}
+    paths = sorted(site.finished_runs("state"), key=lambda path: path not in published)
+    return [open_run(path, STATE.kind) for path in paths]
+
+
+def history_settings(
+    site: Site,
+    config: Config,
+    date: dt.date,
+    earlier: EarlierTaxonomies,
+    states: Sequence[Run],
+    written: Collection[dt.date],
+) -> HistorySettings:
+    """Return what decides over the history of a site in the night of a date."""
     return HistorySettings(
-        state_settings(night.config, earlier.taxonomy),
-        night.config.label.days,
-        night.config.lake.missing_days != "refuse",
-        f"`ammrank ingest {shell_word(night.site.path)} --date {night.date} --rebuild`",
+        state_settings(config, earlier.taxonomy),
+        config.label.days,
+        config.lake.missing_days != "refuse",
+        f"`ammrank ingest {shell_word(site.path)} --date {date} --rebuild`",
         earlier.refusals(StateManifest.of(run).taxonomy for run in states),
+        config.train.n_windows,
+        written,
+        frozenset((path.parent.name.removeprefix("date="), path.name) for path in site.finished_runs("days")),
     )
 
 
@@ -228,15 +261,12 @@ def _fold(
     days: Mapping[dt.date, Run | None],
     id_kind: str,
     folded: Sequence[Mapping[str, Any]],
-) -> tuple[Run, Run | None]:
-    """Make the planned states and return them: head, and lag if it is planned."""
-    head_path, lag_path = (
-        None if state is None else _state_path(night.site, state, settings) for state in (plan.head, plan.lag)
-    )
-    assert head_path is not None
+) -> Iterator[tuple[dt.date, Run]]:
+    """Make the planned states and yield each with its date."""
+    paths = {state.date: _state_path(night.site, state, settings) for state in plan.states}
     fold_states(
         night.client,
-        plan.fold_plans(days, head_path, lag_path),
+        plan.fold_plans(days, paths),
         history=plan.head.history,
         settings=settings.state,
         folded_with=folded,
@@ -247,7 +277,8 @@ def _fold(
         n_cells=mapping.n_cells,
         progress=night.progress,
     )
-    return open_run(head_path, STATE.kind), None if lag_path is None else open_run(lag_path, STATE.kind)
+    for date, path in paths.items():
+        yield date, open_run(path, STATE.kind)
 
 
 def _state_path(site: Site, state: StatePlan, settings: HistorySettings) -> Path:

@@ -37,7 +37,8 @@ class LakeFiles(NamedTuple):
     def plan(self, night: Night, day: dt.date, digest: str) -> DayPlan:
         """Return what it takes to ingest a day that states know by a digest."""
         run, files = night.site.day_run(day, digest), tuple(self.days.get(day, ()))
-        return DayPlan(day, files, run, digest, self.table_version, self.caps.get(day))
+        refuses = night.config.lake.duplicates == "refuse"
+        return DayPlan(day, files, run, digest, self.table_version, self.caps.get(day), refuses)
 
 
 def scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:

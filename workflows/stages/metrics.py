@@ -24,6 +24,7 @@ from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.options import exit_code_of
+from ammrank_dask.workflows.stages.site_pages import try_site_pages
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +47,7 @@ def keep_metrics(path: Path, first: dt.date) -> Iterator[dict[str, str]]:
         raise
     except BaseException as error:
         _leave(Site(path), night["date"], exit_code_of(error))
+        try_site_pages(Site(path))  # of a night that ended well they are written already
         raise
     _leave(Site(path), night["date"], 0)
 

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import datetime as dt
 import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
@@ -11,6 +14,8 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
+from ammrank_dask.storage.store.models import model_files
+from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.registry import MODEL
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.training.new_categories import bring_model, kind_of_column, rename_model, score_by_siblings
@@ -23,8 +28,25 @@ MODEL_KIND = MODEL.kind
 
 
 def load_site_model(run: Run) -> RankModel:
-    """Load the model of a run, checked."""
+    """Load the model of a run, checked also against its manifest."""
+    check_files(run.path, run.files)
     return load_model(run.path)
+
+
+def keep_model(
+    path: Path,
+    digest: str,
+    model: RankModel,
+    *,
+    config: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    counts: Mapping[str, Any],
+) -> Run:
+    """Write a model as a run."""
+    shutil.rmtree(path, ignore_errors=True)
+    model.save(path)
+    files = model_files(path)
+    return finish_run(path, MODEL_KIND, digest, 0, config=config, inputs=inputs, counts=counts, files=files)
 
 
 def find_run(site: Site, digest: str | None) -> Run | None:
@@ -39,12 +61,10 @@ def keep_simple_model(night: Night, challenger: Run, model: RankModel, name: str
     path = night.site.run("models", night.date, digest)
     if is_finished(path):
         return open_run(path, MODEL_KIND)
-    shutil.rmtree(path, ignore_errors=True)
-    model.save(path)
     trained = ModelManifest.of(challenger)
     config = {**trained.settings, "simple": name}
     counts = {"users": trained.n_users, "planes": 0, "training": None, "tuning": None}
-    return finish_run(path, MODEL_KIND, digest, 1, config=config, inputs=trained.inputs, counts=counts)
+    return keep_model(path, digest, model, config=config, inputs=trained.inputs, counts=counts)
 
 
 def bring_to_night(night: Night, model: Run, taxonomy: Taxonomy) -> Run:
@@ -73,14 +93,11 @@ def bring_to_night(night: Night, model: Run, taxonomy: Taxonomy) -> Run:
     brought, new = bring_model(fitted, chosen, taxonomy.categories, siblings)
     new = [name for name in taxonomy.categories if name in {*new, *earlier}]
     brought = score_by_siblings(brought, new, siblings)
-    shutil.rmtree(path, ignore_errors=True)
-    brought.save(path)
     trained = ModelManifest.of(model)
-    return finish_run(
+    return keep_model(
         path,
-        MODEL_KIND,
         digest,
-        1,
+        brought,
         config={**trained.settings, **identity},
         inputs={**trained.inputs, "brought_from": model.digest},
         counts={**trained.counts, "planes": int(brought.n_planes_.sum()), "new_categories": new},

@@ -11,6 +11,7 @@ from typing import Any
 from ammrank_dask.report.input_checks import NIGHTS, describe_day, usual_input
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.lake.events import CAPPED, QUARANTINED
+from ammrank_dask.storage.lake.similar_names import find_similar
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.reports import SUMMARY, check_report
 from ammrank_dask.storage.site.site import Site
@@ -32,7 +33,7 @@ def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> 
     published = [date for date in night.site.published_nights() if date < night.date]
     after = max([*published[-1:], night.date - dt.timedelta(NIGHTS)]) if published else night.date - dt.timedelta(1)
     groups, categories = night.config.event_groups, ingested.taxonomy.categories
-    days = []
+    days, unknown = [], set[str]()
     for day, digest in ingested.history:
         if digest is None or day <= after or not is_finished(night.site.day_run(day, digest)):
             continue
@@ -41,6 +42,7 @@ def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> 
         if manifest.events_by_group is None:  # of an earlier version, which counted less
             continue
         outcomes = manifest.events_by_outcome
+        unknown |= set(manifest.unknown_categories) - set(ingested.taxonomy.code_of)
         days.append(
             describe_day(
                 str(day),
@@ -56,7 +58,13 @@ def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> 
         )
     age = None if model_date is None else (night.date - dt.date.fromisoformat(model_date)).days
     before = _last_days(night.site, published, ingested.taxonomy)
-    return {"days": days, "usual": usual_input(before), "model_age": age}
+    similar = find_similar(ingested.taxonomy.present_codes, unknown)
+    return {
+        "days": days,
+        "usual": usual_input(before),
+        "model_age": age,
+        **({"similar_categories": [list(pair) for pair in similar]} if similar else {}),
+    }
 
 
 def _last_days(site: Site, published: list[dt.date], taxonomy: Taxonomy) -> list[dict[str, Any]]:

@@ -15,7 +15,6 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.record import NightRecord, record_night
 from ammrank_dask.workflows.session.session import Session
 from ammrank_dask.workflows.stages.chances import chances_of_night, require_chances
-from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
@@ -30,8 +29,10 @@ from ammrank_dask.workflows.stages.score import (
     read_night_opt_outs,
     score_users,
 )
+from ammrank_dask.workflows.stages.site_pages import try_site_pages
 from ammrank_dask.workflows.stages.train import too_little_history, train_model
 from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
+from ammrank_dask.workflows.stages.windows import write_windows
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +44,9 @@ NOTES = {"gate": "gate, ε_dis on gate users"}
 def run_night(session: Session, date: dt.date, *, rebuild: bool = False) -> dict[str, Any]:
     """Run one night as `nightly` does, unless it is published and nothing changed since: that takes no cluster."""
     unchanged = None if rebuild else find_unchanged(session.site, session.config, date)
-    return nightly(session.night(date), rebuild=rebuild) if unchanged is None else unchanged
+    outcome = nightly(session.night(date), rebuild=rebuild) if unchanged is None else unchanged
+    try_site_pages(session.site)
+    return outcome
 
 
 def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
@@ -61,6 +64,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
         record.note("input", tell_input(ingested))
         with record.stage("features"):
             features = score_features(night, ingested)
+            write_windows(night, ingested)
         roles = {**ingested.roles, "features": features.path}
         facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **ingested.notes}
 
@@ -124,7 +128,7 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
     champion = find_champion(night.site, night.date)
     if champion is not None:
         champion = bring_to_night(night, champion, ingested.taxonomy)
-    reason = too_little_history(night.config, ingested)
+    reason = too_little_history(night.config, len(ingested.history))
     if reason is None:
         if not is_due(night, champion, ingested):
             record.skip(*TRAINING_STAGES)
@@ -141,10 +145,7 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
         if trained is not None:
             with record.stage("gate"):
                 model, judgement = choose_model(night, ingested, features, champion, trained)
-            choice = Choice.of_model(trained)
-            chosen = {} if choice is None else {"parameters": choice.to_text()}
-            training = f"{ModelManifest.of(trained).n_users:,} users"
-            return model, {"training": training, **chosen, "gate": judgement}
+            return model, {"training": f"{ModelManifest.of(trained).n_users:,} users", "gate": judgement}
     else:
         record.skip(*TRAINING_STAGES)
     return champion, {"training": f"none: {reason}"}

@@ -13,6 +13,7 @@ from ammrank_dask.storage.site.run_log import HELD, read_attempt, utc_now, write
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.copies import copy_published
+from ammrank_dask.workflows.stages.kept_windows import prune_windows
 from ammrank_dask.workflows.stages.published import runs_in_use
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights
 
@@ -28,6 +29,8 @@ def publish_night(site: Site, config: Config, date: dt.date, roles: Mapping[str,
     in_use = [*runs_in_use(site, "models", "model"), *runs_in_use(site, "chances", "chances")]
     keep = [*roles.values(), *in_use, *models_to_keep(site, config, date)]
     prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models", "chances"))
+    if is_current:
+        prune_windows(site, config, date)
     return is_current
 
 
@@ -39,8 +42,7 @@ def hold_back(site: Site, config: Config, date: dt.date, outcome: Mapping[str, A
     outcome
         What the night came to, with its `checks`.
     """
-    wanted = set(config.publish.hold)
-    warned = [check for check in outcome.get("checks", ()) if check["name"] in wanted and check["status"] == WARN]
+    warned = checks_that_hold(config, outcome.get("checks", ()))
     if not warned or site.is_published(date):
         return
     current = site.current()
@@ -50,6 +52,11 @@ def hold_back(site: Site, config: Config, date: dt.date, outcome: Mapping[str, A
         f" day and run it again, or publish it with `{_command(site, date)}`",
         {**outcome, "published": False, "held_by": [check["name"] for check in warned]},
     )
+
+
+def checks_that_hold(config: Config, checks: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return the checks of `publish.hold` that warn."""
+    return [check for check in checks if check["name"] in config.publish.hold and check["status"] == WARN]
 
 
 def publish_held(site: Site, config: Config, date: dt.date, *, anyway: bool) -> dict[str, Any]:

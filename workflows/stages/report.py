@@ -16,19 +16,20 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.came_true import measure_past_night
+from ammrank_dask.report.checks import WARN, check_interests
 from ammrank_dask.report.drift import align_exposure, measure_drift
 from ammrank_dask.report.fairness import n_users_to_sample, price_fairness
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
-from ammrank_dask.report.thresholds import Thresholds
+from ammrank_dask.report.thresholds import CHECK_LABELS, Thresholds
 from ammrank_dask.scoring.moved_parts import NightPart, parts_in
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.scoring.sampled_users import sample_users
 from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, write_report
+from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, read_summary, write_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.atomic import digest_of, read_json
 from ammrank_dask.storage.store.folders import is_folder
@@ -41,13 +42,13 @@ from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.chances import describe_history, find_chances
-from ammrank_dask.workflows.stages.choice import Choice
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import find_run, load_site_model, model_date
 from ammrank_dask.workflows.stages.night_input import describe_input
 from ammrank_dask.workflows.stages.published import find_previous
+from ammrank_dask.workflows.stages.publishing import checks_that_hold
 from ammrank_dask.workflows.stages.score import score_settings
-from ammrank_dask.workflows.stages.verdicts import find_verdict
+from ammrank_dask.workflows.stages.verdicts import find_forward, find_verdict
 
 logger = logging.getLogger(__name__)
 
@@ -67,7 +68,7 @@ def write_night_report(night: Night, ingested: Ingested, qualifications: Run, *,
     summary = None if rebuild else find_summary(night.site, night.config, qualifications)
     if summary is None:
         summary = measure_night(night, ingested, qualifications)
-    return draw_report(night.site, qualifications, summary)
+    return draw_report(night.site, night.config, qualifications, summary, is_published=True)
 
 
 def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, Any] | None:
@@ -126,6 +127,10 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     summary["fairness"] = _fairness(night, qualifications)
     summary["gate"] = dict(verdict.facts) if verdict is not None else None
     summary["model"] = _describe_model(model)
+    forward = find_forward(night.site, night.date, model)
+    if forward is not None:  # nights without such a comparison keep their bytes
+        summary["forward"] = forward
+        summary["checks"] += check_interests(forward)
     return summary
 
 
@@ -138,12 +143,10 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
         return None
     manifest = ModelManifest.of(model)
     config, training = manifest.settings, manifest.training or {}
-    choice = Choice.of_model(model)
     return {
         "date": model_date(model),
         "kind": manifest.simple or manifest.method or AMMRank.method,
         "parameters": {name: config[name] for name in PARAMETERS if name in config},
-        "choice": None if choice is None else choice.to_json(),
         "new_categories": manifest.new_categories,
         "validation_error": training.get("validation_error"),
         "popularity_error": training.get("popularity_error"),
@@ -188,8 +191,13 @@ def _chance_facts(night: Night, ingested: Ingested, qualifications: Run) -> dict
     return {"date": manifest.date, **manifest.counts, "history": describe_history(night, ingested, run)}
 
 
-def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> Path:
-    """Write the files of a report from its summary and return their folder."""
+def draw_report(
+    site: Site, config: Config, qualifications: Run, summary: Mapping[str, Any], *, is_published: bool
+) -> Path:
+    """Write the files of a report from its summary and return their folder.
+
+    `is_published` says whether the night is published, or will be if no check holds it.
+    """
     manifest = QualificationsManifest.of(qualifications)
     date = manifest.date
     folder = site.report_folder(date)
@@ -208,9 +216,58 @@ def draw_report(site: Site, qualifications: Run, summary: Mapping[str, Any]) -> 
         **{name: str(found) for name, found in manifest.inputs.items() if found is not None},
         **manifest.versions,
     }
-    about = {"links": links, "facts": facts}
+    verdict = judge_night(site, config, date, summary, is_published=is_published)
+    about = {"links": links, "facts": facts, "verdict": verdict, "pages": _other_pages(summary)}
     write_report(folder, report_files(summary, exposure_of(summary), about))
     return folder
+
+
+def judge_night(
+    site: Site, config: Config, date: dt.date, summary: Mapping[str, Any], *, is_published: bool
+) -> dict[str, str]:
+    """Return `status` and `sentence` on top of a report: published, on hold, or neither, and why."""
+    checks = summary["checks"]
+    holding = [CHECK_LABELS[check["name"]] for check in checks_that_hold(config, checks)]
+    warned = [CHECK_LABELS[check["name"]] for check in checks if check["status"] == WARN]
+    holds = f"{'a check warns' if len(holding) == 1 else 'checks warn'}: {', '.join(holding)}"
+    if holding and not site.is_published(date):
+        command = f"ammrank publish SITE --date {date} --anyway"
+        return {
+            "status": "warn",
+            "sentence": f"On hold: these lists are not served, because {holds}. {command} releases them.",
+        }
+    if holding:
+        return {"status": "warn", "sentence": f"Published: a person released these lists, although {holds}."}
+    if not is_published:
+        return {
+            "status": "off",
+            "sentence": "Not published: this night was scored, and no `ammrank nightly` published it.",
+        }
+    if warned:
+        said = f"{len(warned)} of {len(checks)} checks warn: {', '.join(warned)}"
+        return {"status": "ok", "sentence": f"Published: these lists are served until a later night is. {said}."}
+    return {
+        "status": "ok",
+        "sentence": f"Published: these lists are served until a later night is. All {len(checks)} checks are ok.",
+    }
+
+
+def redraw_report(site: Site, config: Config, date: dt.date) -> None:
+    """Draw the page of a published night again, because it says that it is on hold; what goes wrong is only logged."""
+    try:
+        summary = read_summary(site.report_folder(date))
+        draw_report(site, config, open_run(site.qualifications_folder(date)), summary, is_published=True)
+    except (DamagedStore, OSError, LookupError, TypeError) as error:
+        logger.warning("the report of %s still says that it is on hold: %s", date, type(error).__name__)
+
+
+def _other_pages(summary: Mapping[str, Any]) -> dict[str, str]:
+    """Return links to all nights and to the night before; the night after is not known when a page is written."""
+    pages = {"all nights": "../../index.html"}
+    if summary["drift"] is not None:
+        before = summary["drift"]["date"]
+        pages[f"night before, {before}"] = f"../date={before}/report.html"
+    return pages
 
 
 def _compare_with_before(

@@ -20,7 +20,6 @@ from ammrank_dask.storage.store.manifests import ModelManifest, RunManifest
 from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.stages.choice import hand_tuned
 
 INPUT_FOLDERS = ("state", "users")
 
@@ -36,7 +35,7 @@ def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folde
     current = site.current()
     if current is not None and date < current.date:
         return
-    oldest = date - dt.timedelta(config.keep_days - 1)
+    oldest = date - dt.timedelta(config.days_kept - 1)
     for path in [path for name in ("days", "quarantine") for path in list_paths(site.path / name, "date=*")]:
         if _date_of_folder(path) < oldest:
             _remove_day(path)
@@ -97,11 +96,8 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
 
 
 def models_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
-    """Return the models of late that score no night: a person may want to look at those that the gate turned down.
-
-    Those that were tuned by hand have parameters that the next training takes.
-    """
-    rejected = rejected_models(site) | {run.digest for run in hand_tuned(site, date)}
+    """Return the models of late that score no night: a person may want to look at those that the gate turned down."""
+    rejected = rejected_models(site)
     oldest = str(date - dt.timedelta(config.retention.models - 1))
     models = [open_run(path) for path in site.finished_runs("models")]
     return [run.path for run in models if run.digest in rejected and ModelManifest.of(run).date >= oldest]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import shutil
+from typing import Any
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
@@ -12,38 +12,29 @@ from ammrank_dask.model.saved import RankModel
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
-from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.choice import (
-    BY_HAND,
-    FIT,
-    Choice,
-    add_fit,
-    choice_of,
-    choose_parameters,
-    describe_tuning,
-    is_chosen,
-    training_parameters,
-)
+from ammrank_dask.workflows.stages.features import score_features
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import (
     MODEL_KIND,
     has_same_values,
+    keep_model,
     load_site_model,
     model_date,
     model_identity,
 )
+from ammrank_dask.workflows.stages.windows import earlier_windows, renames_since, users_left_out
 
 logger = logging.getLogger(__name__)
 
 
-def too_little_history(config: Config, ingested: Ingested) -> str | None:
-    """Return why the site cannot train yet, None when it can."""
-    before = len(ingested.history) - config.label.days
-    if before < max(1, config.features.min_days):
+def too_little_history(config: Config, n_days: int) -> str | None:
+    """Return why the site cannot train yet on so many days, None when it can."""
+    if n_days - config.label.days < max(1, config.features.min_days):
         return (
-            f"{len(ingested.history)} days of events are too few to train: label.days {config.label.days} and"
+            f"{n_days} days of events are too few to train: label.days {config.label.days} and"
             f" features.min_days {config.features.min_days} before them are needed"
         )
     return None
@@ -51,7 +42,7 @@ def too_little_history(config: Config, ingested: Ingested) -> str | None:
 
 def require_history(config: Config, ingested: Ingested) -> None:
     """Refuse to train before there are enough days."""
-    reason = too_little_history(config, ingested)
+    reason = too_little_history(config, len(ingested.history))
     if reason is not None:
         raise BadInput(reason)
 
@@ -59,45 +50,44 @@ def require_history(config: Config, ingested: Ingested) -> None:
 def train_model(
     night: Night, ingested: Ingested, features: Run, *, start: Run | None = None, tune_first: bool = False
 ) -> Run:
-    """Train on the features of the labelled users at the lag date and keep the model as a run.
+    """Train on the labelled users of the last label window and of those before it, and keep the model as a run.
+
+    `features` are those at the lag date, with the clicks since.
 
     It begins with the planes of the model `start`, if `train.warm_start` allows and they rank a category in common.
-    What the config leaves open is chosen as `choose_parameters` says; with `tune_first`, λ or κ, the limit of planes
-    and the fit are chosen anew. After a new choice it begins with no planes.
+    With `tune_first`, λ or κ and the limit of planes are chosen on validation users, and it begins with no planes.
     """
     from ammrank_dask.training.new_categories import score_by_siblings
     from ammrank_dask.training.train import train
 
     site, config = night.site, night.config
     tuning = _tune_model(night, features) if tune_first else None
-    choice = choose_parameters(night, features, start) if tuning is None else _choice_by_hand(night, features, tuning)
-    parameters = training_parameters(config, choice)
-    is_new = choice is not None and choice.changes_model(night.date)
-    first = None if is_new else _model_to_start_from(config, ingested, start)
+    parameters = config.train.parameters() | ({} if tuning is None else tuning.best)
+    first = _model_to_start_from(config, ingested, start) if tuning is None else None
     unclicked = [] if start is None else ModelManifest.of(start).new_categories
     begun_with = None if start is None or first is None else start.digest
-    digest = digest_of([features.digest, parameters, begun_with, *([unclicked] if unclicked else [])])
+    earlier, tonight = earlier_windows(night, ingested), score_features(night, ingested)
+    renames = renames_since(earlier, ingested)
+    windows = [[run.digest, run.checksums] for run in earlier]
+    digest = digest_of(
+        [features.digest, windows, tonight.digest, parameters, begun_with, *([unclicked] if unclicked else []),
+         *([renames] if renames else [])]
+    )  # fmt: skip
     path = site.run("models", ingested.date, digest)
     if is_finished(path):
         return open_run(path, MODEL_KIND)
-    shutil.rmtree(path, ignore_errors=True)
     model = train(
-        night.client,
-        open_features(features.path),
-        start=first,
-        scratch=site.scratch,
-        progress=night.progress,
-        **parameters,
-    )
+        night.client, open_features(features.path), earlier=[open_features(run.path) for run in earlier],
+        tonight=open_features(tonight.path), renames=renames, left_out=users_left_out(night, ingested),
+        start=first, scratch=site.scratch, progress=night.progress, **parameters,
+    )  # fmt: skip
     clicked = dict(zip(ingested.taxonomy.categories, model.popularity_.tolist(), strict=True))
     unclicked = [name for name in unclicked if not clicked.get(name)]
     model = score_by_siblings(model, unclicked, {name: ingested.taxonomy.siblings_of(name) for name in unclicked})
-    model.save(path)
-    return finish_run(
+    return keep_model(
         path,
-        MODEL_KIND,
         digest,
-        1,
+        model,
         config={
             "date": str(night.date),
             **model_identity(config, ingested.taxonomy),
@@ -106,10 +96,11 @@ def train_model(
         inputs={"features": features.digest, "start": begun_with},
         counts={
             "users": features.n_rows,
+            "windows": 1 + len(earlier),
+            "rows": features.n_rows + sum(run.n_rows for run in earlier),
             "planes": int(model.n_planes_.sum()),
             "training": model.training_,
-            "tuning": None if tuning is None else describe_tuning(tuning),
-            "choice": None if choice is None else choice.to_json(),
+            "tuning": None if tuning is None else _describe_tuning(tuning),
             **({"new_categories": unclicked} if unclicked else {}),
         },
     )
@@ -132,11 +123,6 @@ def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) 
     return model
 
 
-def _choice_by_hand(night: Night, features: Run, tuning: Tuning) -> Choice:
-    choice = choice_of(tuning, night.date, BY_HAND)
-    return add_fit(night, features, choice, None) if is_chosen(night.config, FIT) else choice
-
-
 def _tune_model(night: Night, features: Run) -> Tuning:
     from ammrank_dask.training.tune import tune
 
@@ -147,3 +133,13 @@ def _tune_model(night: Night, features: Run) -> Tuning:
     options = {name: given[name] for name in names if name in given}
     opened = open_features(features.path)
     return tune(night.client, opened, scratch=night.site.scratch, progress=night.progress, **options)
+
+
+def _describe_tuning(tuning: Tuning) -> dict[str, Any]:
+    """Return a tuning as JSON that `Tuning.from_json` reads."""
+    return {
+        "best": tuning.best,
+        "trials": tuning.to_json(),
+        "popularity": tuning.popularity,
+        "users": tuning.users,
+    }

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
-from ammrank_dask.storage.lake.paths import LakePath, exists
+from ammrank_dask.storage.lake.paths import LakePath, exists, status_of
 from ammrank_dask.storage.site.forgotten import LIST_NAME
-from ammrank_dask.storage.site.reports import check_report
+from ammrank_dask.storage.site.reports import PAGE, check_report
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Current, Site
 from ammrank_dask.storage.store.atomic import bytes_below, digest_of
@@ -73,13 +73,23 @@ def find_unchanged(site: Site, config: Config, date: dt.date) -> dict[str, Any] 
         return None
     if not _is_placed(site, current, config.partitions):
         return None
-    unchanged = {**attempt["facts"], "published": is_current, "unchanged": True}
+    unchanged = {**attempt["facts"], **result_paths(site, attempt), "published": is_current, "unchanged": True}
     now = digest_inputs(site, config, date)
     if attempt["inputs"] == now.inputs:
         return unchanged
     if is_current or attempt.get("inputs_but_categories") != now.inputs_but_categories:
         return None
     return {**unchanged, "categories": "those of then; --rebuild writes the night again with those of now"}
+
+
+def result_paths(site: Site, attempt: Mapping[str, Any]) -> dict[str, str]:
+    """Return where the results of an attempt are now: its facts name the place where the site was then."""
+    pages = {"qualifications": "", "report": PAGE}
+    return {
+        role: str(site.path / attempt["runs"][role] / page)
+        for role, page in pages.items()
+        if role in attempt["facts"] and role in attempt["runs"]
+    }
 
 
 def _is_placed(site: Site, current: Current | None, n_partitions: int) -> bool:
@@ -109,7 +119,7 @@ def _describe_files(path: LakePath) -> list[list[Any]]:
 
 @retried
 def _describe_file(path: LakePath, name: str, group: str | None) -> list[Any]:
-    status = path.stat()
+    status = status_of(path)
     return [name, status.st_size, status.st_mtime_ns, *([] if group is None else [group])]
 
 

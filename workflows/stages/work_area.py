@@ -57,7 +57,7 @@ def remove_work(site: Site) -> None:
 
 def own_config(site: Site, config: Config) -> Config:
     """Return the config with absolute paths, and without commands to run after a night and checks that hold it."""
-    changes: dict[str, Any] = {"notify": Notify(), "publish": Publish()}
+    changes: dict[str, Any] = {"notify": Notify(), "publish": Publish(hold=[])}
     for name, keys in _PATHS.items():
         section = getattr(config, name)
         given = {key: getattr(section, key) for key in keys}

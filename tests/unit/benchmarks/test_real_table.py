@@ -1,9 +1,11 @@
 """The tables of `python -m benchmarks real` and `safety`, from figures made by hand."""
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from benchmarks.real import LOGS, collect_figures, describe_nights
-from benchmarks.safety import describe_pair, describe_table
+from benchmarks.safety import TABLE_VARIANTS, compare_on_table, describe_pair, describe_table
 
 
 def evaluation_of(errors):
@@ -52,3 +54,18 @@ def test_describe_table__counts_what_is_safe():
     assert lines[3].endswith("| +0.0200 ± 0.0010 | **no** |")
     assert lines[5].startswith("1 of 2 safe")
     assert lines[-1] == "| w | adv | 0.01 | 0.1000 | yes |"
+
+
+def test_compare_on_table__learns_and_is_safe_where_nothing_can_be_learned(tmp_path, client):
+    X = np.random.default_rng(0).random((80, 2))
+    ranks = np.where(X[:, :1] > 0.5, [[1, 2, 3]], [[3, 2, 1]])
+    pd.DataFrame(np.hstack([X, ranks]), columns=["A", "B", "L1", "L2", "L3"]).astype(
+        dict.fromkeys(["L1", "L2", "L3"], int)
+    ).to_csv(tmp_path / "t.csv", index=False)
+    as_it_is, dealt = (
+        compare_on_table(client, tmp_path / "t.csv", variant, tmp_path / "rows", 2) for variant in TABLE_VARIANTS
+    )
+    assert as_it_is["error"] < as_it_is["other_error"] / 2
+    assert dealt["error"] == dealt["other_error"]
+    assert as_it_is["safe"]
+    assert dealt["safe"]

@@ -1,18 +1,20 @@
-"""`python -m benchmarks scale`: a measured night, and what the model of the plan makes of it, by hand."""
+"""`python -m benchmarks scale`: a measured night, and what the model makes of it, by hand."""
+
+from dataclasses import replace
 
 import pytest
 
-from ammrank_dask.sizing import SECONDS_PER_TASK
 from ammrank_dask.storage.errors import BadInput
 from benchmarks.scale import (
     CURVE_WORKERS,
+    SECONDS_PER_TASK,
     MeasuredNight,
     TaskKind,
-    calibrate_by,
     choose_kinds,
     count_merges,
     describe_night,
     draw_scale,
+    model_night,
     plan_site,
     workload_of,
 )
@@ -64,24 +66,24 @@ def test_count_merges__is_a_tree_of_eight_and_its_root(shards, merges):
     assert count_merges(shards) == merges
 
 
-def test_calibrate_by__is_the_model_of_the_plan():
-    calibration = calibrate_by(NIGHT, 100, rounds=2, besides=0.0)
+def test_model_night__shares_what_grows_and_adds_the_rest():
+    model = model_night(NIGHT, 100, rounds=2, besides=0.0)
     load = workload_of(50_000_000, 1_000)
-    n_tasks = calibration.tasks(calibration.further, load)
+    n_tasks = model.tasks(load)
     assert n_tasks == 1_000 + 250 + 1 + 70 + 2 * (100 + count_merges(100))
     # 2,000 s of features and 250 s of scans by 64 workers, two rounds of 500 s, and 3 s and 20 · 0.01 s alone.
-    planned = calibration.seconds(calibration.further, load, 64)
+    planned = model.seconds(load, 64)
     assert planned == pytest.approx(2_250 / 64 + 1_000 / 64 + 3.2)
     # A thousand workers find the scheduler busy, and shards for a hundred of them.
-    assert calibration.seconds(calibration.further, load, 1_000) == pytest.approx(2.25 + 10.0 + 3.2)
+    assert model.seconds(load, 1_000) == pytest.approx(2.25 + 10.0 + 3.2)
     assert SECONDS_PER_TASK * n_tasks < 12.25
-    whole = calibrate_by(NIGHT, 100, rounds=10, besides=7.0)
-    assert whole.seconds(whole.further, load, 64) == pytest.approx(2_250 / 64 + 5_000 / 64 + 3.2 + 7.0)
+    whole = model_night(NIGHT, 100, rounds=10, besides=7.0)
+    assert whole.seconds(load, 64) == pytest.approx(2_250 / 64 + 5_000 / 64 + 3.2 + 7.0)
 
 
 def test_plan_site__fewer_larger_partitions_leave_the_scheduler_room_for_more_workers():
-    calibration = calibrate_by(NIGHT, 1_000, rounds=10, besides=0.0)
-    small, large = (plan_site(calibration, 10**9, per_partition) for per_partition in (50_000, 500_000))
+    model = model_night(NIGHT, 1_000, rounds=10, besides=0.0)
+    small, large = (plan_site(model, 10**9, per_partition) for per_partition in (50_000, 500_000))
     assert small["tasks"] == 20_000 * 1.25 + 1 + 70 + 10 * (1_000 + 144)
     assert large["tasks"] == 2_000 * 1.25 + 1 + 70 + 10 * (1_000 + 144)
     # 2.25 s and ten rounds of half a second for 50,000 users each.
@@ -103,3 +105,11 @@ def test_draw_scale__has_the_curves_and_the_night_that_was_slept():
     for name in ("1,000,000 in 50,000s", "10,000,000 in 50,000s", "5,000,000, by the model", "5,000,000, asleep"):
         assert name in picture
     assert picture.count("<polyline") == 4
+
+
+def test_model_night__chances_look_at_no_more_users_than_are_enough():
+    night = replace(NIGHT, kinds=(TaskKind("chances", 1.0, 2.0),), rounds=0)
+    model = model_night(night, 100, rounds=0, besides=0.0)
+    # 4 million cells of a tenth of the users and 50 categories are 800,000 users.
+    many, more = (model.seconds(workload_of(users, 1_000), 1) for users in (800_000, 8_000_000))
+    assert many == more == pytest.approx(800_000 / 50_000 * 2.0)

@@ -6,16 +6,21 @@ import re
 import shutil
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import scipy.sparse as sp
 from lakes import date_of, write_lake, write_site
 from sklearn.linear_model import LogisticRegression
 
+from ammrank_dask import AMMRankPlus
 from ammrank_dask.evaluation.backtest import (
+    NightToMeasure,
     OutcomeSums,
     fit_logistic,
-    mark_best,
-    mark_given,
+    list_best,
+    list_given,
+    measure_outcome_part,
     measure_users,
     score_logistic,
     summarise_backtest,
@@ -24,49 +29,116 @@ from ammrank_dask.evaluation.backtest_page import tabulate_backtest, time_chart,
 from ammrank_dask.features.write import write_features
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.qualifications import QualificationRows
+from ammrank_dask.storage.store.parts import checksum_file
+from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts
 from ammrank_dask.user_hash import split_of
+from ammrank_dask.workflows.operations.backtest import describe_backtest, list_nights
 from ammrank_dask.workflows.session.config import load_config
-from ammrank_dask.workflows.stages.backtest import describe_backtest, list_nights
 
 
 def test_measure_users__by_hand():
     scores = np.array([[3.0, 2.0, 1.0], [1.0, 2.0, 3.0]])
     rankings = np.array([[0, 2], [0, -1]])
     # User 0 prefers 0≻1, 0≻2, 2≻1, of which the last is wrong; user 1 prefers 0≻1, 0≻2, both wrong.
-    # User 0 got 0 and 1 and clicked 0 and 2; user 1 got 2 and clicked 0.
-    has = np.array([[True, True, False], [False, False, True]])
-    sums = measure_users(scores, has, rankings)
-    np.testing.assert_allclose(sums, [2, 2, 1 / 3 + 1, 1, 1, 0.5])
-    both = OutcomeSums({"policy": sums}) + OutcomeSums({"policy": measure_users(scores[:1], ~has[:1], rankings[:1])})
+    # User 0 got 1 and 0 and clicked 0 and 2; user 1 got 2 and nothing more, and clicked 0.
+    lists = np.array([[1, 0], [2, -1]])
+    sums = measure_users(scores, lists, lists, rankings)
+    second = 1 / np.log2(3)
+    ndcg = second / (1 + second)
+    np.testing.assert_allclose(sums, [2, 2, 1 / 3 + 1, 1, 1, 0.5, ndcg, 0])
+    third = measure_users(scores[:1], np.array([[2, -1]]), lists[:1], rankings[:1])
+    both = OutcomeSums({"policy": sums}) + OutcomeSums({"policy": third})
     assert both.n_users == 3
-    # The third user got 2 only: one hit of two clicked.
+    # The third user got 2 only: one hit of two clicked, at the first rank.
     assert both.means()["policy"] == {
         "disagreement": pytest.approx((1 / 3 + 1 + 1 / 3) / 3),
         "hits": pytest.approx(2 / 3),
+        "ndcg": pytest.approx((ndcg + 1 / (1 + second)) / 3),
         "hit_rate": pytest.approx(2 / 3),
         "recall": pytest.approx(1 / 3),
     }
 
 
+def test_outcome_sums__gain_is_paired():
+    scores = np.tile([3.0, 2.0, 1.0], (4, 1))
+    rankings = np.array([[0, 1], [0, -1], [2, -1], [1, 2]])
+    published = np.array([[0, 1], [0, 1], [0, 1], [1, 2]])  # 2, 1, 0, 2 hits
+    own = np.array([[0, 2], [1, 0], [0, 2], [0, -1]])  # 1, 1, 1, 0 hits
+    differences = np.array([1, 0, -1, 2])
+    parts = [
+        OutcomeSums(
+            {
+                name: measure_users(scores[rows], lists[rows], published[rows], rankings[rows])
+                for name, lists in (("policy", published), ("own-history", own))
+            }
+        )
+        for rows in (slice(0, 1), slice(1, 4))
+    ]
+    means = (parts[0] + parts[1]).means()
+    assert means["own-history"]["gain"] == pytest.approx(differences.mean())
+    assert means["own-history"]["standard_error"] == pytest.approx(differences.std(ddof=1) / 2)
+    assert "gain" not in means["policy"]
+
+
 def test_measure_users__nobody():
-    sums = OutcomeSums({"policy": measure_users(np.empty((0, 2)), np.empty((0, 2), bool), np.empty((0, 1), np.int32))})
+    lists = np.empty((0, 1), np.int32)
+    nobody = measure_users(np.empty((0, 2)), lists, lists, np.empty((0, 1), np.int32))
+    sums = OutcomeSums({"policy": nobody, "popularity": nobody})
     assert sums.n_users == 0
-    assert sums.means()["policy"] == dict.fromkeys(("disagreement", "hits", "hit_rate", "recall"))
+    measures = ("disagreement", "hits", "ndcg", "hit_rate", "recall")
+    assert sums.means()["policy"] == dict.fromkeys(measures)
+    assert sums.means()["popularity"] == dict.fromkeys((*measures, "gain", "standard_error"))
 
 
-def test_mark_best__equal_scores_by_code_and_no_more_than_there_are():
-    marked = mark_best(np.array([[1.0, 5.0, 1.0, 5.0], [0.0, 0.0, 0.0, 0.0]], np.float32), 3)
-    np.testing.assert_array_equal(marked, [[True, True, False, True], [True, True, True, False]])
-    assert mark_best(np.zeros((1, 2)), 5).all()
+def test_list_best__equal_scores_by_code_and_no_more_than_there_are():
+    codes = list_best(np.array([[1.0, 5.0, 1.0, 5.0], [0.0, 0.0, 0.0, 0.0]], np.float32), 3)
+    np.testing.assert_array_equal(codes, [[1, 3, 0], [0, 1, 2]])
+    np.testing.assert_array_equal(list_best(np.zeros((1, 2)), 5), [[0, 1]])
 
 
-def test_mark_given__first_ranks_of_users_who_are_there():
-    rows = QualificationRows(ids_from_values([2, 5, 9]), np.array([0, 2, 3, 4]), np.array([1, 0, 2, 3]), np.zeros(4))
-    # User 3 got nothing, user 9 is not asked for, and of user 2 only the first rank counts; category 3 is gone.
-    marked = mark_given(rows, ids_from_values([2, 3, 5]), 3, k=1)
-    np.testing.assert_array_equal(marked, [[False, True, False], [False, False, False], [False, False, True]])
+def test_list_given__first_ranks_of_users_who_are_there():
+    rows = QualificationRows(
+        ids_from_values([2, 5, 9]), np.array([0, 3, 5, 6]), np.array([1, 0, 2, 2, 3, 0]), np.zeros(6)
+    )
+    # User 3 got nothing, user 9 is not asked for, of user 2 only the first two ranks count; category 3 is gone.
+    given = list_given(rows, ids_from_values([2, 3, 5]), 3, k=2)
+    np.testing.assert_array_equal(given, [[1, 0], [-1, -1], [2, -1]])
+
+
+def test_measure_outcome_part__own_history_is_own_page_views_then_popularity(tmp_path):
+    # Intensities of page views; the categories by clicks are b, c, a. Clicks of the other group do not count.
+    views = np.array([[0.0, 0.0, 2.0], [0.0, 0.0, 0.0], [3.0, 0.0, 1.0], [1.0, 0.0, 1.0]], np.float32)
+    others = np.array([[9.0, 0.0, 0.0], [0.0, 0.0, 0.0], [0.0, 9.0, 0.0], [0.0, 0.0, 0.0]], np.float32)
+    expected = [[2, 1], [1, 2], [0, 2], [2, 0]]
+    names = [f"{group}:intensity:{name}" for group in ("pv", "adc") for name in "abc"]
+    rankings = np.array([[2, 1], [0, -1], [2, -1], [1, 0]])
+    features = write_features(
+        tmp_path / "f", np.hstack([views, others]), np.arange(4), names, rankings, categories=list("abc"),
+    )  # fmt: skip
+    model = AMMRankPlus(n_clusterings=0, n_categories=3, epochs=1)
+    model.fit(features.partition(0).X, rankings=np.array([[1], [1], [1], [2]]))
+    model.categories_, model.columns_ = list("abc"), names
+    model.save(tmp_path / "model")
+    assert model.popularity_.tolist() == [0, 3, 1]
+    given = pa.table(
+        {"user_id": np.arange(4), "category": pa.array(["a"] * 4).dictionary_encode(), "score": np.ones(4)}
+    )
+    pq.write_table(given, tmp_path / "part.parquet")
+    part = QualificationPart(tmp_path, "part.parquet", checksum_file(tmp_path / "part.parquet"))
+    night = NightToMeasure(tmp_path / "model", 4, [], np.array([0, 3, 1]), None, None, 2)
+    sums = measure_outcome_part(night, part, features.path, 0)
+    assert list(sums.values) == ["policy", "own-history", "popularity"]
+    clicked = [{2, 1}, {0}, {2}, {1, 0}]
+    hits = [len(set(codes) & found) for codes, found in zip(expected, clicked, strict=True)]
+    assert sums.means()["own-history"]["hits"] == sum(hits) / 4
+    first, second = 1.0, 1 / np.log2(3)
+    ndcg = [1.0, 0.0, second, second / (first + second)]
+    assert sums.means()["own-history"]["ndcg"] == pytest.approx(np.mean(ndcg))
+    # Everybody was given a: hits 0, 1, 0, 1.
+    differences = np.array([0, 1, 0, 1]) - hits
+    assert sums.means()["own-history"]["gain"] == pytest.approx(differences.mean())
+    assert sums.means()["own-history"]["standard_error"] == pytest.approx(differences.std(ddof=1) / 2)
 
 
 def test_score_logistic__by_hand():
@@ -96,10 +168,11 @@ def test_fit_logistic__is_that_of_scikit_learn_with_the_best_c(client, tmp_path)
 
 
 def night(date, users, policy, lr=None, **facts):
-    def means(error):
-        return {"disagreement": error, "hits": 10 * error, "hit_rate": None, "recall": 0.5}
+    def means(error, **gain):
+        return {"disagreement": error, "hits": 10 * error, "ndcg": 2 * error, "hit_rate": None, "recall": 0.5, **gain}
 
-    methods = {"policy": means(policy)} | ({} if lr is None else {"lr": means(lr)})
+    methods = {"policy": means(policy), "own-history": means(0.1, gain=10 * policy - 1, standard_error=0.02)}
+    methods |= {} if lr is None else {"lr": means(lr, gain=10 * (policy - lr), standard_error=0.25)}
     exposure = {
         "coverage": 1.0, "gini": 0.25, "starved_users": 3, "overexposed_users": 0, "starved_categories": 7,
     }  # fmt: skip
@@ -118,6 +191,12 @@ def test_summarise_backtest__means_count_users(backtest):
     assert backtest["means"]["policy"]["disagreement"] == pytest.approx((100 * 0.2 + 300 * 0.4) / 400)
     assert backtest["means"]["lr"]["disagreement"] == pytest.approx(0.3)
     assert backtest["means"]["policy"]["hit_rate"] is None
+    own = backtest["means"]["own-history"]
+    assert own["ndcg"] == pytest.approx(0.2)
+    assert own["gain"] == pytest.approx((100 * 1 + 300 * 3) / 400)
+    assert own["standard_error"] == pytest.approx(np.hypot(100 * 0.02, 300 * 0.02) / 400)
+    assert backtest["means"]["lr"]["standard_error"] == pytest.approx(0.25)
+    assert "gain" not in backtest["means"]["policy"]
     with pytest.raises(TooFewUsers, match="no night of the backtest had a model and users who clicked after it"):
         summarise_backtest([backtest["nights"][2]], k=10, every=1, policy="user_top_k")
 
@@ -128,21 +207,29 @@ def test_write_backtest__table_page_and_json(backtest, tmp_path):
     table = tabulate_backtest(backtest)
     assert table["policy_disagreement"].tolist()[:2] == [0.2, 0.4]
     assert table["lr_hits"].isna().tolist() == [True, False, True]
+    assert table["own-history_ndcg"].tolist()[:2] == [0.2, 0.2]
+    assert table["own-history_gain"].tolist()[:2] == [1.0, 3.0]
+    assert table["own-history_standard_error"].tolist()[:2] == [0.02, 0.02]
+    assert "policy_gain" not in table
     assert table["starved_categories"].tolist()[:2] == [7, 7]
     page = (tmp_path / "backtest.html").read_text()
     assert "none: &lt;b&gt;too few&lt;/b&gt;" in page
     assert "<script" not in page
-    assert 'data-chart="disagreement" data-points="3"' in page
-    assert describe_backtest(backtest)[2].split() == [
-        "2026-01-02",
-        "300",
-        "0.4000",
-        "/",
-        "4.000",
-        "0.3000",
-        "/",
-        "3.000",
-    ]
+    assert 'data-chart="disagreement" data-points="5"' in page
+    assert 'data-chart="ndcg" data-points="5"' in page
+    assert "<td>own history</td><td>0.1000</td><td>1.000</td><td>+2.500 ± 0.016</td><td>0.200</td>" in page
+    assert "<td>in force</td><td>0.3500</td><td>3.500</td><td>–</td><td>0.700</td>" in page
+    assert "<td>+3.000 ± 0.020</td>" in page
+    head, _, second, silent, over_all = describe_backtest(backtest)
+    assert re.split("  +", head) == [
+        "ε_dis / hits / NDCG", "in force", "own history", "logistic regression", "in force − own history",
+    ]  # fmt: skip
+    assert re.split("  +", second) == [
+        "2026-01-02", "300", "0.4000 / 4.000 / 0.800", "0.1000 / 1.000 / 0.200", "0.3000 / 3.000 / 0.600",
+        "+3.000 ± 0.020",
+    ]  # fmt: skip
+    assert silent.split()[:6] == ["2026-01-03", "0", "–", "–", "–", "–"]
+    assert over_all.endswith("+2.500 ± 0.016")
 
 
 def test_time_chart__leaves_out_what_is_not_known():
@@ -157,6 +244,20 @@ def test_time_chart__counts_have_whole_levels_from_0():
     assert re.findall(r'class="tick">(\d+)<', chart) == ["0", "2", "4", "6", "8"]
     assert 'cy="10"' not in chart
     assert 'cy="32.5"' in chart  # 7 of 8 levels of 180 units, from 10 on
+
+
+def test_list_nights__says_when_no_night_can_be_measured(tmp_path):
+    lake = write_lake(tmp_path / "lake", n_days=6)
+    enough = write_site(tmp_path / "enough", lake, features={"min_days": 2})  # two days of labels
+    assert list_nights(enough, load_config(enough.config_path), date_of(3), date_of(3), 1) == [date_of(3)]
+    short = write_site(tmp_path / "short", lake, features={"min_days": 3})
+    for night in (date_of(3), date_of(4)):  # before the first with enough history, after the last that is known
+        with pytest.raises(
+            BadInput,
+            match=f"no night of this lake can be backtested: that needs 7 days of log .* it has 6,"
+            f" from {date_of(0)} to {date_of(5)}",
+        ):
+            list_nights(short, load_config(short.config_path), night, night, 1)
 
 
 def test_list_nights__refuses_what_cannot_be_measured(tmp_path):

@@ -42,6 +42,7 @@ from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.scratch_arrays import load_array
 from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.cli import ammrank
+from ammrank_dask.workflows.operations.evaluate import describe_evaluation
 
 METHOD_KEYS = {
     "disagreement", "kendall_tau", "precision", "recall", "f1", "fit_seconds", "score_seconds", "params",
@@ -157,6 +158,65 @@ def test_evaluate_table__writes_csv_and_a_page_without_scratch(table_result):
     assert "evaluation.html" in output
 
 
+def test_render_evaluation__no_two_lines_look_the_same(table_result):
+    """Also with many methods of one's own; those of the package differ by their colour alone."""
+    found = evaluate_json(table_result[0])
+    methods, details = found["variants"]["table"], found["details"]["table"]
+    own = [f"own-{number}" for number in range(40)]
+    for name in own:
+        methods[name] = methods["lr"]
+        for facts in (details["intervals"], details["fitted"], details["slices"], details["ndcg"]):
+            facts[name] = facts["lr"]
+    page = render_evaluation(found)
+    drawn = re.search('data-chart="f1-at-k".*?</svg>', page, re.DOTALL).group()
+    lines = re.findall(r'<polyline [^>]*class="curve (m\d+)"(?: stroke-dasharray="([^"]+)")?>', drawn)
+    assert len(lines) == len(set(lines)) == len(METHODS) + len(own)
+    styled = set(re.findall(r"\.curve\.(m\d+) \{ stroke: var\(--m\d+\); \}", page))
+    assert {color for color, _ in lines} == styled
+    assert len({color for color, _ in lines[: len(METHODS)]}) == len(METHODS)
+
+
+def test_evaluate_table__the_columns_stand_below_their_names(table_result):
+    _, output = table_result
+    lines = output.splitlines()
+    head = next(number for number, line in enumerate(lines) if line.split()[:1] == ["method"])
+    rows = lines[head : head + 1 + len(METHODS)]
+    assert [row.split()[0] for row in rows[1:]] == list(METHODS)
+    assert len({len(row) for row in rows}) == 1
+    assert len({row.index(row.split()[1]) + len(row.split()[1]) for row in rows}) == 1
+
+
+def test_describe_evaluation__lines_fit_a_terminal():
+    row = {
+        "disagreement": {"mean": 0.1}, "kendall_tau": None, "precision": [0.5, 0.25, 0.125] + [0.0] * 7,
+        "fit_seconds": 1.0, "score_seconds": 1.0,
+    }  # fmt: skip
+    policy = {"expected_clicks": 200.0, "starved_categories": 7}
+    floors = [{"floor": floor / 4, "expected_clicks": 190.0, "starved_categories": 0, "gap": 0.0} for floor in range(5)]
+    fairness = {"method": "amm-rank-plus", "users": 9, "policies": {"user_top_k": policy}, "floors": floors}
+    check = {"fold": 1, "settings": 20, "best": 0.18, "popularity": 0.15, "beats_popularity": False}
+    details = {
+        "users": 10,
+        "intervals": {"amm-rank-plus": {"disagreement": [0.1, 0.2]}},
+        "best_others": {"amm-rank-plus": {"method": "lr", "disagreement": -0.0123, "standard_error": 0.0045}},
+        "tuning_checks": {"amm-rank-plus": [check] * 5},
+        "fairness": fairness,
+    }
+    variants = {"adv": {"amm-rank-plus": row}}
+    evaluation = {"variants": variants, "details": {"adv": details}, "folds": 5, "floor": None, "forward": None}
+    lines = describe_evaluation({**evaluation, "categories": ["a", "b", "c"]})
+    assert max(map(len, lines)) <= 100
+    assert lines[1:3] == [
+        "  method          ε_dis     95 % interval  minus best other  prec@1  prec@3    fit s  score s",
+        "  amm-rank-plus  0.1000   0.1000 – 0.2000  -0.0123 ± 0.0045   0.500   0.125     1.00     1.00",
+    ]
+    assert lines[-6:] == [
+        "  price of fairness (amm-rank-plus): user_top_k 7 starved",
+        *(f"    floor {floor}: -5.00 %, 0 starved" for floor in ("0", "0.25", "0.5", "0.75", "1")),
+    ]
+    assert "(0.1800 against 0.1500)" in " ".join(" ".join(lines).split())
+
+
 def test_evaluate_table__says_what_was_tried(table_result, grid):
     found = evaluate_json(table_result[0])
     details, rows = found["details"]["table"], found["variants"]["table"]
@@ -170,6 +230,14 @@ def test_evaluate_table__says_what_was_tried(table_result, grid):
         assert check["best"] == min(trial["disagreement"] for trial in first) < check["popularity"]
         assert check["beats_popularity"]
         assert rows[method]["params"] == min(first, key=lambda trial: trial["disagreement"])["params"]
+    assert set(details["best_others"]) == set(METHODS)
+    errors = {method: row["disagreement"]["mean"] for method, row in rows.items()}
+    best, second = sorted(errors, key=errors.get)[:2]
+    versus = details["best_others"][best]
+    assert versus["method"] == second
+    assert versus["disagreement"] == pytest.approx(errors[best] - errors[second])
+    assert versus["standard_error"] > 0
+    assert details["best_others"]["central-mal"]["method"] == best
     assert set(details["differences"]) == set(METHODS) - {"amm-rank-plus"}
     low, high = details["differences"]["central-mal"]["interval"]
     assert 0 < low < details["differences"]["central-mal"]["disagreement"] < high
@@ -311,7 +379,8 @@ def test_grid_of__lambda_follows_the_pairs_where_the_loss_sums_them():
     assert values("amm-rank", 10) == values("amm-rank", 500) == values("amm", 9_700) == [1e-4, 1e-3, 3e-3, 1e-2, 3e-2]
     assert grid_of("lr", 9_700) == grid_of("lr")
     assert grid_of("amm-rank-plus", 9_700) == [{}]
-    assert len(grid_of("amm-rank-plus", is_table=True)) > 1
+    # On a table one plain model, and κ alone is chosen: grids and trees took ten minutes for 2,500 rows.
+    assert [set(params) for params in grid_of("amm-rank-plus", is_table=True)] == [{"kappa"}] * 4
 
 
 def test_settings_beyond__continue_the_edge_that_was_best():
@@ -372,6 +441,13 @@ def test_build_method__scales_the_regularization_of_planes_with_the_rows():
     assert build_method("amm", tuned, Setting(1000, 50)).get_params()["epochs"] == 100
     assert build_method("ag-mal", {}, Setting(10, 3, ((1, 2),))).get_params()["group_columns"] == ((1, 2),)
     assert build_method("lr", {"C": 3.0}, Setting(10, 3, tuned_rows=5)).get_params()["C"] == 3.0
+
+
+@pytest.mark.parametrize(("n_rows", "epochs"), [(9_999, 5), (10_000, 2)])
+def test_build_method__amm_rank_plus_has_the_epochs_and_the_pace_of_a_night(n_rows, epochs):
+    model = build_method("amm-rank-plus", {}, Setting(n_rows, 50))
+    assert (model.epochs, model.pace, model.kappa) == (epochs, 0.5, 0.005)
+    assert build_method("amm-rank-plus", {"epochs": 1}, Setting(n_rows, 50)).epochs == 1
 
 
 @pytest.mark.parametrize("n_rows", [5, 6, 9])

@@ -55,8 +55,8 @@ def test_decode_events__rows_at_the_edges_of_time_are_kept(lake):
     assert day.counts == {"kept": 4}
     assert day.late == 1
     assert day.state[0, SHOES] == (1.0, microseconds(1))
-    assert day.state[1, SHOES][0] == pytest.approx(0.97**8, rel=1e-12)
-    assert day.state[2, SHOES][0] == pytest.approx(0.97, rel=1e-12)
+    assert day.state[1, SHOES][0] == pytest.approx(0.995**8, rel=1e-12)
+    assert day.state[2, SHOES][0] == pytest.approx(0.995, rel=1e-12)
 
 
 def test_decode_events__late_days_is_a_setting(lake):
@@ -178,7 +178,7 @@ def test_to_microseconds__integer_times_need_a_unit(lake):
     )
 
 
-AT_NOON = (pytest.approx(0.97**0.5, rel=1e-12), microseconds(0, 12))
+AT_NOON = (pytest.approx(0.995**0.5, rel=1e-12), microseconds(0, 12))
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", None])

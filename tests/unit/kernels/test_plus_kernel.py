@@ -22,8 +22,9 @@ OWN_GROUPS = np.array([0, 0, 1])
 
 
 def train(
-    Z, rankings, *, prior, limit, regularization=0.1, rate=3.0, own_rate=3.0, bias=0.0, capacity=32, tied=None, own=None
-):
+    Z, rankings, *, prior, limit, regularization=0.1, rate=3.0, own_rate=3.0, bias=0.0, capacity=32, tied=None,
+    own=None, trends=None, by_clicks=False,
+):  # fmt: skip
     """Train on rows that have no own columns, or on those and the term of `own`: (cells, rows, prior's places)."""
     rows = Z if sp.issparse(Z) else sp.csr_matrix(np.asarray(Z, np.float32))
     rankings = np.asarray(rankings, np.int32)
@@ -38,6 +39,8 @@ def train(
     else:
         cells, (knot, own_scale), prior_knot = own
         n_own = len(cells.group) + 1
+    trends = np.zeros((0, n_categories), np.float32) if trends is None else np.asarray(trends, np.float32)
+    n_own += len(trends) > 0
     single = np.flatnonzero(limit == 1)
     category, n_planes = np.zeros(capacity, np.int32), np.zeros(n_categories, np.int64)
     category[: len(single)], n_planes[single] = single, 1
@@ -48,11 +51,49 @@ def train(
     indptr = rows.indptr.astype(np.int64)  # as stored rows have it: compiled for one type only
     block = PlusBlock(rows.data, rows.indices, indptr, knot, own_scale, rankings, tied)
     rule = PlusRule(
-        regularization, rate, own_rate, bias, prior, limit, cells.kind, cells.category, cells.group, prior_knot
-    )
+        regularization, rate, own_rate, bias, prior, limit, cells.kind, cells.category, cells.group, prior_knot, trends,
+        by_clicks,
+    )  # fmt: skip
     position, step, loss = train_plus_rows(block, np.arange(rows.shape[0]), rule, 1, state)
     n_total = state.n_planes.sum()
     return position, step, loss, state.sums[:, :n_total], state.category[:n_total], state
+
+
+def loss_of_clicks(score, clicked):
+    """The loss over clicks, term by term, in float64."""
+    others = np.exp(score[~clicked]).sum()
+    ranked = -np.log(np.exp(score[clicked]) / (np.exp(score[clicked]) + others))
+    chance = 1 / (1 + np.exp(-score))
+    return ranked.mean() - 0.1 * np.log(np.where(clicked, chance, 1 - chance)).sum()
+
+
+@pytest.mark.parametrize("ranking", [[1, -1, -1], [3, 0, -1], [2, 4, 1]])
+def test_train_plus_rows__pushes_of_clicks_are_the_slope_of_their_loss(ranking):
+    prior = np.array([0.5, -2.0, 1.5, 0.0, -0.25])
+    clicked = np.isin(np.arange(5), ranking)
+    trends = [[0.3, -0.1, 0.2, -0.4, 0.0], [0.0, 0.5, -0.5, 0.25, -0.25]]
+    _, _, loss, sums, category, state = train(
+        [[1.0]], [ranking], prior=prior, limit=[1] * 5, trends=trends, by_clicks=True
+    )
+    assert loss == pytest.approx(loss_of_clicks(prior, clicked), rel=1e-5)
+    step = 1e-5
+    slope = [
+        (loss_of_clicks(prior + step * unit, clicked) - loss_of_clicks(prior - step * unit, clicked)) / (2 * step)
+        for unit in np.eye(5)
+    ]
+    np.testing.assert_array_equal(category, np.arange(5))
+    np.testing.assert_allclose(sums[0], np.negative(slope), rtol=1e-4, atol=1e-6)
+    # The weights of popularity climb the same slope, and their squares are kept for the steps to come.
+    np.testing.assert_allclose(state.own_sums[-1, :2], -np.array(trends) @ slope, rtol=1e-4, atol=1e-6)
+    np.testing.assert_allclose(state.own_squares[-1, :2], (np.array(trends) @ slope) ** 2, rtol=1e-4, atol=1e-9)
+
+
+def test_train_plus_rows__scores_count_the_weights_of_popularity():
+    trends = [[1.0, -1.0]]
+    _, _, once, *_ = train([[1.0]], [[0]], prior=[0, 0], limit=[1, 1], trends=trends, by_clicks=True)
+    _, _, twice, *_ = train([[0.0], [0.0]], [[0], [0]], prior=[0, 0], limit=[1, 1], trends=trends, by_clicks=True)
+    # After one step the weight is η = 3 by AdaGrad's first step, and the second row begins with ±3.
+    assert twice - once == pytest.approx(loss_of_clicks(np.array([3.0, -3.0]), np.array([True, False])), rel=1e-5)
 
 
 def test_train_plus_rows__first_step_by_hand():

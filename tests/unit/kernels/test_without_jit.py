@@ -15,13 +15,13 @@ KERNEL_TESTS = [
     "kernels/test_ammrank_kernel.py",
     "kernels/test_score_kernel.py",
     "kernels/test_balanced_kernel.py",
-    "kernels/test_boosting_kernel.py",
+    "benchmarks/test_boosting_kernel.py",
     "kernels/test_plus_kernel.py",
     "kernels/test_exponential.py",
     "kernels/test_features_kernel.py",
     "kernels/test_chances_kernel.py",
     "kernels/test_scoring_plus_kernel.py",
-    "kernels/test_parquet_kernel.py",
+    "kernels/test_selection_kernel.py",
 ]
 
 

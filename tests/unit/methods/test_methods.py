@@ -13,8 +13,9 @@ from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted
+from threadpoolctl import threadpool_info, threadpool_limits
 
-from ammrank_dask.methods.lbfgs import minimize_columns
+from ammrank_dask.methods.item_knn import ItemKnn
 from ammrank_dask.methods.logistic import Logistic, PairwiseLogistic
 from ammrank_dask.methods.mallows import (
     CentralMallows,
@@ -23,11 +24,15 @@ from ammrank_dask.methods.mallows import (
     count_preferences,
     find_center,
 )
+from ammrank_dask.methods.own import OwnHistory, OwnLogit
 from ammrank_dask.methods.popularity import Popularity, count_points
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.rankings import rankings_from_ranks
 
-METHODS = [Popularity, CentralMallows, GroupMallows, NeighborMallows, Logistic, PairwiseLogistic]
+METHODS = [
+    Popularity, OwnHistory, OwnLogit, ItemKnn, CentralMallows, GroupMallows, NeighborMallows, Logistic,
+    PairwiseLogistic,
+]  # fmt: skip
 
 
 def draw_users(n, n_categories, *, d=30, seed=0, values=8):
@@ -273,24 +278,34 @@ def test_pw_lr__refuses_more_weights_than_fit(monkeypatch):
         PairwiseLogistic(n_categories=40).fit(X, rankings)
 
 
-def test_minimize_columns__solves_columns_of_different_shape():
-    scale = np.array([[1.0, 100.0], [50.0, 0.1]])
-    target = np.array([[2.0, -3.0], [1.0, 7.0]])
-
-    def objective(x):
-        return 0.5 * (scale * (x - target) ** 2).sum(axis=0), scale * (x - target)
-
-    point, n_steps, converged = minimize_columns(objective, np.zeros((2, 2)), tolerance=1e-8, max_iterations=100)
-    assert converged
-    assert n_steps < 30
-    np.testing.assert_allclose(point, target, atol=1e-6)
+def test_lr__says_that_it_did_not_converge(caplog):
+    X, rankings = draw_users(300, 6)
+    with caplog.at_level("WARNING"):
+        assert Logistic().fit(X, rankings).n_iterations_ > 3
+        assert caplog.messages == []
+        assert Logistic(max_iterations=3).fit(X, rankings).n_iterations_ == 3
+    assert caplog.messages == ["lr did not converge in 3 steps; raise max_iterations or tolerance"]
 
 
-def test_minimize_columns__says_that_it_did_not_converge():
-    def objective(x):
-        return (x**4).sum(axis=0), 4 * x**3
+def test_lr__the_gradient_is_below_the_tolerance_in_every_component():
+    X, rankings = draw_users(400, 5, d=20)
+    model = Logistic(C=2.0, tolerance=1e-5).fit(X, rankings)
+    clicks = (rankings[:, :, None] == np.arange(5)).any(axis=1)
+    rows = np.hstack([X.toarray().astype(float), np.ones((400, 1))])
+    weights = model.weights_.astype(float)
+    gradient = rows.T @ (1 / (1 + np.exp(-rows @ weights)) - clicks) / 400
+    gradient[:-1] += weights[:-1] / (2.0 * 400)
+    assert np.abs(gradient).max() < 1.1e-5
 
-    assert not minimize_columns(objective, np.full((1, 1), 9.0), tolerance=1e-12, max_iterations=3)[2]
+
+@pytest.mark.skipif(not any(pool["user_api"] == "blas" for pool in threadpool_info()), reason="BLAS of another kind")
+def test_lr__the_same_bytes_with_any_number_of_blas_threads():
+    X, rankings = draw_users(300, 40, d=300)  # 12,040 weights: more than BLAS adds up with one thread
+    found = []
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            found.append(Logistic(n_categories=40, C=100.0, tolerance=1e-6).fit(X, rankings).weights_)
+    np.testing.assert_array_equal(*found)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -355,6 +370,7 @@ def test_methods__refuse_what_they_cannot_learn_from(method, arguments, message)
         (PairwiseLogistic(C=-1), "C must be above 0, got -1"),
         (PairwiseLogistic(epochs=0), "epochs must be at least 1, got 0"),
         (PairwiseLogistic(batch_rows=0), "batch_rows must be at least 1, got 0"),
+        (OwnLogit(max_pairs=1), "max_pairs must be at least 2, got 1"),
         (NeighborMallows(n_neighbors=0), "n_neighbors and max_rows must be at least 1, got 0 and 100000"),
     ],
 )

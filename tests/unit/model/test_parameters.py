@@ -13,11 +13,11 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ammrank_dask import AMMRank, AMMRankPlus
-from ammrank_dask.model.boosted_trees import BoostedTrees
-from ammrank_dask.model.feature_maps import RandomBins
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.parameters import Parameters
-from ammrank_dask.model.tree_cells import TreeCells
+from benchmarks.label_ranking.boosted_trees import BoostedTrees
+from benchmarks.label_ranking.feature_maps import RandomBins
+from benchmarks.label_ranking.tree_cells import TreeCells
 
 
 @pytest.fixture

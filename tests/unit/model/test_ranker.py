@@ -1,14 +1,18 @@
 """The AMMRank estimator and its stored form."""
 
+import ast
+import gc
 import json
 import logging
-import re
+import sys
+import time
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import reference_ranking
 import scipy.sparse as sp
-import zarr
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 
@@ -16,9 +20,8 @@ from ammrank_dask import AMM, AMMRank
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
 from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.store import models
 from ammrank_dask.storage.store.models import read_model, save_model
-from ammrank_dask.storage.store.parts import write_part
-from ammrank_dask.storage.store.registry import MODEL
 
 
 def draw_rows(seed, n=300, n_categories=5, m=3):
@@ -483,18 +486,21 @@ def test_save_model__same_model_same_bytes_and_no_pickle(tmp_path):
         assert loaded[name].dtype == array.dtype
 
 
-def test_save_model__numpy_and_zarr_read_it_alone(tmp_path):
-    arrays = model_arrays(columns=np.frombuffer(b'["x", "y"]', np.uint8))
-    save_model(tmp_path / "m", arrays, {"model": "amm-rank"})
-    part = tmp_path / "m" / "part-00000.zarr"
-    shape = json.loads((part / "weights" / "zarr.json").read_text())["shape"]
-    weights = np.fromfile(part / "weights" / "c" / "0" / "0", "<f4").reshape(shape)
-    np.testing.assert_array_equal(weights, arrays["weights"])
-    group = zarr.open_group(part, mode="r")
-    assert group.attrs["model"] == "amm-rank"
-    assert sorted(group.array_keys()) == sorted(arrays)
-    for name, array in arrays.items():
-        np.testing.assert_array_equal(group[name][...], array)
+def test_save_model__is_two_files_that_numpy_reads_alone(tmp_path):
+    arrays = model_arrays()
+    arrays["weights"] = np.asfortranarray(arrays["weights"])
+    save_model(tmp_path / "m", arrays, {"model": "amm-rank", "columns": ["ü", "x"]})
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == ["arrays.npz", "model.json"]
+    about = json.loads((tmp_path / "m" / "model.json").read_text(encoding="utf-8"))
+    assert (about["model"], about["columns"]) == ("amm-rank", ["ü", "x"])
+    with np.load(tmp_path / "m" / "arrays.npz", allow_pickle=False) as found:
+        assert found.files == sorted(arrays)
+        assert found["weights"].flags.c_contiguous
+        for name, array in arrays.items():
+            np.testing.assert_array_equal(found[name], array)
+    with zipfile.ZipFile(tmp_path / "m" / "arrays.npz") as file:
+        stored = {(entry.compress_type, entry.date_time) for entry in file.infolist()}
+    assert stored == {(zipfile.ZIP_STORED, (1980, 1, 1, 0, 0, 0))}  # no clock in the bytes
 
 
 def test_save_model__failure_leaves_the_old_model(tmp_path):
@@ -521,39 +527,34 @@ def test_read_model__refuses_what_was_not_written(tmp_path):
     save_model(tmp_path / "m", model_arrays(), {"model": "other"})
     with pytest.raises(BadInput, match="must be of amm-rank, got other"):
         AMMRank.load(tmp_path / "m")
-    (tmp_path / "m" / "part-00000.zarr" / "weights" / "c" / "0" / "0").unlink()  # zarr reads a missing chunk as zeros
-    with pytest.raises(DamagedStore, match=r"weights/c/0/0 is missing; train it again with `ammrank train`"):
-        read_model(tmp_path / "m")
-    (tmp_path / "m" / "part-00000.json").unlink()
-    with pytest.raises(DamagedStore, match=r"part-00000.json is missing; train it again with `ammrank train`"):
+    (tmp_path / "m" / "arrays.npz").unlink()
+    with pytest.raises(DamagedStore, match=r"arrays\.npz is missing; train it again with `ammrank train`"):
         read_model(tmp_path / "m")
 
 
-def test_read_model__refuses_another_format(tmp_path):
-    attributes = {"format": 99, "arrays": sorted(model_arrays()), "model": "amm-rank"}
-    write_part(tmp_path, 0, MODEL, model_arrays(), attributes)
-    with pytest.raises(BadInput, match="has format 99, this version reads 1; train it again with `ammrank train`"):
-        read_model(tmp_path)
+def test_read_model__refuses_another_format(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "FORMAT", 99)
+    save_model(tmp_path / "m", model_arrays(), {})
+    monkeypatch.undo()
+    wanted = f"has format 99, this version reads {models.FORMAT}; train it again with `ammrank train`"
+    with pytest.raises(BadInput, match=wanted):
+        read_model(tmp_path / "m")
 
 
-def test_read_model__an_array_that_the_list_of_the_part_lost_is_missed(tmp_path):
-    save_model(tmp_path / "m", model_arrays(columns=np.frombuffer(b"[]", np.uint8)), {})
-    listing = json.loads((tmp_path / "m" / "part-00000.json").read_text())
-    listing["files"] = {name: entry for name, entry in listing["files"].items() if not name.startswith("columns")}
-    (tmp_path / "m" / "part-00000.json").write_text(json.dumps(listing))
-    wanted = (
-        "must hold the arrays columns, plane_category, popularity, weights, found plane_category, popularity, weights;"
-    )
-    with pytest.raises(DamagedStore, match=wanted):
+def test_read_model__decodes_no_array_before_its_checksum_is_compared(tmp_path):
+    save_model(tmp_path / "m", model_arrays(), {})
+    path = tmp_path / "m" / "arrays.npz"
+    path.write_bytes(path.read_bytes().replace(b"'<f4'", b"'|O8'"))  # numpy would speak of pickles
+    with pytest.raises(DamagedStore, match=r"arrays\.npz is not what was written \(checksum differs\); train it again"):
         read_model(tmp_path / "m")
 
 
 def test_read_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp_path):
-    arrays = model_arrays(columns=np.frombuffer('["ü", "x"]'.encode(), np.uint8))
-    attributes = {"name": "ä", "numbers": [1, 2.5], "nothing": None}
+    arrays = model_arrays()
+    attributes = {"name": "ä", "columns": ["ü", "x"], "numbers": [1, 2.5], "nothing": None}
     save_model(tmp_path / "m", arrays, attributes)
     files = sorted(path for path in (tmp_path / "m").rglob("*") if path.is_file())
-    assert len(files) == 10
+    assert [path.name for path in files] == ["arrays.npz", "model.json"]
     refused = []
     for path in files:
         written = path.read_bytes()
@@ -568,6 +569,26 @@ def test_read_model__a_flipped_bit_in_any_file_is_refused_or_changes_nothing(tmp
                 for name, array in arrays.items():
                     np.testing.assert_array_equal(loaded[name], array)
         path.write_bytes(written)
-    assert len(refused) > 100
-    wanted = r".*; train it again with `ammrank train`|.*: a model part has unknown arrays .*"
-    assert all(re.fullmatch(wanted, message) for message in refused)
+    assert len(refused) > 50
+    assert all(message.endswith("(checksum differs); train it again with `ammrank train`") for message in refused)
+
+
+def test_read_model__in_many_threads_at_once(tmp_path):
+    """Threads change places while one reads the header of an array: Python 3.11.7 loses count of its depth then."""
+    save_model(tmp_path / "m", model_arrays(), {})
+
+    def pause(phase, info):
+        caller = sys._getframe().f_back
+        if caller is not None and caller.f_code is ast.parse.__code__:
+            time.sleep(1e-3)
+
+    before = gc.get_threshold()
+    gc.callbacks.append(pause)
+    gc.set_threshold(1)
+    try:
+        with ThreadPoolExecutor(4) as pool:
+            found = list(pool.map(read_model, [tmp_path / "m"] * 40))
+    finally:
+        gc.set_threshold(*before)
+        gc.callbacks.remove(pause)
+    assert all(sorted(arrays) == sorted(model_arrays()) for arrays, _ in found)

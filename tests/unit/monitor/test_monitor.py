@@ -27,6 +27,7 @@ from ammrank_dask.monitor.events import LiveExposure, publish, show_policies, wa
 from ammrank_dask.monitor.exposure import exposure_facts
 from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.monitor.page import build_page, head_html, history_html, notes_html, troubles_html
+from ammrank_dask.monitor.panel import BLUE, ORANGE
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, record_performance
 from ammrank_dask.monitor.plugin import NightPlugin, page_address, watch_cluster
 from ammrank_dask.monitor.policies import Fairness, policies_html
@@ -34,7 +35,7 @@ from ammrank_dask.monitor.prometheus import NightCollector
 from ammrank_dask.monitor.snapshot import take_snapshot
 from ammrank_dask.monitor.state import MAX_BATCHES, MAX_FAILURES, NightState
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
-from ammrank_dask.tasks import run_tasks
+from ammrank_dask.runtime.tasks import run_tasks
 
 HOSTILE = "<script>alert(1)</script>$$\\href{x}$$\u202e"
 ROOT = Path(__file__).parents[3]
@@ -407,7 +408,7 @@ def test_curve__draws_popularity_as_a_level_beside_the_error():
     assert chart.level.data == {"x": [], "y": []}
     state.apply({**closed, "epoch": 2, "validation_error": 0.2, "popularity_error": 0.3}, 2.0)
     chart.update(take_snapshot(state, 2.0))
-    assert chart.figure.title.text == "Validation ε_dis: 0.2, popularity (dashed) 0.3"
+    assert chart.figure.title.text == "Validation ε_dis: 0.2, popularity 0.3 dashed"
     assert chart.points.data == {"x": [1.0, 2.0], "y": [0.25, 0.2]}
     assert chart.level.data == {"x": [0.0, 2.0], "y": [0.3, 0.3]}
 
@@ -464,12 +465,30 @@ def test_panels__say_what_they_wait_for():
     state.finish_task(("ingest-read", "t", 0), "tcp://a:1", 1.0)
     assert titles() == {
         "timeline": "Stages",
-        "workers": "Speed of 1 worker, per second of work; orange: half the best",
+        "workers": "Speed of 1 worker; orange: below half the best",
         "error": "Validation ε_dis: no training tonight",
         "loss": "Training loss: no training tonight",
         "planes": "Planes per category: no training tonight",
         "exposure": "Exposure per category: nobody is scored tonight, for there is no model",
     }
+
+
+def test_workers__rates_of_different_units_are_not_compared():
+    """Two workers of one speed, of whom one went on to merge qualifications: neither is slow."""
+    state = NightState()
+    begin_night(state, 0.0)
+    state.apply({"kind": "stage", "name": "score", "state": "begin"}, 0.0)
+    begin_tasks(state, "score", 3, 0.0, units=[100, 100, 40])
+    state.finish_task(("score", "t", 0), "tcp://a:1", 1.0)
+    state.finish_task(("score", "t", 1), "tcp://b:1", 1.0)
+    state.finish_task(("score", "t", 2), "tcp://c:1", 1.0)
+    begin_tasks(state, "score-select", 1, 2.0, token="u", units=[5_000], unit="qualifications")
+    state.finish_task(("score-select", "u", 0), "tcp://b:1", 1.0)
+    chart = next(panel for panel in make_panels() if panel.figure.name == "workers")
+    chart.update(take_snapshot(state, 3.0))
+    cells = dict(zip(chart.cells.data["text"], chart.cells.data["colour"], strict=True))
+    assert list(chart.figure.xaxis[0].major_label_overrides.values()) == ["score\nusers/s"]
+    assert cells == {"100": BLUE, "5k qualifications/s": BLUE, "40": ORANGE}
 
 
 def test_head_html__says_that_a_night_is_over_and_how_it_ended():
@@ -500,7 +519,7 @@ def test_head_html__shows_the_memory_of_the_fullest_worker():
     assert take_snapshot(state, 1.0, [one])["memory"] == [one | {"worker": "worker 0"}]
 
 
-def test_notes_html__has_the_last_sentence_of_each_name_and_a_link_to_the_report():
+def test_notes_html__has_the_last_sentence_of_each_name_and_the_path_of_the_report():
     state = NightState()
     assert "Waits for what ingest" in notes_html(take_snapshot(state, 1.0))
     begin_night(state, 0.0)
@@ -511,9 +530,8 @@ def test_notes_html__has_the_last_sentence_of_each_name_and_a_link_to_the_report
     assert [note["name"] for note in facts["notes"]] == ["gate", "report"]
     page = notes_html(facts)
     assert "turned down: &lt;.2&gt;" in page
-    assert '<a href="file:///sites/a%20b/report.html">/sites/a b/report.html</a>' in page
-    state.apply({"kind": "note", "name": "report", "text": "not/absolute"}, 1.0)
-    assert "href" not in notes_html(take_snapshot(state, 3.0))
+    assert "<td>/sites/a b/report.html</td>" in page
+    assert "href" not in page  # a browser follows no link from a page of a server to a file
     for number in range(50):
         state.apply({"kind": "note", "name": str(number), "text": "x" * 9_000}, 1.0)
     assert len(notes_html(take_snapshot(state, 4.0))) < 10_000

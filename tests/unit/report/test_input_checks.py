@@ -58,6 +58,22 @@ def test_check_input__a_usual_day_has_all_checks_and_no_warning():
     assert status == dict.fromkeys(INPUT_CHECKS, "ok")
 
 
+def test_check_input__names_three_pairs_of_categories_that_are_similar():
+    pairs = [["Hats", "hats"], ["Caf\u00e9", "Cafe\u0301"], ["Shoes", "Shoes "], ["Toys", "toys"], ["Tea", "tea"]]
+    (check,) = check_input({"days": [], "usual": None, "similar_categories": pairs}, Thresholds())
+    assert check == {
+        "name": "similar_categories",
+        "what": (
+            "pairs of categories that differ only in upper and lower case, in blanks around them or in their Unicode"
+            " form: 'Hats' and 'hats', 'Caf\\xe9' and 'Cafe\\u0301', 'Shoes' and 'Shoes ' and 2 more"
+        ),
+        "value": 5,
+        "limit": 0,
+        "worse": "above",
+        "status": "warn",
+    }
+
+
 @pytest.mark.parametrize(
     ("changes", "names"),
     [
@@ -71,7 +87,8 @@ def test_check_input__a_usual_day_has_all_checks_and_no_warning():
         ({"heaviest": [200, 200, 200]}, {"heaviest_ids"}),
         ({"clicks": {"Hats": 1_800, "Shoes": 180}}, {"click_shares"}),
         ({"clicks": {"Hats": 990, "Boots": 990}}, {"click_shares"}),
-        ({"groups": {"pv": 23_000, "adc": 1_980}, "users": 1_900}, set()),
+        ({"groups": {"pv": 16_000, "adc": 3_960}}, {"events_by_group"}),  # every file of a day twice
+        ({"groups": {"pv": 14_000, "adc": 1_980}, "users": 1_900}, set()),
     ],
 )
 def test_check_input__warns_of_what_is_unusual(changes, names):
@@ -83,6 +100,34 @@ def test_check_input__one_id_with_most_events():
     day = a_day(events=25 * 10_000, groups={"pv": 8_000 + bot, "adc": 1_980}, users=1_001, heaviest=[bot, 40, 30])
     assert {"heaviest_ids", "events_by_group"} <= warned(day, usual=usual_input(nights({}, {}, {})))
     assert warned(day) == {"heaviest_ids"}  # on a first night, too
+
+
+@pytest.mark.parametrize(
+    ("used", "usual", "sentence", "status"),
+    [
+        (4_980, True, "used rows of 2026-01-08; usual is 99.8%", "warn"),
+        (5_000, True, "used rows of 2026-01-08; usual is 99.8%", "ok"),
+        (0, True, "rows of 2026-01-08 that are used", "warn"),
+        (0, False, "rows of 2026-01-08 that are used", "warn"),
+        (1, False, "clicks of 2026-01-08 that are used", "warn"),
+    ],
+)
+def test_check_input__used_share(used, usual, sentence, status):
+    day = a_day(groups={"pv": used, "adc": 0}, clicks={})
+    before = usual_input(nights({}, {}, {"groups": {"pv": 10}})) if usual else None
+    checks = check_input({"days": [day], "usual": before}, Thresholds())
+    (check,) = [check for check in checks if check["name"] == "used_share"]
+    assert (check["what"], check["status"], check["worse"]) == (sentence, status, "below")
+
+
+def test_check_input__rows_over_a_cap_could_be_used():
+    assert "used_share" not in warned(a_day(groups={"pv": 20, "adc": 10}, capped=9_900), usual=usual_input(nights({})))
+
+
+def test_check_input__a_day_without_rows_has_no_share_of_used_ones():
+    empty = {"events": 0, "groups": {}, "users": 0, "quarantined": 0, "late": 0, "heaviest": [], "clicks": {}}
+    assert "used_share" not in status_of(a_day(**empty), usual=usual_input(nights({})))
+    assert "used_share" not in status_of(a_day(**empty))
 
 
 def test_check_input__a_handful_says_nothing():
@@ -97,7 +142,7 @@ def test_check_input__the_worst_day_since_the_last_published_night_counts():
     (check,) = [
         found for found in check_input({"days": days, "usual": None}, Thresholds()) if found["status"] == "warn"
     ]
-    assert check["what"] == "share of events that are of the heaviest id, 2026-01-08"
+    assert check["what"] == "events of the heaviest id, 2026-01-08"
     assert check["value"] == 9_000 / 9_980
 
 

@@ -389,14 +389,14 @@ def test_check_night__warns_when_chances_did_not_come_true(clicked, error, statu
     assert check["status"] == status
     assert check["value"] == pytest.approx(abs(100 - clicked) / clicked)
     page = render_page(summary)
-    assert "clicks against the chances of 30 nights ago" in page
+    assert "predicted vs. actual clicks of 30 nights ago" in page
     assert f"{clicked} of 900 were clicked since" in page
     assert re.search(r'data-chart="reliability" data-points="2"', page)
     assert "1 of 20" in page
-    assert "chance ± 3 standard errors of independent cells" in page  # as earlier versions kept them
+    assert "predicted ± 3 standard errors of independent cells" in page  # as earlier versions kept them
     errors = [{**row, "cell_error": row["error"] / 3} for row in CHANCES["reliability"]]
     newer = render_page({**summary, "chances": CHANCES | {"reliability": errors, "unreliable_bins_by_cells": 7}})
-    assert "chance ± 3 standard errors by user" in newer
+    assert "predicted ± 3 standard errors by user" in newer
     assert re.search(r"as if all pairs were independent 7\s+of 20 would be", newer)
 
 

@@ -7,12 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from ammrank_dask.scoring.by_category import plan_files, write_batch
-from ammrank_dask.scoring.qualification_columns import encode_by_user, rows_by_category
+from ammrank_dask.scoring.by_category import plan_files, rows_by_category, write_batch
 from ammrank_dask.storage.store.category_files import PartitionRows, is_batch_written
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualification_files import category_starts, make_folders, write_partition_files
-from ammrank_dask.storage.store.qualifications import QualificationRows
+from ammrank_dask.storage.store.qualifications import QualificationRows, by_user_table
 
 CATEGORIES = ["Hats", "Shoes", "Cars"]
 N_PARTITIONS, N_USERS = 4, 60
@@ -33,8 +32,8 @@ def write_partitions(run, *, strings):
         users = ids_from_values(pa.array(ids, pa.string() if strings else pa.int64()))
         rows = QualificationRows(users, indptr, category, score)
         start, columns = rows_by_category(rows, len(CATEGORIES))
-        groups = encode_by_user(rows, CATEGORIES)
-        write_partition_files(run, partition, by_user=groups, delta=groups, by_category=columns, start=start, counts={})
+        table = by_user_table(rows, CATEGORIES)
+        write_partition_files(run, partition, by_user=table, delta=table, by_category=columns, start=start, counts={})
         rank = np.concatenate([np.arange(1, n + 1) for n in counts])
         held = {"partition": partition, "user_id": np.repeat(ids, counts), "category": category, "score": score}
         frames.append(pd.DataFrame({**held, "rank": rank}))
@@ -55,6 +54,7 @@ def test_write_batch__files_of_other_ranges_have_their_rows_best_first(tmp_path,
         expected = own.sort_values(["score", "user_id"], ascending=[False, True])
         found = pd.read_parquet(tmp_path / file.name, partitioning=None)
         assert len(found) == file.n_rows
+        assert found["rank"].dtype == np.int16
         for name in ("user_id", "score", "rank"):
             assert found[name].tolist() == expected[name].tolist()
 

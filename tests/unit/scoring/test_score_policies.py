@@ -26,7 +26,7 @@ from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifica
 from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, PolicyCounts, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
-from ammrank_dask.scoring.score_partition import open_ahead, score_pieces
+from ammrank_dask.scoring.score_partition import score_pieces
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.scoring.shown_sample import sampled_rows, scale_counts
 from ammrank_dask.storage.errors import BadInput
@@ -468,29 +468,6 @@ def test_score_partitions__what_came_before_a_failure_is_written(one_thread, tmp
     assert [written_facts(tmp_path / "run", partition) is not None for partition in range(3)] == [True, False, False]
     # The third, which was open already, is closed.
     assert [file.path for file in psutil.Process().open_files() if file.path.startswith(str(tmp_path))] == []
-
-
-def test_open_ahead__opens_one_more_than_is_worked_on_and_closes_all():
-    opened, closed = [], []
-
-    class Partition:
-        def __init__(self, number):
-            self.number = number
-            opened.append(number)
-
-        def __enter__(self):
-            return self
-
-        def __exit__(self, *error):
-            closed.append(self.number)
-
-    steps = [(part.number, len(opened), len(closed)) for part in open_ahead(Partition, [4, 5, 6])]
-    assert steps == [(4, 2, 0), (5, 3, 1), (6, 3, 2)]
-    assert closed == [4, 5, 6]
-    left_early = open_ahead(Partition, [7, 8, 9])
-    next(left_early)
-    left_early.close()
-    assert sorted(closed) == [4, 5, 6, 7, 8] == sorted(opened)
 
 
 def test_written_facts__of_what_an_earlier_version_wrote_are_none(client, tmp_path):

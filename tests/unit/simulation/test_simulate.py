@@ -54,6 +54,19 @@ def test_simulate__two_worker_processes_give_the_same_bytes(lake: Path, two_proc
     assert hash_files(tmp_path) == hash_files(lake.parent)
 
 
+@pytest.mark.parametrize("name", ["events/date=2026-01-05/part-00000.parquet", "users.parquet"])
+def test_simulate__pages_have_checksums(lake: Path, tmp_path: Path, name: str) -> None:
+    metadata = pq.read_metadata(lake / name)
+    for number in range(metadata.num_columns):
+        chunk = metadata.row_group(0).column(number)
+        start = chunk.dictionary_page_offset if chunk.has_dictionary_page else chunk.data_page_offset
+        data = bytearray((lake / name).read_bytes())
+        data[start + chunk.total_compressed_size - 1] ^= 1
+        (tmp_path / "damaged.parquet").write_bytes(data)
+        with pytest.raises(OSError, match="CRC checksum verification failed"):
+            pq.read_table(tmp_path / "damaged.parquet", page_checksum_verification=True)
+
+
 def test_simulate__another_seed_gives_other_bytes(client: Client, lake: Path, tmp_path: Path) -> None:
     simulate(client, tmp_path / "lake", truth=tmp_path / "truth", **(SIZE | {"seed": 6}))
     ours, other = hash_files(lake), hash_files(tmp_path / "lake")

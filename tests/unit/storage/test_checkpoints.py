@@ -1,6 +1,5 @@
 """Arrays of a running job: what is written is read back, mapped or not, by any number of threads."""
 
-import json
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -41,21 +40,6 @@ def test_load_array__is_what_was_saved(tmp_path, mapped):
     arrays, facts = load_arrays(folder)
     assert {name: array.tolist() for name, array in arrays.items()} == {name: a.tolist() for name, a in ARRAYS.items()}
     assert facts == {"n": 3}
-
-
-def test_load_array__of_an_earlier_version_which_gave_each_a_file(tmp_path):
-    facts = {"facts": {"n": 1}, "arrays": {}}
-    for name, array in ARRAYS.items():
-        np.save(tmp_path / f"{name}.npy", np.ascontiguousarray(array))
-        size = (tmp_path / f"{name}.npy").stat().st_size
-        facts["arrays"][name] = [array.dtype.str, list(array.shape), size - array.nbytes]
-    (tmp_path / "facts.json").write_text(json.dumps(facts))
-    assert is_saved(tmp_path)
-    for name, array in ARRAYS.items():
-        np.testing.assert_array_equal(load_array(tmp_path, name), array)
-    np.testing.assert_array_equal(RowReader(tmp_path).read("floats", 1, 2), [[3, 4, 5]])
-    (tmp_path / "flags.npy").write_bytes(b"")
-    assert not is_saved(tmp_path)
 
 
 @pytest.mark.parametrize(("start", "stop"), [(0, 0), (0, 2), (1, 2), (2, 2)])

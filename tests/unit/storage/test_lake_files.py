@@ -2,20 +2,28 @@
 
 import os
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from lakes import event, event_folder, write_events, write_lake, write_table
+from lakes import date_of, event, event_folder, lose_link, replace_by, write_events, write_lake, write_table
 from taken_in import take_day
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import (
     FileSlice,
+    count_file_rows,
     load_scanned,
+    open_parquet,
     read_batches,
     save_scanned,
     scan_file,
 )
 from ammrank_dask.storage.lake.listing import list_days, list_files
+from ammrank_dask.storage.lake.long_values import LARGE_CHUNK, LONGEST_VALUE
+from ammrank_dask.storage.lake.paths import current_status, digest_lake_file, read_table, size_of
+from ammrank_dask.storage.lake.rank_tables import read_rank_table
+from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 
 COLUMNS = ("user_id", "group", "category", "timestamp")
 
@@ -79,6 +87,35 @@ def test_list_days__two_folders_of_one_day_are_named(lake):
         list_days(lake / "events", "date")
 
 
+@pytest.mark.parametrize("name", ["", f"date={date_of(0)}", f"date={date_of(9)}", "_delta_log", "metadata"])
+def test_list_days__link_that_leads_nowhere_is_refused(lake, name):
+    said = lose_link(lake / "events" / name)
+    with pytest.raises(BadInput) as error:
+        list_days(lake / "events", "date")
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize("name", ["more", "part-1", "deep/er"])
+def test_list_files__link_that_leads_nowhere_is_refused(path, name):
+    (path.parent / "deep").mkdir()
+    said = lose_link(path.parent / name)
+    with pytest.raises(BadInput) as error:
+        list_files(path.parent)
+    assert str(error.value) == said
+
+
+@pytest.mark.parametrize("name", [".hidden", "_temporary"])
+def test_list_files__links_that_are_no_data_lead_where_they_want(path, name):
+    lose_link(path.parent / name)
+    assert list_files(path.parent) == [path]
+
+
+def test_list_files__link_to_a_file_is_read(path):
+    (path.parent / "part-1.parquet").symlink_to(path)
+    assert len(list_files(path.parent)) == 2
+    assert scan(path.parent / "part-1.parquet").digest == scan(path).digest
+
+
 # Files
 
 
@@ -99,12 +136,73 @@ def test_scan_file__column_that_is_there_twice_is_refused(path):
         scan_file(str(path), path.name, COLUMNS)
 
 
+@pytest.mark.parametrize("name", ["category", "timestamp"])
+def test_scan_file__column_of_lists_is_refused(path, name):
+    table = pq.read_table(path, partitioning=None)
+    lists = pa.array([[1]] * len(table))
+    write_table(path, table.set_column(table.column_names.index(name), name, lists))
+    sentence = rf"{path}: '{name}' must have one value a row, found list<element: int64>; convert it"
+    with pytest.raises(BadInput, match=sentence):
+        scan_file(str(path), path.name, COLUMNS)
+
+
 @pytest.mark.parametrize("content", ["truncated", "empty", "text"])
 def test_scan_file__what_is_not_parquet_is_named(path, content):
     whole = path.read_bytes()
     path.write_bytes({"truncated": whole[: len(whole) // 2], "empty": b"", "text": b"user_id,group\n1,pv\n"}[content])
     with pytest.raises(BadInput, match=rf"{path} is not a readable parquet file \(.+\); replace or remove it"):
         scan_file(str(path), path.name, COLUMNS)
+
+
+def scan(path):
+    return scan_file(str(path), path.name, COLUMNS)
+
+
+def read_levels(path):
+    return read_taxonomy(path, 1)
+
+
+READERS = [
+    scan,
+    open_parquet,
+    count_file_rows,
+    size_of,
+    current_status,
+    digest_lake_file,
+    read_table,
+    read_levels,
+    read_rank_table,
+]
+
+
+@pytest.mark.timeout(20, method="thread")
+@pytest.mark.parametrize("kind", ["fifo", "socket", "/dev/zero"])
+@pytest.mark.parametrize("read", READERS)
+def test_readers__what_is_no_regular_file_is_refused_and_not_waited_for(path, read, kind):
+    found = replace_by(path, kind)
+    with pytest.raises(BadInput) as error:
+        read(path)
+    assert str(error.value) == f"{path} must be a regular file, found a {found}; replace or remove it"
+
+
+@pytest.mark.parametrize("read", READERS)
+def test_readers__link_that_leads_nowhere_is_refused(path, read):
+    said = lose_link(path)
+    with pytest.raises(BadInput) as error:
+        read(path)
+    assert str(error.value) == said
+    path.unlink()
+    path.symlink_to(path.name)
+    with pytest.raises(BadInput, match=f"{path} is a link to {path.name}, which leads nowhere"):
+        read(path)
+
+
+@pytest.mark.timeout(20, method="thread")
+def test_read_batches__file_that_becomes_a_pipe_after_it_was_scanned_is_refused(path):
+    file = scan(path)
+    replace_by(path, "fifo")
+    with pytest.raises(BadInput, match="must be a regular file, found a named pipe"):
+        read_all(path, file)
 
 
 @pytest.mark.parametrize("column", [0, 2, 3])
@@ -146,6 +244,56 @@ def test_read_batches__file_that_changes_after_its_last_batch_is_refused(path):
     os.utime(path, ns=(1, 1))
     with pytest.raises(BadInput, match=f"{path} changed while it was read"):
         next(batches)
+
+
+def write_strings(path, name, values, n_rows, **options):
+    """Write a file of so many rows whose string column `name` has the values in turn."""
+    codes = pa.array(np.arange(n_rows) % len(values), pa.int32())
+    columns = {column: pa.array(np.zeros(n_rows, np.int64)) for column in COLUMNS}
+    columns[name] = pa.DictionaryArray.from_arrays(codes, pa.array(values))
+    return write_table(path, pa.table(columns), compression="zstd", **options)
+
+
+@pytest.mark.parametrize("use_dictionary", [True, False])
+@pytest.mark.parametrize("name", COLUMNS)
+def test_read_batches__value_that_is_too_long_is_refused(path, name, use_dictionary):
+    longest = "ä" * (LONGEST_VALUE // 2)
+    write_strings(path, name, ["a", longest], 2000, use_dictionary=use_dictionary)
+    ((_, table),) = read_all(path)
+    assert table.column(name).to_pylist() == ["a", longest] * 1000
+    write_strings(path, name, ["a", f"{longest}b"], 2000, use_dictionary=use_dictionary)
+    with pytest.raises(BadInput) as error:
+        read_all(path)
+    assert str(error.value) == (
+        f"{path}: a value of {name!r} may have at most 1,024 bytes, found one of 1,025; shorten or remove it"
+    )
+
+
+@pytest.mark.parametrize("checksum", [True, False])
+def test_read_batches__value_of_a_small_file_that_would_take_all_memory_is_refused_before_it_is_decoded(path, checksum):
+    # As often as it is there it would be 4 TB; as a share of the rows it is short.
+    options = {"write_page_checksum": checksum, "write_statistics": False}
+    write_strings(path, "category", ["x" * (LARGE_CHUNK + 1)], 66_000, **options)
+    assert path.stat().st_size < 1 << 20
+    with pytest.raises(
+        BadInput, match=rf"{path}: a value of 'category' .* bytes, found 67,108,\d+ on average; shorten"
+    ):
+        read_all(path)
+
+
+def test_read_batches__long_values_that_are_not_a_dictionary_are_refused_before_they_are_decoded(path):
+    write_strings(path, "category", ["x" * (1 << 20)], 100, use_dictionary=False)
+    with pytest.raises(BadInput, match=rf"{path}: a value of 'category' .* bytes, found 1,048,\d+ on average; shorten"):
+        read_all(path)
+
+
+def test_read_batches__large_column_of_good_values_is_read(path):
+    values = [f"{number:0{LONGEST_VALUE}d}" for number in range(700)]
+    for use_dictionary in (True, False):
+        write_strings(path, "category", values, 70_000, use_dictionary=use_dictionary)
+        ((_, table),) = read_all(path)
+        assert table.column("category")[-1].as_py() == values[-1]
+    assert pq.ParquetFile(path).metadata.row_group(0).column(2).total_uncompressed_size > LARGE_CHUNK
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"files": [{}], "columns": []}'])

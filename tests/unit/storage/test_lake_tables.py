@@ -9,7 +9,7 @@ import pytest
 from begun import assert_same_runs, invoke
 from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
-from lakes import date_of, write_lake, write_site
+from lakes import date_of, replace_by, write_lake, write_site
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import read_snapshot
@@ -163,6 +163,24 @@ def test_ammrank__init_takes_a_delta_table(lake, table, tmp_path, cluster_file):
     result = CliRunner().invoke(ammrank, arguments)
     assert result.exit_code == 0, result.output
     assert load_config(tmp_path / "new" / "ammrank.yaml").lake.date_key == "date"
+
+
+@pytest.mark.timeout(20, method="thread")
+@pytest.mark.parametrize("name", ["_last_checkpoint", "00000000000000000099.json"])
+def test_list_days__pipe_in_the_log_of_a_delta_table_is_named(table, name):
+    replace_by(table / "_delta_log" / name, "fifo")
+    with pytest.raises(BadInput, match=f"{table / '_delta_log' / name} must be a regular file, found a named pipe"):
+        list_days(table, "date")
+
+
+@pytest.mark.timeout(20, method="thread")
+@pytest.mark.parametrize("name", ["version-hint.text", "v1.metadata.json", "snap-1.avro"])
+def test_list_days__pipe_in_the_metadata_of_a_table_of_iceberg_is_named(lake, name):
+    put(lake / "events" / ICEBERG_LOG)
+    path = lake / "events" / "metadata" / name
+    replace_by(path, "fifo")
+    with pytest.raises(BadInput, match=f"{path} must be a regular file, found a named pipe"):
+        list_days(lake / "events", "date")
 
 
 @pytest.mark.parametrize("place", ["events", "users"])

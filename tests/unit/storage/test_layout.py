@@ -6,7 +6,7 @@ from lakes import write_lake
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.layout import Layout
 from ammrank_dask.storage.lake.listing import list_days
-from ammrank_dask.workflows.lake_init.places import find_places
+from ammrank_dask.workflows.operations.lake_init.places import find_places
 
 
 @pytest.mark.parametrize("text", ["date=YYYY-MM", "YYYY/MM/DD/YYYY", "GROUP/GROUP/YYYY/MM/DD", ""])

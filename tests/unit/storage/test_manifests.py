@@ -38,7 +38,7 @@ def test_model_manifest__what_version_0_1_0_did_not_write_is_none(tmp_path):
     facts = {"users": 5, "planes": 3, "training": None}
     model = ModelManifest.of(make_run(tmp_path / "model", "model", config={"date": "2026-03-02"}, counts=facts))
     assert (model.date, model.n_users, model.n_planes) == ("2026-03-02", 5, 3)
-    assert {model.method, model.simple, model.choice, model.tuning, model.training, model.values_digest} == {None}
+    assert {model.method, model.simple, model.tuning, model.training, model.values_digest} == {None}
 
 
 def test_qualifications_manifest__inputs_and_settings(tmp_path):

@@ -1,4 +1,4 @@
-"""Parts and features stores: plain zarr on disk, damage found before use, wide features, features of one's own."""
+"""Parts and features stores: damage found before use, wide features, features of one's own."""
 
 import contextlib
 import datetime as dt
@@ -8,30 +8,25 @@ import json
 import os
 import threading
 import time
-import zipfile
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-import zarr
-from damage import cut, drop_entry, flip_entry, repeat_entry
-from hypothesis import given
+from damage import cut, flip_entry
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import OwnRows, write_features, write_partitions
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store import codec, container
-from ammrank_dask.storage.store.atomic import swap_folder
-from ammrank_dask.storage.store.codec import StoredArray, decode_array, encode_array, encode_group
-from ammrank_dask.storage.store.container import Container, write_container
+from ammrank_dask.storage.store.atomic import digest_tree, swap_folder
+from ammrank_dask.storage.store.count_lines import read_counts
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.parts import PartRef, check_part, part_facts, part_path, write_part
+from ammrank_dask.storage.store.parts import PartRef, part_facts, part_path, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES
 from ammrank_dask.storage.store.runs import finish_run, open_run, start_run, verify_run
 from ammrank_dask.user_hash import partition_of
@@ -57,112 +52,11 @@ def run(tmp_path):
     return finish_run(tmp_path / "run", DAY.kind, "digest", 1, config={}, inputs=[])
 
 
-@given(
-    array=st.sampled_from(DTYPES).flatmap(
-        lambda name: hnp.arrays(name, st.integers(0, 20), elements={"allow_nan": False} if "f" in name else None)
-    ),
-    chunk_bytes=st.sampled_from([8, 24, 1 << 20]),
-)
-def test_encode_array__is_plain_zarr_and_decodes_to_the_same(tmp_path_factory, array, chunk_bytes):
-    folder = tmp_path_factory.mktemp("zarr")
-    whole = codec.CHUNK_BYTES
-    codec.CHUNK_BYTES = chunk_bytes
-    try:
-        files = {f"a/{name}": data for name, data in encode_array(array).items()}
-    finally:
-        codec.CHUNK_BYTES = whole
-    files["zarr.json"] = encode_group({"made": "here"})
-    for name, data in files.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_bytes(data)
-    read = zarr.open_group(folder, mode="r")
-    assert read.attrs["made"] == "here"
-    assert read["a"].dtype == array.dtype
-    assert np.array_equal(read["a"][:], array)
-    decoded = decode_array(files.__getitem__, "a")
-    assert decoded.dtype == array.dtype
-    assert np.array_equal(decoded, array)
-    stored, cuts = StoredArray(files.__getitem__, "a"), [0, len(array) // 3, len(array) // 2, len(array)]
-    assert (stored.shape, stored.dtype, stored.ndim) == (array.shape, array.dtype, array.ndim)
-    for start, stop in itertools.pairwise(cuts):
-        assert np.array_equal(stored.rows(start, stop), array[start:stop])
-
-
-def noisy_and_smooth():
-    """Two arrays: values like those of features, of which compression saves an eighth, and zeros."""
-    return {"noisy": np.random.default_rng(0).random(5_000, np.float32), "smooth": np.zeros(5_000, np.float32)}
-
-
-def test_encode_array__keeps_a_chunk_as_it_is_where_compression_is_not_worth_it():
-    files = {name: encode_array(array, share_worth=0.8)["c/0"] for name, array in noisy_and_smooth().items()}
-    assert len(files["noisy"]) == 16 + 20_000
-    assert files["noisy"][16:] == noisy_and_smooth()["noisy"].tobytes()
-    assert len(files["smooth"]) < 1_000
-    assert len(encode_array(noisy_and_smooth()["noisy"])["c/0"]) < 0.95 * 20_000
-
-
-@pytest.mark.parametrize("worth", [0.8, 1.0], ids=["features", "other parts, and features of earlier versions"])
-def test_stored_array__of_a_container_has_the_rows_of_any_chunk(tmp_path, monkeypatch, worth):
-    monkeypatch.setattr(codec, "CHUNK_BYTES", 4_000)
-    arrays = {**noisy_and_smooth(), "cells": np.random.default_rng(1).random((700, 3))}
-    encoded = {name: encode_array(array, share_worth=worth) for name, array in arrays.items()}
-    files = {f"{name}/{file}": data for name, own in encoded.items() for file, data in own.items()}
-    write_container(tmp_path / "part", files, {})
-    with Container(tmp_path / "part", None, "rebuild it") as opened:
-        for name, array in arrays.items():
-            np.testing.assert_array_equal(decode_array(opened, name), array)
-            stored, cuts = StoredArray(opened, name), [0, 30, 31, 650, len(array)]
-            for start, stop in itertools.pairwise(cuts):
-                np.testing.assert_array_equal(stored.lend(start, stop), array[start:stop])
-
-
-def test_stored_array__of_a_container_refuses_a_chunk_that_is_damaged(tmp_path):
-    files = {f"noisy/{name}": data for name, data in encode_array(noisy_and_smooth()["noisy"], share_worth=0.8).items()}
-    write_container(tmp_path / "part", files, {})
-    with Container(tmp_path / "part", None, "rebuild it") as opened:
-        start = opened.entries["noisy/c/0"].start
-    for at in (start + 5, start + 16 + 19_999):
-        whole = (tmp_path / "part").read_bytes()
-        (tmp_path / "part").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
-        with (
-            Container(tmp_path / "part", None, "rebuild it") as opened,
-            pytest.raises(DamagedStore, match=r"noisy/c/0 is not what was written \(checksum differs\); rebuild it"),
-        ):
-            decode_array(opened, "noisy")
-        (tmp_path / "part").write_bytes(whole)
-
-
 @pytest.mark.parametrize("values", [[3, 5, 8, 9], ["a", "bc", "d", "ef"]])
 def test_user_ids__a_stretch_has_the_ids_and_their_type(values):
     ids = ids_from_values(values)
     assert ids.stretch(1, 3).to_arrow().to_pylist() == values[1:3]
     assert ids.stretch(2, 2).to_arrow().to_pylist() == []
-    assert ids.arrow_type == ids.to_arrow().type == ids.stretch(1, 3).arrow_type
-
-
-@pytest.mark.parametrize("shape", [(0,), (0, 4), (5, 0), (5, 4)])
-def test_decode_array__has_the_shape_of_the_plain_array(shape):
-    array = np.ones(shape, np.float32)
-    files = {f"a/{name}": data for name, data in encode_array(array, compressed=False).items()}
-    np.testing.assert_array_equal(decode_array(files.__getitem__, "a"), array)
-
-
-@pytest.mark.parametrize("compressed", [True, False])
-def test_stored_array__reads_a_chunk_once_when_rows_are_asked_for_in_order(monkeypatch, compressed):
-    monkeypatch.setattr(codec, "CHUNK_BYTES", 40)  # five values
-    array, names = np.arange(23), []
-    files = {f"a/{name}": data for name, data in encode_array(array, compressed=compressed).items()}
-
-    def read(name):
-        names.append(name)
-        return files[name]
-
-    stored = StoredArray(read, "a")
-    for start, stop in ((0, 3), (3, 4), (4, 17), (17, 17), (17, 23)):
-        rows = stored.rows(start, stop)
-        assert rows.tolist() == array[start:stop].tolist()
-        rows[:] = -1  # a copy of its own
-    assert sorted(names) == sorted(files)
 
 
 def test_write_part__refuses_what_the_registry_does_not_know(tmp_path):
@@ -184,61 +78,12 @@ def flip_a_bit(path):
     path.write_bytes(bytes(data))
 
 
-@pytest.mark.parametrize("name", ["intensity/c/0", "user_id/c/0", "cell/zarr.json", "zarr.json"])
-def test_verify_run__names_a_flipped_bit(run, name):
-    flip_entry(part_path(run.path, 0), name)
-    with pytest.raises(DamagedStore, match=rf"part-00000\.zarr\.zip/{name} is not what was written \(checksum"):
-        verify_run(run.path)
-
-
-def test_read_part__reads_what_is_sound_beside_what_is_damaged(run):
-    flip_entry(part_path(run.path, 0), "last/c/0")
-    with pytest.raises(DamagedStore, match="last/c/0 is not what was written"):
-        run.part(0).read(DAY)
-    assert run.part(0).read(DAY, ["intensity"])["intensity"].tolist() == [0.5, 1.5, 2.5]
-
-
-def test_write_part__zarr_opens_it_and_finds_nothing_but_the_arrays(tmp_path):
-    write_part(tmp_path, 0, DAY, day_arrays(), {"made": "here"})
-    with zarr.storage.ZipStore(part_path(tmp_path, 0), mode="r") as store:
-        group = zarr.open_group(store, mode="r")
-        assert group.attrs["made"] == "here"
-        assert sorted(name for name, _ in group.members()) == sorted(day_arrays())
-        for name, array in day_arrays().items():
-            np.testing.assert_array_equal(group[name][:], array)
-    with zipfile.ZipFile(part_path(tmp_path, 0)) as opened:
-        assert opened.testzip() is None  # the checksums of zip itself
-    assert [path.name for path in tmp_path.iterdir()] == ["part-00000.zarr.zip"]
-
-
-def flip_at(*position):
-    def damage(path):
-        data = bytearray(path.read_bytes())
-        for at in position:
-            data[at] ^= 4
-        path.write_bytes(bytes(data))
-
-    return damage
-
-
-def exchange_bytes(old, new):
-    return lambda path: path.write_bytes(path.read_bytes().replace(old, new))
-
-
 DAMAGES = {
-    "cut by a few bytes": (cut, r"is not what was written \(it is cut short\)"),
-    "cut in the middle": (lambda path: path.write_bytes(path.read_bytes()[:200]), r"\(it is cut short\)"),
-    "empty": (lambda path: path.write_bytes(b""), r"\(it is cut short\)"),
+    "flipped": (flip_a_bit, r"is not what was written \(checksum differs\)"),
+    "cut": (cut, r"is not what was written \(checksum differs\)"),
+    "empty": (lambda path: path.write_bytes(b""), r"is not what was written \(checksum differs\)"),
+    "longer": (lambda path: path.write_bytes(path.read_bytes() + b"x"), r"is not what was written \(checksum diff.*\)"),
     "missing": (os.unlink, "is missing"),
-    "an entry missing": (lambda path: drop_entry(path, "last/c/0"), r"\(it has 10 entries, 11 were written\)"),
-    "an entry twice": (lambda path: repeat_entry(path, "last/c/0"), r"\(it has the entry last/c/0 twice\)"),
-    "another directory": (
-        lambda path: flip_at(path.read_bytes().index(b"PK\1\2") + 12)(path),
-        "checksum of its directory",
-    ),
-    "no JSON in the comment": (flip_at(-1), r"\(its directory cannot be read\)"),
-    "other counts": (exchange_bytes(b'"rows": 2', b'"rows": 3'), "is not the part"),
-    "no checksums": (exchange_bytes(b"C2\4\0", b"C3\4\0"), "has no checksum"),
 }
 
 
@@ -246,42 +91,9 @@ DAMAGES = {
 def test_read_part__names_what_is_damaged_as_verify_run_does(run, damage, phrase):
     path = part_path(run.path, 0)
     damage(path)
-    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(run.path), lambda: run.part(0).attributes(DAY)):
-        with pytest.raises(DamagedStore, match=f"{path} .*{phrase}.*; make it again with `ammrank nightly SITE"):
+    for read in (lambda: run.part(0).read(DAY), lambda: verify_run(run.path)):
+        with pytest.raises(DamagedStore, match=f"{path} {phrase}; make it again with `ammrank nightly SITE"):
             read()
-
-
-def test_verify_run__finds_a_damaged_header_that_only_zip_programs_read(run):
-    flip_at(5)(part_path(run.path, 0))
-    with pytest.raises(DamagedStore, match=r"zarr.json is not what was written \(its header differs\); make it again"):
-        verify_run(run.path)
-
-
-def test_read_part__without_an_entry_that_no_checksum_misses_is_refused(tmp_path):
-    """As a version with a defect would write it: all checksums are right."""
-    write_container(tmp_path / "part-00000.zarr.zip", {"zarr.json": encode_group({})}, {"rows": 0, "nnz": 0})
-    with pytest.raises(DamagedStore, match=r"a day part has unknown arrays \[\], lacks"):
-        PartRef(tmp_path, 0).read(DAY)
-    files = {"cell/zarr.json": encode_array(np.arange(3, dtype=np.uint16))["zarr.json"]}
-    write_container(tmp_path / "part-00000.zarr.zip", files, {"rows": 0, "nnz": 0})
-    with pytest.raises(DamagedStore, match=r"part-00000\.zarr\.zip/cell/c/0 is missing"):
-        PartRef(tmp_path, 0).read(DAY)
-
-
-def test_write_container__refuses_what_no_zip_can_hold(tmp_path, monkeypatch):
-    monkeypatch.setattr(container, "MAX_BYTES", 10_000)
-    with pytest.raises(BadInput, match=r"big would have 10,\d+ bytes; a part must have less than 4 GiB: use more part"):
-        write_container(tmp_path / "big", {"a": bytes(10_000)}, {})
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_container__of_many_entries_is_read_from_an_end_of_any_size(tmp_path):
-    files = {f"a/c/{number}": bytes([number % 251]) * number for number in range(500)}
-    write_container(tmp_path / "part", files, {"rows": 7})
-    with Container(tmp_path / "part", None, "rebuild it") as opened:
-        assert opened.about["rows"] == 7
-        assert {name: opened(name) for name in opened.entries} == files
-        assert opened.check() == (tmp_path / "part").stat().st_size
 
 
 def test_read_part__finds_parts_that_were_exchanged(tmp_path):
@@ -295,58 +107,75 @@ def test_read_part__finds_parts_that_were_exchanged(tmp_path):
     other.rename(one)
     (path / "spare").rename(other)
     for read in (lambda: run.part(0).read(DAY), lambda: verify_run(path)):
-        with pytest.raises(DamagedStore, match=r"00000\.zarr\.zip is not the part in the manifest .*; make it again"):
+        with pytest.raises(DamagedStore, match=r"00000\.arrow is not what was written .*; make it again"):
             read()
 
 
+def feature_arrays():
+    return {
+        "user_id": np.array([3, 9], np.int64),
+        "X/data": np.array([0.5, 1.5, 2.5], np.float32),
+        "X/indices": np.array([1, 0, 1], np.uint16),
+        "X/indptr": np.array([0, 1, 3]),
+        "age_bucket": np.array([-1, 3], np.int8),
+        "gender": np.array([0, -1], np.int8),
+    }
+
+
 @pytest.fixture
-def earlier_run(tmp_path):
-    """A finished run of one part as format 1 has it: a folder, and the list of its files."""
-    folder = replace(DAY, compressed=False)
-    start_run(tmp_path / "run", 1)
-    write_part(tmp_path / "run", 0, folder, day_arrays())
-    return finish_run(tmp_path / "run", DAY.kind, "digest", 1, config={}, inputs=[])
+def features_run(tmp_path):
+    """A finished run of two parts that are groups."""
+    start_run(tmp_path / "run", 2)
+    for partition in range(2):
+        arrays = {**feature_arrays(), "user_id": np.array([partition, 9], np.int64)}
+        write_part(tmp_path / "run", partition, FEATURES, arrays, group_attributes={"X": {"shape": [2, 2]}})
+    return finish_run(tmp_path / "run", FEATURES.kind, "digest", 2, config={}, inputs=[])
 
 
-FOLDER_DAMAGES = {
-    "flipped byte in a chunk": ("intensity/c/0", flip_a_bit, r"is not what was written \(checksum differs\)"),
-    "cut chunk": ("cell/c/0", lambda path: os.truncate(path, 5), r"is not what was written \(checksum differs\)"),
-    "missing chunk": ("last/c/0", os.unlink, "is missing"),
-    "damaged metadata": ("intensity/zarr.json", flip_a_bit, r"is not what was written \(checksum differs\)"),
-    "missing metadata": ("indptr/zarr.json", os.unlink, "is missing"),
-}
-
-
-@pytest.mark.parametrize(("name", "damage", "phrase"), FOLDER_DAMAGES.values(), ids=FOLDER_DAMAGES)
-def test_read_part__names_what_is_damaged_in_a_folder(earlier_run, name, damage, phrase):
-    path = part_path(earlier_run.path, 0) / name
+@pytest.mark.parametrize("name", ["X/data/c/0", "user_id/c/0", "gender/zarr.json", "X/zarr.json", "zarr.json"])
+@pytest.mark.parametrize(("damage", "phrase"), DAMAGES.values(), ids=DAMAGES)
+def test_read_part__names_the_damaged_file_of_a_group(features_run, name, damage, phrase):
+    path = part_path(features_run.path, 0) / name
     damage(path)
-    for read in (lambda: earlier_run.part(0).read(DAY), lambda: verify_run(earlier_run.path)):
+    reads = [lambda: verify_run(features_run.path)]
+    if name != "X/zarr.json":
+        reads.append(lambda: features_run.part(0).read(FEATURES))
+    for read in reads:
         with pytest.raises(DamagedStore, match=f"{path} {phrase}; make it again with `ammrank nightly SITE"):
             read()
 
 
-@pytest.mark.parametrize("damage", [flip_a_bit, cut, os.unlink], ids=["flipped", "cut", "missing"])
-def test_read_part__names_a_damaged_list_of_files(earlier_run, damage):
-    path = earlier_run.path / "part-00000.json"
-    damage(path)
-    for read in (lambda: earlier_run.part(0).read(DAY), lambda: verify_run(earlier_run.path)):
-        with pytest.raises(DamagedStore, match=f"{path} is (missing|not the (list|JSON) .*); make it again"):
+def test_read_part__finds_a_chunk_of_another_partition_whose_own_checksum_is_right(features_run):
+    one, other = (part_path(features_run.path, number) / "user_id/c/0" for number in range(2))
+    one.write_bytes(other.read_bytes())
+    for read in (lambda: features_run.part(0).read(FEATURES), lambda: verify_run(features_run.path)):
+        with pytest.raises(DamagedStore, match=rf"{one} is not what was written \(checksum differs\)"):
             read()
 
 
-def test_check_part__finds_a_file_too_many_in_a_folder(earlier_run):
-    (part_path(earlier_run.path, 0) / "intensity" / "c" / "1").write_bytes(b"x")
-    with pytest.raises(BadInput, match="intensity/c/1 was not written by this package"):
-        check_part(earlier_run.path, 0)
+def test_read_part__reads_what_is_sound_beside_what_is_damaged(features_run):
+    flip_entry(part_path(features_run.path, 0), "X/data/c/0")
+    with pytest.raises(DamagedStore, match="X/data/c/0 is not what was written"):
+        features_run.part(0).read(FEATURES)
+    assert features_run.part(0).read(FEATURES, ["user_id"])["user_id"].tolist() == [0, 9]
+
+
+def test_verify_run__finds_a_file_too_many_in_a_group(features_run):
+    (part_path(features_run.path, 0) / "gender" / "c" / "1").write_bytes(b"x")
+    with pytest.raises(BadInput, match="gender/c/1 was not written by this package; remove it"):
+        verify_run(features_run.path)
 
 
 def test_open_run__refuses_another_format_and_unfinished_runs(run):
     manifest = run.path / "manifest.json"
     content = json.loads(manifest.read_text())
-    manifest.write_text(json.dumps({**content, "format": 99}))
-    with pytest.raises(BadInput, match="has format 99, this version reads 1 and 2; rebuild it"):
-        open_run(run.path)
+    for version, remedy in (
+        (2, "make it again with `ammrank nightly SITE"),
+        ("0.9.0", "use the version that wrote it"),
+    ):
+        manifest.write_text(json.dumps({**content, "format": version}))
+        with pytest.raises(BadInput, match=rf"has format {version}.* reads 0\.3\.0; {remedy}"):
+            open_run(run.path)
     manifest.write_text("[]")
     with pytest.raises(DamagedStore, match="is not the JSON that was written"):
         open_run(run.path)
@@ -359,7 +188,7 @@ def test_open_run__refuses_another_format_and_unfinished_runs(run):
     ("damage", "phrase"),
     [
         (cut, "is not the JSON that was written"),
-        (lambda path: path.write_text('{"format": 1}'), "is not the JSON that was written"),
+        (lambda path: path.write_text('{"format": "0.3.0"}'), "is not the JSON that was written"),
         (lambda path: path.write_text(path.read_text().replace('"rows": 2', '"rows": 3')), "is not what was written"),
     ],
     ids=["cut", "other JSON", "another number"],
@@ -387,7 +216,9 @@ def published_site(folder):
     return site, runs
 
 
-@pytest.mark.parametrize("damage", [cut, lambda path: path.write_text('{"format": 1}')], ids=["cut", "other JSON"])
+@pytest.mark.parametrize(
+    "damage", [cut, lambda path: path.write_text('{"format": "0.3.0"}')], ids=["cut", "other JSON"]
+)
 def test_current__damaged_is_named_and_removed(tmp_path, damage):
     site, _ = published_site(tmp_path)
     path = tmp_path / "CURRENT"
@@ -398,18 +229,32 @@ def test_current__damaged_is_named_and_removed(tmp_path, damage):
     assert site.current() is None
 
 
-def test_current__of_another_format_is_left_alone(tmp_path):
+def write_format(path, version):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": version}))
+
+
+def test_current__of_a_later_version_is_left_alone(tmp_path):
     site, _ = published_site(tmp_path)
     path = tmp_path / "CURRENT"
-    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    write_format(path, "0.4.0")
     for look in (site.current, site.remove_damaged):
-        with pytest.raises(BadInput, match="CURRENT has format 2, this version reads 1"):
+        with pytest.raises(BadInput, match=r"CURRENT has format 0\.4\.0, this version reads 0\.3\.0; use the version"):
             look()
     assert path.exists()
 
 
+def test_remove_damaged__takes_what_an_earlier_version_wrote(tmp_path):
+    site, runs = published_site(tmp_path)
+    for path in (tmp_path / "CURRENT", runs["state"] / "manifest.json"):
+        write_format(path, 1)
+    for look in (site.current, lambda: open_run(runs["state"])):
+        with pytest.raises(DamagedStore, match=r"has format 1 of an earlier version, this one reads 0\.3\.0; make it"):
+            look()
+    assert site.remove_damaged() == [runs["state"], tmp_path / "CURRENT"]
+
+
 @pytest.mark.parametrize("folder", ["days", "state", "users"])
-@pytest.mark.parametrize("name", ["part-00000.zarr.zip", "manifest.json"])
+@pytest.mark.parametrize("name", ["part-00000.arrow", "manifest.json"])
 def test_remove_damaged__takes_the_damaged_run_and_no_other(tmp_path, folder, name):
     site, runs = published_site(tmp_path)
     assert site.remove_damaged() == []
@@ -421,11 +266,17 @@ def test_remove_damaged__takes_the_damaged_run_and_no_other(tmp_path, folder, na
 def test_start_run__sweeps_what_a_crash_left_and_keeps_whole_parts(tmp_path):
     start_run(tmp_path, 2)
     write_part(tmp_path, 0, DAY, day_arrays())
-    (tmp_path / ".tmp-part-00001.zarr.zip-abc").touch()
+    (tmp_path / ".tmp-part-00001.arrow-abc").touch()
     assert start_run(tmp_path, 2) == [1]
     assert not list(tmp_path.glob(".tmp-*"))
-    flip_entry(part_path(tmp_path, 0), "cell/c/0")
+    flip_entry(part_path(tmp_path, 0))
     assert start_run(tmp_path, 2) == [0, 1]
+    # Without the line that says what was written nobody knows whether a part is whole.
+    write_part(tmp_path, 0, DAY, day_arrays())
+    (lines,) = tmp_path.glob("counts-*.jsonl")
+    lines.unlink()
+    assert start_run(tmp_path, 2) == [0, 1]
+    assert not part_path(tmp_path, 0).exists()
 
 
 def test_finish_run__sweeps_what_a_killed_worker_left_at_any_depth(tmp_path):
@@ -443,7 +294,7 @@ def test_finish_run__sweeps_what_a_killed_worker_left_at_any_depth(tmp_path):
     assert verify_run(path) == 0
 
 
-@pytest.mark.parametrize("name", ["extra.parquet", "by_user/.tmp-part", "part-00007.zarr/zarr.json", "part-00007.json"])
+@pytest.mark.parametrize("name", ["extra.parquet", "by_user/.tmp-part", "part-00007/zarr.json", "part-00007.arrow"])
 def test_verify_run__finds_a_file_that_the_manifest_does_not_list(run, name):
     (run.path / name).parent.mkdir(exist_ok=True)
     (run.path / name).touch()
@@ -457,14 +308,24 @@ def test_verify_run__finds_a_file_that_the_manifest_does_not_list(run, name):
 def test_write_part__twice_gives_the_same_bytes(tmp_path):
     first = write_part(tmp_path / "a", 0, DAY, day_arrays())
     second = write_part(tmp_path / "b", 0, DAY, day_arrays())
-    assert first == second == part_facts(tmp_path / "a", 0)
+    assert first == second == part_facts(tmp_path / "a", 0, read_counts(tmp_path / "a"))
     assert (first.rows, first.nnz) == (2, 3)
+    written = [(tmp_path / name / "part-00000.arrow").read_bytes() for name in "ab"]
+    assert written[0] == written[1]
+
+
+def test_finish_run__says_which_part_is_missing_and_leaves_no_lines(tmp_path):
+    start_run(tmp_path, 2)
+    write_part(tmp_path, 0, DAY, day_arrays())
+    with pytest.raises(DamagedStore, match=r"part-00001\.arrow is missing; make it again with `ammrank nightly SITE"):
+        finish_run(tmp_path, DAY.kind, "digest", 2, config={}, inputs=[])
+    finish_run(tmp_path, DAY.kind, "digest", 1, config={}, inputs=[])
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "part-00000.arrow"]
 
 
 def test_read_part__empty_parts_are_legal(tmp_path):
     arrays = {name: array[:0] for name, array in day_arrays().items()} | {"indptr": np.zeros(1, np.int64)}
-    write_part(tmp_path, 0, DAY, arrays)
-    found = PartRef(tmp_path, 0).read(DAY)
+    found = PartRef(tmp_path, 0, write_part(tmp_path, 0, DAY, arrays).checksum).read(DAY)
     assert {name: len(array) for name, array in found.items()} == {name: len(a) for name, a in arrays.items()}
 
 
@@ -486,12 +347,12 @@ def test_exchange__gives_every_partition_its_rows_in_file_order(tmp_path):
 
 def test_exchange__batches_of_one_file_stay_apart(tmp_path):
     starts = np.array([0, 2, 2, 3])
-    batches = [{"user": (np.array([1, 2, 3], np.int64) + 10 * n, starts)} for n in range(3)]
-    batches[1]["cell"] = np.array([7, 8, 9], np.uint16), starts
+    cells = np.array([7, 8, 9], np.uint16), starts
+    batches = [{"user": (np.array([1, 2, 3], np.int64) + 10 * n, starts), "cell": cells} for n in range(3)]
     write_slices(tmp_path / "both", 3, batches)
     found = read_slices([tmp_path / "both", tmp_path / "both"], 2, 3)
     assert [{name: values.tolist() for name, values in part.items()} for part in found] == 2 * [
-        {"user": [3]}, {"user": [13], "cell": [9]}, {"user": [23]}
+        {"user": [3], "cell": [9]}, {"user": [13], "cell": [9]}, {"user": [23], "cell": [9]}
     ]  # fmt: skip
     write_slices(tmp_path / "none", 3, [])
     assert read_slices([tmp_path / "none"], 0, 3) == []
@@ -562,7 +423,7 @@ def test_write_features__replaces_an_earlier_store(tmp_path):
     features = write_features(tmp_path / "f", np.eye(2), [1, 2], ["a", "b"])
     assert features.n_partitions == 1
     assert verify_run(features.path) > 0
-    assert sorted(p.name for p in features.path.glob("part-*")) == ["part-00000.zarr.zip"]
+    assert sorted(p.name for p in features.path.glob("part-*")) == ["part-00000"]
 
 
 @pytest.mark.parametrize(
@@ -640,19 +501,58 @@ def test_features__a_variant_leaves_out_a_group_wherever_its_columns_stand(tmp_p
     assert features.columns_of("no-adv") == ["pv:intensity:a"]
 
 
-@pytest.mark.parametrize("size", [0, 4, 16, 55])
-def test_exchange__a_file_cut_by_a_crash_is_not_read(tmp_path, size):
+@pytest.fixture
+def block(tmp_path):
+    """A block of one file with two partitions."""
     block = ExchangeBlock(tmp_path, 0)
-    starts = np.array([0, 2])
-    write_slices(block.slice_path(0), 1, [{"user": (np.array([1, 2], np.int64), starts)}])
-    assert not block.is_whole()
-    block.finish(1, {"rows": 2})
-    assert block.is_whole()
-    path = block.slice_path(0)
-    path.write_bytes(path.read_bytes()[:size])
-    assert not block.is_whole()
-    with pytest.raises(DamagedStore, match=r"block-00000-000\.slices is not what was written"):
-        read_slices([path], 0, 1)
+    sections = {
+        "user": (np.arange(3), np.array([0, 2, 3])),
+        "cell": (np.arange(3, dtype=np.uint16), np.array([0, 2, 3])),
+    }
+    checksum = write_slices(block.slice_path(0), 2, [sections])
+    assert not block.is_whole(2)
+    block.finish([checksum], {"rows": 3})
+    assert block.is_whole(2)
+    return block
+
+
+@pytest.mark.parametrize("suffix", [".arrow", ".index"])
+@pytest.mark.parametrize("size", [0, 4, 16, 55, None])
+def test_exchange__a_file_cut_by_a_crash_is_not_read(block, suffix, size):
+    path = block.slice_path(0).with_suffix(suffix)
+    if size is None:
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:size])
+    assert not block.is_whole(2)
+    with pytest.raises(DamagedStore, match=r"block-00000-000\.arrow is not what was written; run the command again"):
+        read_slices([block.slice_path(0)], 1, 2)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_exchange__a_flipped_bit_is_found_before_arrow_reads_it(block, data):
+    path = block.slice_path(0).with_suffix(data.draw(st.sampled_from([".arrow", ".index"])))
+    whole = path.read_bytes()
+    damaged = bytearray(whole)
+    bit = data.draw(st.integers(0, 8 * len(whole) - 1))
+    damaged[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(damaged)
+    rows = []
+    for partition in range(2):
+        with contextlib.suppress(DamagedStore):
+            rows.append(read_slices([block.slice_path(0)], partition, 2).joined["user"].tolist())
+    path.write_bytes(whole)
+    assert all(found in ([0, 1], [2]) for found in rows)
+    # Behind all batches is a directory for other programs, which no partition reads.
+    start, size = np.frombuffer(block.slice_path(0).with_suffix(".index").read_bytes(), np.int64)[3:5]
+    assert len(rows) < 2 or (path.suffix == ".arrow" and bit // 8 >= start + size)
+
+
+def test_exchange__pyarrow_reads_the_slices(block):
+    file = pa.ipc.open_file(block.slice_path(0))
+    assert file.num_record_batches == 2
+    assert file.get_batch(0).to_pylist() == [{"user": [0, 1], "cell": [0, 1]}]
 
 
 def test_swap_folder__exchanges_two_names(tmp_path):
@@ -752,3 +652,12 @@ def test_swap_folder__says_what_is_wrong_beside_a_file_system_that_cannot_exchan
     with pytest.raises(FileNotFoundError, match="No such file or directory"):
         swap_folder(tmp_path / "missing", tmp_path / "final")
     assert (tmp_path / "final").is_dir()
+
+
+def test_digest_tree__marks_count_as_if_they_were_there(tmp_path):
+    (tmp_path / "night").mkdir()
+    (tmp_path / "night" / "part").write_text("a")
+    mark = tmp_path / "night" / "_SUCCESS"
+    before = digest_tree(tmp_path, ["night"], [mark])
+    mark.touch()
+    assert digest_tree(tmp_path, ["night"], [mark]) == before == digest_tree(tmp_path, ["night"])

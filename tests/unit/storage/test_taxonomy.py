@@ -4,10 +4,12 @@ import pytest
 from lakes import TAXONOMY, write_taxonomy
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.similar_names import find_similar
 from ammrank_dask.storage.lake.taxonomy import (
     UNRANKED,
     build_taxonomy,
     compare_taxonomies,
+    final_names,
     flat_taxonomy,
     read_taxonomy,
 )
@@ -77,6 +79,18 @@ BAD_FILES = {
     "short line": ("category,parent\na,\n\nb\n", "line 4 has 1 fields, expected 2"),
     "Latin-1": ("category,parent\nMöbel,\n".encode("latin-1"), "is not a readable CSV file: .*; write it as UTF-8"),
     "open quote": ('category,parent\n"a,\n', "is not a readable CSV file: unexpected end of data"),
+    "long category": (
+        f"category,parent\na,\n{'x' * 1025},a\n",
+        "a value of 'category' may have at most 1,024 bytes, found one of 1,025 in line 3; shorten or remove it",
+    ),
+    "long parent": (
+        f"category,parent\na,{'ä' * 600}\n",
+        "a value of 'parent' .* found one of 1,200 in line 2; shorten",
+    ),
+    "very long category": (
+        f"category,parent\n{'x' * 200_000},\n",
+        "a value of 'category' may have at most 1,024 bytes, found a field of more than 131,072; shorten or remove it",
+    ),
 }
 
 
@@ -100,6 +114,26 @@ def test_build_taxonomy__digest_knows_what_events_count_for():
     assert build_taxonomy([("b", "r"), ("r", ""), ("a", "r")], 2).digest == same.digest
     assert build_taxonomy([("r", ""), ("a", "r"), ("b", "a")], 2).digest != same.digest
     assert build_taxonomy([("r", ""), ("a", "r"), ("b", "r")], 1).digest != same.digest
+
+
+@pytest.mark.parametrize("other", ["SHOES", "Shoes ", " shoes\t", "Shoes\u00a0"])
+def test_find_similar__case_and_blanks(other):
+    assert find_similar({"Shoes": 0, other: 1, "Hats": 2}) == [tuple(sorted(["Shoes", other]))]
+    assert find_similar({"Shoes": 0, "Hats": 2}, [other]) == [tuple(sorted(["Shoes", other]))]
+    assert find_similar({"Shoes": 0, other: 0}) == []  # they count for the same
+    assert find_similar({"Hats": 0}, ["Shoes", other]) == []  # nobody knows either
+
+
+def test_find_similar__unicode_forms():
+    composed, decomposed = "M\u00f6bel", "Mo\u0308bel"
+    assert find_similar({composed: 0, decomposed: 1}) == [(decomposed, composed)]
+    assert find_similar({composed: 0, "MO\u0308BEL ": 1}) == [("MO\u0308BEL ", composed)]
+    assert find_similar({composed: 0, "Mobel": 1}) == []
+
+
+def test_find_similar__former_names_are_not_compared():
+    taxonomy = flat_taxonomy(["Shoes", "Hats"], {"shoes": "Shoes", "hats": None})
+    assert find_similar(taxonomy.present_codes) == []
 
 
 def test_flat_taxonomy__ranks_every_category():
@@ -137,6 +171,60 @@ def test_build_taxonomy__what_became_nothing_takes_those_below_it_along():
     assert taxonomy.categories == ("Flights", "Hats")
     assert taxonomy.ranked_above("Boots") is None
     assert taxonomy.codes_of(["Flights", "Hats", "Shoes"]) == (0, 1, -1)
+
+
+class CountedName(str):
+    """A name that is looked up and compared a limited number of times, by all of its kind together."""
+
+    steps_left = 0
+
+    def __hash__(self):
+        self.count()
+        return super().__hash__()
+
+    def __eq__(self, other):
+        self.count()
+        return super().__eq__(other)
+
+    def count(self):
+        CountedName.steps_left -= 1
+        assert CountedName.steps_left >= 0, "more than a few steps for every name"
+
+
+def counted_names(n):
+    CountedName.steps_left = 50 * n
+    return [CountedName(f"n{i:05}") for i in range(n)]
+
+
+@pytest.mark.parametrize("is_upwards", [False, True], ids=["root first", "leaf first"])
+def test_build_taxonomy__takes_a_few_steps_a_row_however_deep_it_is(is_upwards):
+    def build(n):
+        names = counted_names(n)
+        pairs = list(zip(names, ["", *names[:-1]], strict=True))
+        return build_taxonomy(pairs[::-1] if is_upwards else pairs, 3, renames={names[-4]: None})
+
+    deep, small = build(20_000), build(8)
+    assert deep.categories == small.categories == ("n00002",)
+    assert deep.parents == small.parents == ("n00001",)
+    assert [small.code_of[f"n{i:05}"] for i in range(8)] == [UNRANKED] * 2 + [0] * 2 + [UNRANKED] * 4
+    assert [deep.code_of[f"n{i:05}"] for i in (0, 1, 2, 3, 19_995, 19_996, 19_999)] == [UNRANKED] * 2 + [0] * 3 + [
+        UNRANKED
+    ] * 2
+
+
+def test_build_taxonomy__a_cycle_of_20000_is_found():
+    names = counted_names(20_000)
+    with pytest.raises(BadInput, match=r"'n00000' is its own ancestor \(a cycle\)"):
+        build_taxonomy(list(zip(names, [*names[1:], names[0]], strict=True)), 2)
+
+
+def test_final_names__takes_a_few_steps_a_name_however_often_it_was_renamed():
+    names = counted_names(20_000)
+    renames = dict(zip(names, [*names[1:], "Shoes"], strict=True))
+    assert final_names(renames) == dict.fromkeys(names, "Shoes")
+    assert list(final_names({"a": "b", "c": None, "b": "c"}).items()) == [("a", None), ("c", None), ("b", None)]
+    with pytest.raises(BadInput, match="categories: x -> a -> b -> a is a cycle; a name must become another one"):
+        final_names({"x": "a", "a": "b", "b": "a"})
 
 
 def test_compare_taxonomies__tells_apart_what_came_went_moved_and_was_renamed():

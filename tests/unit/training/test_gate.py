@@ -17,17 +17,22 @@ from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, write_verdict
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.runs import open_run, verify_run
+from ammrank_dask.storage.store.runs import finish_run, open_run, verify_run
+from ammrank_dask.training.forward import describe_forward
 from ammrank_dask.training.gate import NOBODY, GateResult, compare_models, is_no_worse, measure_model
 from ammrank_dask.user_hash import split_of
+from ammrank_dask.workflows.operations.status import describe_site
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.models import find_model
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.status import describe_site
-from ammrank_dask.workflows.stages.verdicts import find_verdict
+from ammrank_dask.workflows.stages.verdicts import find_forward, find_verdict
 
-CONFIG = {**nights.CONFIG, "gate": {"min_users": 1}}
+CONFIG = {
+    **nights.CONFIG,
+    "train": {"epochs": 5, "every_nights": 2, "kappa": 50.0},
+    "gate": {"min_users": 1, "forward": False},
+}
 TERRIBLE = {"epochs": 1, "every_nights": 2, "regularization": 1e6, "warm_start": False}
 
 
@@ -222,7 +227,7 @@ def test_nightly__a_first_model_that_is_worse_than_popularity_does_not_score(cli
     categories = open_qualifications(site.qualifications_folder(day(5))).to_pandas().groupby("rank")["category"]
     assert (categories.nunique() == 1).all()
     report = (site.report_folder(day(5)) / "report.html").read_text()
-    assert "a new model was turned down" in report
+    assert "a new model was not promoted" in report
     assert "popularity scores instead" in report
     # The next training does not begin with it, and is let through when it is better.
     facts = nightly(Night(client, site, check_config(CONFIG, "test"), day(7)))
@@ -237,3 +242,70 @@ def test_find_verdict__only_of_the_model_that_scored(tmp_path, accepted, chosen)
     assert find_verdict(site, day(5), chosen).accepted is accepted
     assert find_verdict(site, day(5), "another") is None
     assert find_verdict(site, day(5), "new" if chosen == "old" else "old") is None
+
+
+def test_find_forward__of_the_last_verdict_that_chose_the_model_or_what_it_was_brought_from(tmp_path):
+    site = Site(tmp_path)
+
+    def judge(number, chosen, forward):
+        facts = {"accepted": True, "chosen": chosen, "forward": forward}
+        write_verdict(site, day(number), Verdict(f"challenger {number}", None, True, facts), {})
+
+    def keep(number, digest, **inputs):
+        path = site.run("models", day(number), digest)
+        path.mkdir(parents=True)
+        config = {"date": str(day(number))}
+        return finish_run(path, "model", digest, 0, config=config, inputs=inputs, counts={"users": 1, "planes": 0})
+
+    judge(1, "a" * 64, {"source": "model"})
+    judge(3, "a" * 64, {"source": "own-history"})
+    judge(5, "b" * 64, None)
+    first = keep(1, "a" * 64)
+    brought = keep(4, "c" * 64, brought_from=first.digest)
+    again = keep(5, "d" * 64, brought_from=brought.digest)
+    assert find_forward(site, day(0), first) is None
+    assert find_forward(site, day(2), first) == {"date": str(day(1)), "source": "model"}
+    for model in (first, brought, again):
+        assert find_forward(site, day(6), model) == {"date": str(day(3)), "source": "own-history"}
+    assert find_forward(site, day(6), keep(5, "b" * 64)) is None  # judged without a comparison
+    assert find_forward(site, day(6), keep(6, "e" * 64)) is None  # made by hand
+    assert find_forward(site, day(6), None) is None
+
+
+def forward_facts(source, own_hits, gain, error, reason="x scores: why it does"):
+    own = {"hits": own_hits, "ndcg": 0.5, "gain": gain, "standard_error": error}
+    sources = {"model": {"hits": own_hits + gain, "ndcg": 0.6}, "own-history": own}
+    return {"date": "2026-01-31", "source": source, "reason": reason, "users": 2051, "k": 10, "sources": sources}
+
+
+@pytest.mark.parametrize(
+    ("forward", "sentence"),
+    [
+        (
+            forward_facts("model", 5.75, 0.17, 0.02),
+            "Lists come from the model: in the label window to 2026-01-31 lists of a model that had not seen it had"
+            " 5.92 of 10 clicked, own history 5.75 (+0.17 ± 0.02, 2,051 users).",
+        ),
+        (
+            forward_facts("own-history", 5.75, -0.05, 0.004),
+            "Lists come from own history: in the label window to 2026-01-31 lists of a model that had not seen it had"
+            " 5.700 of 10 clicked, own history 5.750 (-0.050 ± 0.004, 2,051 users).",
+        ),
+        (
+            forward_facts("own-history", 5.75, 0.01, 0.02),
+            "Lists come from own history: in the label window to 2026-01-31 lists of a model that had not seen it had"
+            " 5.76 of 10 clicked, own history 5.75 (+0.01 ± 0.02, 2,051 users; it must be ahead by more than that"
+            " error).",
+        ),
+        (
+            forward_facts("own-history", 5.0, 1.0, 0.1, "own history scores: 12 users to try a model on, 100 needed"),
+            "Lists come from own history: 12 users to try a model on, 100 needed (training of 2026-01-31).",
+        ),
+        (
+            {"date": "2026-01-31", "source": "model", "reason": "the model scores: the features have no own column"},
+            "Lists come from the model: the features have no own column (training of 2026-01-31).",
+        ),
+    ],
+)
+def test_describe_forward__says_who_won_or_why_nobody_did(forward, sentence):
+    assert describe_forward(forward) == sentence

@@ -8,7 +8,7 @@ import pytest
 from distributed import Client, LocalCluster
 from lost_worker import lose_a_worker
 
-import ammrank_dask.tasks as tasks
+import ammrank_dask.runtime.tasks as tasks
 import ammrank_dask.training.driver as driver
 import ammrank_dask.training.round_tasks as round_tasks
 import ammrank_dask.training.train as training

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ammrank_dask.memory import ModelSize
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_basis import count_rankings
 from ammrank_dask.model.plus_sums import PlusState
+from ammrank_dask.runtime.memory import ModelSize
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
 from ammrank_dask.training.basis import read_basis, write_begun, write_centers, write_knots, write_sample
 from ammrank_dask.training.learners import PlaneLearner, PlusLearner

@@ -8,12 +8,10 @@ import pytest
 from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.halving import (
-    Trial,
     Tuning,
     count_pairs_by_row,
     halve,
     make_grid,
-    prefer_default,
     scale_to_pairs,
     value_beyond,
 )
@@ -171,39 +169,7 @@ def test_tune__amm_rank_plus_by_kappa_and_clickers(client, rows, tmp_path):
         tune(client, features, model="lr")
 
 
-def test_halve__a_default_goes_through_all_rungs():
-    asked = []
-
-    def measure(settings, n_rows):
-        asked.append([setting["x"] for setting in settings])
-        return [-setting["x"] for setting in settings]
-
-    tuning = halve(make_grid(x=[0, 1, 2, 3, 4, 5, 6]), 900, measure, default={"x": 1})
-    assert asked == [[0, 1, 2, 3, 4, 5, 6], [1, 5, 6], [1, 6]]
-    assert tuning.best == {"x": 6}
-
-
-@pytest.mark.parametrize(
-    ("gains", "best"),
-    [
-        ([0.2, 0.3, 0.1, 0.2], 6),  # mean .2, standard error .04
-        ([0.9, -0.5, 0.4, -0.4], 1),  # mean .1, standard error .33
-        ([0.2], 1),
-        ([-0.2, -0.3], 1),
-    ],
-)
-def test_prefer_default__unless_the_best_is_clearly_better(gains, best):
-    trials = [Trial(0, 1, {"x": 1}, 0.1, True), Trial(2, 9, {"x": 1}, 0.5, False), Trial(2, 9, {"x": 6}, 0.4, True)]
-    tuning = prefer_default(Tuning({"x": 6}, trials), {"x": 1}, np.array(gains))
-    assert tuning.best == {"x": best}
-    assert [(trial.parameters["x"], trial.kept) for trial in tuning.trials] == [
-        (1, True),
-        (1, best == 1),
-        (6, best == 6),
-    ]
-
-
-def test_tune__quick_on_any_number_of_workers(client, two_processes, tmp_path):
+def test_tune__on_any_number_of_workers(client, two_processes, tmp_path):
     rng = np.random.default_rng(1)
     place = rng.uniform(-1, 1, 3_000)
     rankings = np.where(np.abs(place)[:, None] > 0.5, [0, 1], [1, 2])
@@ -211,21 +177,14 @@ def test_tune__quick_on_any_number_of_workers(client, two_processes, tmp_path):
     features = write_features(
         tmp_path / "f", X, np.arange(3_000), ["place", "one"], rankings, categories=list("abc"), n_partitions=3
     )
-    tuning = tune(client, features, kappas=[5e-3, 1e6], clickers_per_plane=[300], quick=True)
+    options = {"kappas": [5e-3, 1e6], "clickers_per_plane": [300], "sample_rows": 900}
+    tuning = tune(client, features, **options)
     assert tuning.best == {"kappa": 5e-3, "clickers_per_plane": 300}
     assert 200 < tuning.users < 400
-    # A tenth of some 2,400 training rows is less than the fewest to tune on; the default is on every rung.
     assert [(t.rows, t.parameters["kappa"]) for t in tuning.trials] == [
-        (111, 5e-3), (111, 1e6), (333, 5e-3), (333, 1e6), (1000, 5e-3), (1000, 1e6),
+        (100, 5e-3), (100, 1e6), (300, 5e-3), (900, 5e-3),
     ]  # fmt: skip
-    assert tune(two_processes, features, kappas=[5e-3, 1e6], clickers_per_plane=[300], quick=True) == tuning
-
-
-def test_tune__quick_refuses_few_users(client, rows, tmp_path):
-    X, rankings = rows
-    features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings)
-    with pytest.raises(TooFewUsers, match=r"^\d\d validation users are fewer than 200$"):
-        tune(client, features, quick=True)
+    assert tune(two_processes, features, **options) == tuning
 
 
 @pytest.mark.parametrize(
@@ -233,7 +192,6 @@ def test_tune__quick_refuses_few_users(client, rows, tmp_path):
     [
         ({"regularizations": [1.0]}, "regularizations must not be given for amm-rank-plus, it has kappas"),
         ({"model": "amm-rank", "kappas": [1.0]}, "kappas must not be given for amm-rank; leave it out"),
-        ({"model": "amm-rank", "quick": True}, "quick must not be given for amm-rank; leave it out"),
     ],
 )
 def test_tune__refuses_values_of_the_other_model(client, rows, tmp_path, options, message):
@@ -248,4 +206,4 @@ def test_tune__one_category_has_nothing_to_choose_from(client, tmp_path):
         tmp_path / "f", np.ones((3_000, 1)), np.arange(3_000), ["one"], np.zeros((3_000, 1), int), categories=["a"]
     )
     with pytest.raises(TooFewUsers, match="no validation user prefers one category over another"):
-        tune(client, features, quick=True)
+        tune(client, features)

@@ -22,10 +22,10 @@ from distributed import Client, LocalCluster
 
 from ammrank_dask.features.columns import interest_columns
 from ammrank_dask.features.write import write_features
-from ammrank_dask.memory import PROCESS_BYTES, REQUEST_BYTES, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.saved_panels import panel_arrays
+from ammrank_dask.runtime.memory import PROCESS_BYTES, REQUEST_BYTES, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.scoring.score import write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.simulation.simulate import simulate
@@ -80,6 +80,13 @@ def place(client, tmp_path_factory):
     simulate(client, lake, truth=lake.with_name("truth"), users=400, days=4, seed=3, start=FIRST)
     (lake.parent / "site").mkdir()
     return Site(lake.parent / "site")
+
+
+def test_open_cluster__the_client_of_a_command_sends_without_a_pause(client, tmp_path):
+    (tmp_path / "cluster.yaml").write_text(f"version: 1\naddress: {client.scheduler.address}\n")
+    with open_cluster(str(tmp_path / "cluster.yaml"), None, quiet=True) as own:
+        assert own.scheduler_comm.interval == 0.001
+    assert client.scheduler_comm.interval > 0.001
 
 
 def test_check_workers__a_sound_cluster_leaves_nothing_behind(client, tmp_path):

@@ -13,8 +13,8 @@ from certificates import write_certificates
 from cryptography import x509
 from distributed import Client, Security
 
+from ammrank_dask.runtime.task_workers import _most_workers
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.task_workers import _most_workers
 from ammrank_dask.workflows.cluster.certificates import check_certificates, temporary_security
 from ammrank_dask.workflows.cluster.checks import MOST_SKEW
 from ammrank_dask.workflows.cluster.cluster_file import (
@@ -95,7 +95,7 @@ def test_open_cluster__threads_talk_through_memory(tmp_path):
 
 def test_open_cluster__limits_are_those_of_the_cluster_however_it_is_reached(tmp_path):
     lines = ("adapt: {minimum: 1, maximum: 5, interval: 1h}",)
-    path = local_cluster(tmp_path, "n_workers: 1, processes: false, protocol: tls", *lines)
+    path = local_cluster(tmp_path, "processes: false, protocol: tls", *lines)
     with open_cluster(path, None, quiet=True) as client:
         assert client.scheduler.address.startswith("inproc://")
         assert _most_workers(client) == 5
@@ -208,7 +208,7 @@ def test_find_cluster_file__the_group_may_write_it(here, monkeypatch):
     os.chown(here, -1, user.pw_gid)
     if user.pw_name == "root":
         assert find_cluster_file(None, None) == here  # the private group of the user
-    monkeypatch.setattr("ammrank_dask.workflows.cluster.cluster_file._is_own_group", lambda gid: False)
+    monkeypatch.setattr("ammrank_dask.workflows.cluster.cluster_file.is_private_group", lambda gid, uid: False)
     with pytest.raises(BadInput, match=r"nobody but you may write .*, found -rw-rw-r--"):
         find_cluster_file(None, None)
 

@@ -6,6 +6,7 @@ import yaml
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.workflows.session.config import Config, check_config, load_config, write_config
+from ammrank_dask.workflows.session.scoring_sections import Retention
 
 WHERE = "ammrank.yaml"
 
@@ -21,13 +22,25 @@ def test_load_config__empty_file_is_the_defaults(tmp_path):
         assert load_config(path) == Config()
 
 
+@pytest.mark.parametrize(("label_days", "kept"), [(3, 45), (30, 45), (31, 46), (60, 75)])
+def test_load_config__keep_days_follow_a_label_window_that_is_changed_in_a_written_config(tmp_path, label_days, kept):
+    path = tmp_path / "ammrank.yaml"
+    text = write_config(Config())
+    assert text.count("  days: 30  #") == 1
+    path.write_text(text.replace("  days: 30  #", f"  days: {label_days}  #"))
+    assert load_config(path).days_kept == kept
+    assert check(f"label: {{days: {label_days}}}").days_kept == kept
+    assert check(f"{{label: {{days: {label_days}}}, keep_days: 99}}").days_kept == 99
+
+
 def test_config__defaults_of_the_contract():
     config = Config()
-    assert (config.late_days, config.keep_days, config.state.max_age_days) == (7, 45, 180)
-    assert (config.label.days, config.label.min_categories, config.taxonomy.level) == (30, 3, 2)
+    assert (config.late_days, config.days_kept, config.state.max_age_days) == (7, 45, 730)
+    assert (config.label.days, config.label.min_categories, config.taxonomy.level) == (30, 1, 2)
     assert config.features.groups == ["pv", "sq", "slc", "olc", "adv"]
     assert config.event_groups == list(GROUPS)
     assert (config.features.min_days, config.train.max_planes, config.train.every_nights) == (7, 5, 7)
+    assert (config.alpha, config.label.alpha, config.train.n_windows) == (0.995, 0.97, 12)
     assert config.quarantine.max_share == 0.01
 
 
@@ -91,11 +104,17 @@ BAD = {
     ),
     "level of 0": ("taxonomy: {level: 0}", "taxonomy.level: Input should be greater than or equal to 1, got 0"),
     "share of 2": ("quarantine: {max_share: 2}", "quarantine.max_share: Input should be less than or equal to 1"),
+    "yes for a number": ("score: {k: yes}", "score.k: must be a number, got True, which YAML also makes of yes, no,"),
+    "off for an optional number": ("score: {min_score: off}", "score.min_score: must be a number, got False, which"),
+    "on for a number by name": (
+        "score: {balanced: {floors: {Hats: on}}}", "score.balanced.floors: 'Hats' must be a number, got True, which"
+    ),
+    "no for a column": ("columns: {age: no}", "columns.age: Input should be a valid string, got False; put it in quo"),
     "no partitions": ("partitions: 0", "partitions: Input should be greater than or equal to 1, got 0"),
     "unit": ("timestamp_unit: h", "timestamp_unit: Input should be 's', 'ms', 'us' or 'ns', got 'h'"),
     "zone": ("timezone: Mars/Base", "timezone: 'Mars/Base' is not a time zone, for example UTC or Europe/Berlin"),
     "zone outside": ("timezone: ../../etc/passwd", "timezone: '../../etc/passwd' is not a time zone"),
-    "short keep_days": ("keep_days: 29", "keep_days (29) must be at least label.days (30)"),
+    "short keep_days": ("keep_days: 29", "keep_days (29) must be at least label.days (30); null follows it"),
     "feature group": ("features: {groups: [pv, search]}", "features.groups has search, which `groups` does not define"),
     "variant": ("train: {variant: no-ads}", "train.variant must be adv, or no- and a group to leave out, got 'no-ads'"),
     "no clicks": ("groups: {pv: pv}", "groups: a group adc (ad clicks) is needed: rankings are made of it"),
@@ -114,11 +133,41 @@ def test_check_config__says_what_is_wrong(text, sentence):
     assert "\n" not in str(raised.value)
 
 
+WINDOWS = ["late_days", "label.days", "features.min_days", "train.every_nights"]
+KEPT = ["keep_days", "state.max_age_days", *(f"retention.{name}" for name in Retention.model_fields)]
+
+
+@pytest.mark.parametrize(("key", "most"), [*((key, 3650) for key in WINDOWS), *((key, 36500) for key in KEPT)])
+def test_check_config__days_are_so_many_that_dates_can_be_counted(key, most):
+    def of(days):
+        section, _, name = key.rpartition(".")
+        return {"keep_days": 36500} | ({section: {name: days}} if section else {name: days})
+
+    check_config(of(most), WHERE)
+    for days in (most + 1, 10**9, 10**20):
+        with pytest.raises(BadInput) as raised:
+            check_config(of(days), WHERE)
+        assert str(raised.value) == f"{WHERE}: {key}: Input should be less than or equal to {most}, got {days}"
+
+
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
         (b"lake: [", "is not readable YAML: while parsing a flow node"),
         (b"alpha: \xff", "is not readable YAML: "),
+        (
+            b"lake: &a [x]\nscore: {exclude: *a}",
+            "is not readable YAML: write the value of *a out: aliases are not read",
+        ),
+        (b"a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]", "is not readable YAML: write the value of *a out: aliases"),
+        (b"lake: " + b"[" * 101 + b"]" * 101, "is not readable YAML: values must not be nested deeper than 100 in"),
+        (b"lake: " + b"[" * 99_999, "is not readable YAML: values must not be nested deeper than 100 in"),
+        (b"alpha: 0.9\nalpha: 0.8", "is not readable YAML: the key 'alpha' is there twice; keep one in"),
+        (b"score: {k: 3, n: 1, k: 3}", "is not readable YAML: the key 'k' is there twice; keep one in"),
+        (b"timezone: 2026-02-31", "is not readable YAML: a value cannot be read (day is out of range for month)"),
+        (b"score: {k: " + b"9" * 5000 + b"}", "is not readable YAML: integers have at most 100 digits in"),
+        (b"score: {k: 0x" + b"f" * 5000 + b"}", "is not readable YAML: integers have at most 100 digits in"),
+        (b"timezone: !!timestamp x", "is not readable YAML: a value cannot be read ("),
         (b"- alpha\n", "must be a mapping of keys, found a list"),
         (b"!!python/object/apply:os.system ['true']", "is not readable YAML: could not determine a constructor"),
     ],
@@ -144,6 +193,16 @@ def test_train__is_amm_rank_plus_unless_a_key_of_amm_rank_is_set():
     assert old.model == "amm-rank"
     assert old.parameters()["regularization"] == 0.001
     assert "kappa" not in old.parameters()
+
+
+def test_train__keys_of_nights_that_chose_parameters_are_left_out():
+    plain = check("train: {kappa: 0.01}")
+    for old in ("auto_tune: true", "auto_tune: false, fit: closer", "fit: null"):
+        assert check(f"train: {{kappa: 0.01, {old}}}") == plain
+    assert "auto_tune" not in write_config(plain)
+    # `init` wrote 5 epochs into every config until there was `windows`.
+    assert check("train: {epochs: 5, auto_tune: true}").train.epochs is None
+    assert check("train: {epochs: 5, windows: null}").train.epochs == 5
 
 
 def test_train__parameters_are_those_of_the_model():

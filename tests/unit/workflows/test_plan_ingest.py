@@ -1,6 +1,7 @@
 """Planning of an ingest, with hand-made files and states: no cluster, no file."""
 
 import datetime as dt
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -67,9 +68,56 @@ def test_plan_ingest__from_scratch_reads_and_folds_every_day():
 def test_plan_ingest__from_scratch_makes_both_states_in_one_pass():
     plan = plan_ingest(lake(*range(8)), [], SETTINGS, day(7))
     runs = {day(n): None for n in range(8)}
-    assert plan.fold_plans(runs, Path("head"), Path("lag")) == [
+    assert plan.fold_plans(runs, {day(7): Path("head"), day(4): Path("lag")}) == [
         FoldPlan(None, tuple((day(n), None) for n in range(8)), {day(4): Path("lag"), day(7): Path("head")})
     ]
+
+
+WINDOWS = HistorySettings(STATE, label_days=3, bridges_missing_days=False, rebuild_command=REBUILD, n_windows=3)
+
+
+def test_plan_ingest__from_scratch_makes_the_states_of_closed_windows_too():
+    plan = plan_ingest(lake(*range(20)), [], WINDOWS, day(19))
+    dates = [state.date for state in plan.windows]
+    assert [date.toordinal() % 3 for date in dates] == [0, 0, 0]
+    assert dates == [dates[0] - dt.timedelta(3 * number) for number in range(3)]
+    assert dates[0] <= day(16) < dates[0] + dt.timedelta(3)
+    paths = {state.date: Path(str(state.date)) for state in plan.states}
+    (fold,) = plan.fold_plans(dict.fromkeys(plan.days), paths)
+    assert fold.outputs == paths
+    assert len(fold.days) == 20
+
+
+def test_plan_ingest__windows_that_are_written_are_not_made_again():
+    first = plan_ingest(lake(*range(20)), [], WINDOWS, day(19))
+    written = frozenset(state.date for state in first.windows[1:])
+    again = plan_ingest(lake(*range(20)), [], replace(WINDOWS, written=written), day(19))
+    assert again.windows == first.windows[:1]
+
+
+def test_plan_ingest__a_window_needs_as_many_days_before_it():
+    dates = [state.date for state in plan_ingest(lake(*range(9)), [], WINDOWS, day(8)).windows]
+    assert dates
+    assert all((date - FIRST).days + 1 >= 3 for date in dates)
+
+
+def test_plan_ingest__a_window_whose_days_are_gone_is_left_out():
+    """The lake has dropped the days that a state remembers; only partials of late days are kept."""
+    head, lag = state(*range(19)), state(*range(16))
+    partials = {(str(day(n)), digest_of_day(n)) for n in range(16, 20)}
+    plan = plan_ingest(lake(18, 19), [lag, head], replace(WINDOWS, partials=partials), day(19))
+    assert [state.date >= day(15) for state in plan.windows] == [True]
+    assert plan_ingest(lake(18, 19), [lag, head], WINDOWS, day(19)).windows == ()
+
+
+def test_plan_ingest__a_window_over_a_changed_day_that_stays_as_folded_is_left_out():
+    """Its rows are in no file: the night would end, and only for rows that it can do without."""
+    head, lag = state(*range(19)), state(*range(16))
+    whole = plan_ingest(lake(*range(20)), [lag, head], WINDOWS, day(19))
+    kept = plan_ingest(lake(*range(20)), [lag, head], WINDOWS, day(19), other_rows=[day(9)])
+    assert len(whole.windows) == 3
+    assert [one.date for one in kept.windows] == [one.date for one in whole.windows if one.date > day(14)]
+    assert len(kept.windows) == 1
 
 
 def test_plan_ingest__files_after_the_date_do_not_count():
@@ -81,7 +129,7 @@ def test_plan_ingest__files_after_the_date_do_not_count():
 def test_plan_ingest__no_day_before_the_label_window_has_no_lag():
     plan = plan_ingest(lake(0, 1, 2), [], SETTINGS, day(2))
     assert plan.lag is None
-    assert plan.fold_plans(dict.fromkeys(plan.days), Path("head"), None)[0].outputs == {day(2): Path("head")}
+    assert plan.fold_plans(dict.fromkeys(plan.days), {day(2): Path("head")})[0].outputs == {day(2): Path("head")}
 
 
 def test_plan_ingest__night_after_night_folds_one_day_into_each_state():
@@ -93,7 +141,7 @@ def test_plan_ingest__night_after_night_folds_one_day_into_each_state():
     assert plan.lag.new_days == [day(4)]
     # Besides the days to fold, the clicks of the label window are needed.
     assert plan.days == days(4, 5, 6, 7)
-    folds = plan.fold_plans(dict.fromkeys(plan.days), Path("head"), Path("lag"))
+    folds = plan.fold_plans(dict.fromkeys(plan.days), {day(7): Path("head"), day(4): Path("lag")})
     assert folds == [
         FoldPlan(head, ((day(7), None),), {day(7): Path("head")}),
         FoldPlan(lag, ((day(4), None),), {day(4): Path("lag")}),
@@ -104,7 +152,7 @@ def test_plan_ingest__the_same_night_again_folds_nothing():
     head, lag = state(*range(8)), state(*range(5))
     plan = plan_ingest(lake(*range(8)), [lag, head], SETTINGS, day(7))
     assert plan.head.new_days == plan.lag.new_days == []
-    assert plan.fold_plans(dict.fromkeys(plan.days), Path("head"), Path("lag")) == []
+    assert plan.fold_plans(dict.fromkeys(plan.days), {day(7): Path("head"), day(4): Path("lag")}) == []
 
 
 def test_plan_ingest__without_lag_needs_no_label_window():
@@ -120,7 +168,7 @@ def test_plan_ingest__a_day_changed_after_lag_makes_head_again_from_lag():
     assert plan.head.new_days == [day(n) for n in (4, 5, 6, 7)]
     assert plan.head.history[5] == (day(5), digest_of_day(5, "b"))
     runs = dict.fromkeys(plan.days)
-    assert [fold.outputs for fold in plan.fold_plans(runs, Path("head"), Path("lag"))] == [
+    assert [fold.outputs for fold in plan.fold_plans(runs, {day(7): Path("head"), day(4): Path("lag")})] == [
         {day(4): Path("lag"), day(7): Path("head")}
     ]
 
@@ -195,7 +243,7 @@ def test_fitting_states__only_others_need_a_rebuild():
 
 
 CHANGES = {
-    "alpha": ({"alpha": 0.5}, "alpha was 0.97 and is now 0.5"),
+    "alpha": ({"alpha": 0.5}, "alpha was 0.995 and is now 0.5"),
     "partitions": ({"partitions": 3}, "partitions was 2 and is now 3"),
     "level": ({"taxonomy": {"level": 1}}, "the taxonomy was another one"),
     "late_days": ({"late_days": 3}, "late_days was 7 and is now 3"),

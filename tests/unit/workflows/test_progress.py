@@ -1,13 +1,17 @@
 """Terminal progress: lines, bars, JSON lines, and what `run_tasks` tells them."""
 
+import http.client
 import io
 import json
 import os
 import pty
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -96,6 +100,28 @@ def test_progress_for__on_a_terminal_draws_bars():
     assert "━" in drawn
 
 
+def test_progress_for__a_warning_stands_above_the_bars():
+    code = (
+        "import logging, sys, time\n"
+        "from ammrank_dask.workflows.session.progress import progress_for\n"
+        "logging.basicConfig(format='%(levelname)s %(message)s', stream=sys.stderr)\n"
+        "with progress_for(False, False) as update:\n"
+        "    update('score', 1, 2)\n"
+        "    time.sleep(0.3)\n"
+        "    logging.warning('look here')\n"
+        "    update('score', 2, 2)\n"
+        "logging.warning('after')\n"
+    )
+    ours, theirs = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    drawn = os.read(ours, 100_000).decode()
+    os.close(ours)
+    # The line of the bar is erased before the warning, which then has a line of its own.
+    assert "\x1b[2KWARNING look here" in drawn
+    assert "\n\x1b[?25hWARNING after" in drawn
+
+
 @pytest.mark.parametrize(
     ("quiet", "as_json", "pattern"),
     [(True, False, ""), (False, False, "read: 2 tasks in 0.0 s\n"), (False, True, '{"stage": "read", "tasks": 2, ')],
@@ -143,6 +169,57 @@ def test_ammrank__a_signal_to_all_its_processes_ends_with_one_sentence(tmp_path,
         assert process.wait(timeout=300) == code
     assert [line.split()[0] for line in begun] == (["dashboard", "simulate-users:"] if is_at_work else [])
     assert said == [sentence]
+
+
+@pytest.mark.serial
+@pytest.mark.parametrize(
+    ("number", "code", "sentence"),
+    [(signal.SIGINT, 130, INTERRUPTED), (signal.SIGTERM, 143, TERMINATED)],
+    ids=["SIGINT", "SIGTERM"],
+)
+def test_ammrank__a_signal_with_a_page_open_ends_with_one_sentence(tmp_path, number, code, sentence):
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(BUILT_IN.read_text().replace("127.0.0.1:8787", "127.0.0.1:0"))
+    arguments = ["simulate", str(tmp_path / "lake"), "--users", "400000", "--days", "60", "--cluster", str(cluster)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "ammrank_dask.workflows.cli", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    ) as process:
+        page = process.stderr.readline().split()[1].replace("/ammrank", "/status")
+        with open_page_of_a_sleeping_browser(page):
+            time.sleep(3)  # for the server to be in the midst of sending
+            process.send_signal(number)
+            said = process.stderr.readlines()
+            assert process.wait(timeout=300) == code
+    assert [line for line in said if not re.match(r"simulate-\w+: ", line)] == [sentence]
+
+
+def open_page_of_a_sleeping_browser(page):
+    """Return a websocket of a page that is asked for more than the connection takes, and of which nothing is read."""
+    address = urlsplit(page)
+    connection = http.client.HTTPConnection(address.hostname, address.port, timeout=60)
+    connection.request("GET", address.path)
+    (token,) = re.findall(r'"token":\s*"([^"]+)"', connection.getresponse().read().decode())
+    connection.close()
+    connection.sock = opened = socket.socket()
+    opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 536)  # the server buffers little for small segments
+    opened.connect((address.hostname, address.port))
+    headers = {
+        "Origin": f"http://{address.netloc}", "Upgrade": "websocket", "Connection": "Upgrade",
+        "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "dGhlIHNhbXBsZSBub25jZQ==",
+        "Sec-WebSocket-Protocol": f"bokeh, {token}",
+    }  # fmt: skip
+    connection.request("GET", f"{address.path}/ws", headers=headers)
+    kept = opened.dup()  # the answer closes its own
+    assert connection.getresponse().status == 101
+    assert kept.recv(1)  # whoever asks before the server has made its session is told off
+    for number in range(200):
+        for text in (json.dumps({"msgid": str(number), "msgtype": "PULL-DOC-REQ"}), "{}", "{}"):
+            kept.sendall(bytes([0x81, 0x80 | len(text), 0, 0, 0, 0]) + text.encode())
+    return kept
 
 
 def wait_for_worker_process(process):

@@ -81,6 +81,18 @@ def test_find_unchanged__the_published_night(site):
     assert find_unchanged(site, config_of(), DATE) == {"users": 3, "published": True, "unchanged": True}
 
 
+def test_find_unchanged__a_site_that_was_moved_names_its_present_paths(site, tmp_path_factory):
+    record = site.run_folder(DATE) / "run.json"
+    attempt = json.loads(record.read_text())
+    attempt["facts"]["qualifications"] = str(site.qualifications_folder(DATE))
+    record.write_text(json.dumps(attempt))
+    moved = Site(tmp_path_factory.mktemp("moved") / "site")
+    shutil.move(site.path, moved.path)
+    unchanged = find_unchanged(moved, config_of(), DATE)
+    assert unchanged["qualifications"] == str(moved.qualifications_folder(DATE))
+    assert str(site.path) not in json.dumps(unchanged)
+
+
 def test_find_unchanged__an_earlier_night_needs_its_results_only(site):
     os.unlink(site.run("state", BEFORE, "abc") / "manifest.json")  # what is pruned after the next night
     assert find_unchanged(site, config_of(), BEFORE) == {"users": 3, "published": False, "unchanged": True}
@@ -145,7 +157,7 @@ def test_find_unchanged__a_night_before_the_site_was_placed_in_other_partitions(
     assert find_unchanged(site, config_of(), BEFORE) is None
 
 
-@pytest.mark.parametrize("name", ["part-00000.zarr.zip", "manifest.json"])
+@pytest.mark.parametrize("name", ["part-00000.arrow", "manifest.json"])
 def test_find_unchanged__a_result_that_is_not_whole(site, name):
     os.unlink(site.run("state", DATE, "abc") / name)
     assert find_unchanged(site, config_of(), DATE) is None

@@ -21,6 +21,7 @@ def test_own_config__only_paths_and_commands_differ(tmp_path):
         "lake": {"events": str(tmp_path / "lake" / "events")},
         "score": {"suppress": str(tmp_path / "none.txt"), "opt_out": str(tmp_path / "site" / "opt.csv")},
         "notify": {"on_success": None},
+        "publish": {"hold": []},
     }
     expected = given.model_dump()
     for section, values in changed.items():

@@ -1,0 +1,243 @@
+"""Draw the pages of a site: all its nights, trends over them, and its categories over time."""
+
+from __future__ import annotations
+
+import datetime as dt
+import statistics
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from ammrank_dask.report.figures import FAILED, ON_HOLD, PUBLISHED, SERVED, SiteNight
+from ammrank_dask.report.page import page_environment
+from ammrank_dask.report.thresholds import CHECK_LABELS
+from ammrank_dask.report.trends import Values, check_strip, sparkline, trend_chart
+
+NEWEST_SHOWN = 31
+STAGES_SHOWN = 5
+GOOD, BAD = "ok", "warn"
+PILLS = {SERVED: "ok", PUBLISHED: "off", ON_HOLD: "warn", FAILED: "warn"}
+
+
+def render_site_page(nights: Sequence[SiteNight]) -> str:
+    """Return the start page of a site: is tonight served, all nights, trends, checks; no clock, no script."""
+    status, sentences = describe_site_state(nights)
+    drawn = [night for night in nights if night.figures is not None]
+    return _render(
+        "site.html.j2",
+        status=status,
+        sentences=sentences,
+        nights=_with_gaps(nights),
+        n_shown=NEWEST_SHOWN,
+        pills=PILLS,
+        served=next((night for night in nights if night.status == SERVED), None),
+        problems=[(night.date, night.problem) for night in nights if night.problem],
+        trends=draw_trends(nights),
+        checks=_check_rows(drawn),
+        n_drawn=len(drawn),
+        first=nights[0].date if nights else None,
+        last=nights[-1].date if nights else None,
+    )
+
+
+def render_categories_page(nights: Sequence[SiteNight]) -> str:
+    """Return the page of all categories over time, those that are starved in the newest night first."""
+    drawn = [night for night in nights if night.cells]
+    rows = _category_rows(drawn)
+    dates = [str(night.date) for night in drawn]
+    return _render("categories.html.j2", rows=rows, dates=dates, n_starved=sum(row["starved"] for row in rows))
+
+
+def _render(template: str, **shown: Any) -> str:
+    return page_environment(Path(__file__).parent).get_template(template).render(**shown)
+
+
+def describe_site_state(nights: Sequence[SiteNight]) -> tuple[str, list[str]]:
+    """Return whether all is well (`ok` or `warn`), and in sentences what is served, what is wrong and since when."""
+    if not nights:
+        return BAD, ["No night has been run yet."]
+    newest = nights[-1]
+    served = next((night for night in nights if night.status == SERVED), None)
+    if served is newest:
+        return GOOD, [f"The lists of the night of {newest.date} are served.", *_warned(newest)]
+    at = f", recorded at {newest.record['finished'][:16].replace('T', ' ')} UTC" if "finished" in newest.record else ""
+    sentences = [f"The night of {newest.date} is {_said(newest)}{at}."]
+    if newest.why:
+        sentences.append(f"Reason: {newest.why.rstrip('.')}.")
+    if served is None:
+        return BAD, [*sentences, "Nothing is served yet."]
+    late = (newest.date - served.date).days
+    since = next(night for night in nights if night.date > served.date)
+    number = "1 night" if late == 1 else f"{late:,} nights"
+    sentences.append(f"The lists of the night of {served.date} are served: {number} behind, since {since.date}.")
+    return BAD, sentences
+
+
+def _said(night: SiteNight) -> str:
+    return {FAILED: "not served: it failed", ON_HOLD: "on hold"}.get(night.status, f"not served: {night.status}")
+
+
+def _warned(night: SiteNight) -> list[str]:
+    checks = (night.figures or {}).get("checks", {})
+    warned = [CHECK_LABELS.get(name, name) for name, (status, *_) in checks.items() if status != "ok"]
+    if not checks:
+        return []
+    if not warned:
+        return [f"All {len(checks)} checks are ok."]
+    return [f"{len(warned)} of {len(checks)} checks warn: {', '.join(warned)}."]
+
+
+def _with_gaps(nights: Sequence[SiteNight]) -> list[tuple[SiteNight | None, tuple[dt.date, dt.date, int] | None]]:
+    """Return the nights, newest first, and between them (first, last, number) of those of which nothing is known."""
+    rows: list[tuple[SiteNight | None, tuple[dt.date, dt.date, int] | None]] = []
+    for place, night in enumerate(reversed(nights)):
+        after = nights[len(nights) - place] if place else None
+        n_missing = 0 if after is None else (after.date - night.date).days - 1
+        if after is not None and n_missing:
+            rows.append((None, (night.date + dt.timedelta(1), after.date - dt.timedelta(1), n_missing)))
+        rows.append((night, None))
+    return rows
+
+
+NO_FIGURES: Mapping[str, Any] = {"hits": {}, "source": None, "hit_rate": {}, "events": {}}
+"""Of a night without a report: a gap in every line."""
+
+
+class Trend(NamedTuple):
+    """A chart over nights: its unit in words, what stands after every number, where its axis ends at least."""
+
+    name: str
+    title: str
+    unit: str
+    suffix: str
+    least: float | None
+    series: Mapping[str, Values]
+
+
+def draw_trends(nights: Sequence[SiteNight]) -> list[tuple[str, str, Markup]]:
+    """Return title, unit and chart of every trend that a night has a value for."""
+    dates = [night.date for night in nights]
+    promoted = [night.date for night in nights if (night.figures or {}).get("accepted")]
+    charts = []
+    for trend in _trends_of([night.figures or NO_FIGURES for night in nights]):
+        series = {label: values for label, values in trend.series.items() if any(one is not None for one in values)}
+        if series:
+            marked = promoted if trend.name == "model-age" else ()
+            chart = trend_chart(
+                trend.name, trend.title, dates, series, unit=trend.suffix, least=trend.least, marked=marked
+            )
+            charts.append((trend.title, trend.unit, chart))
+    return [*charts, *_draw_stages(nights)]
+
+
+def _trends_of(figures: Sequence[Mapping[str, Any]]) -> list[Trend]:
+    """Return what is drawn of the figures of some nights."""
+    k = next((night["k"] for night in reversed(figures) if "k" in night), 0)
+
+    def column(*path: str, factor: float = 1.0) -> list[float | None]:
+        values = []
+        for night in figures:
+            value: Any = night
+            for key in path:
+                value = None if value is None else value.get(key)
+            values.append(None if value is None else factor * value)
+        return values
+
+    def hit_rate(nights: str, column_of: int) -> list[float | None]:
+        rates = [(night["hit_rate"].get(nights) or (None, None))[column_of] for night in figures]
+        return [None if rate is None else 100 * rate for rate in rates]
+
+    hit_rates = {
+        f"{who}, {nights} night{'s' if nights != '1' else ''}": hit_rate(nights, number)
+        for nights in ("1", "7", "30")
+        for number, who in enumerate(("lists", "popularity"))
+    }
+    lists = [night["hits"].get(night["source"]) for night in figures]
+    groups = sorted({group for night in figures for group in night["events"]})
+    return [
+        Trend("hits", f"Clicked categories of a list of {k}", f"categories of {k}, at the last training", "", None, {
+            "published lists": lists, "own history": column("hits", "own-history"),
+            "popularity": column("hits", "popularity")}),
+        Trend("error", "Ranking error ε_dis, lower is better", "share of pairs in the wrong order", "", None, {
+            "model": column("error"), "popularity": column("popularity_error")}),
+        Trend("hit-rate", "Hit rate of past nights", "% of users with a click", " %", 1, hit_rates),
+        Trend("calibration", "Predicted ÷ actual clicks, 1 is exact", "ratio", "", None, {
+            "published lists": column("calibration", "lists"), "held-out users": column("calibration", "held_out")}),
+        Trend("starved-categories", "Starved categories", "categories", "", 3, {
+            "starved": column("starved_categories")}),
+        Trend("users", "Users without a category, and over-exposed", "users", "", 3, {
+            "without a category": column("starved_users"), "over-exposed": column("overexposed_users")}),
+        Trend("gini", "Gini of exposure, 0 is even", "index from 0 to 1", "", None, {"exposure": column("gini")}),
+        Trend("events", "Events of the day by group", "events", "", 3, {
+            group: column("events", group) for group in groups}),
+        Trend("bad-rows", "Quarantined rows and late events", "% of the day", " %", 1, {
+            "quarantined": column("quarantined", factor=100), "late": column("late", factor=100)}),
+        Trend("model-age", "Age of the model", "nights; dotted: a new model is promoted", "", 3, {
+            "model": column("model_age")}),
+    ]  # fmt: skip
+
+
+def _draw_stages(nights: Sequence[SiteNight]) -> list[tuple[str, str, Markup]]:
+    """Return the charts of what nights take: wall-clock and CPU seconds by stage, the longest stages and the rest."""
+    trends = []
+    for name, title, unit, read in (
+        ("seconds", "Seconds by stage", "s, wall clock", lambda night: night.stage_seconds),
+        ("cpu", "CPU seconds by stage", "s, command and workers", lambda night: night.stage_cpu),
+    ):
+        found = [(night.date, read(night)) for night in nights if read(night)]
+        if not found:
+            continue
+        stages = sorted({stage for _, of_night in found for stage in of_night})
+        mean = {stage: statistics.fmean(of_night.get(stage, 0.0) for _, of_night in found) for stage in stages}
+        longest = sorted(stages, key=lambda stage: -mean[stage])[:STAGES_SHOWN]
+        series: dict[str, list[float | None]] = {"all": [sum(of_night.values()) for _, of_night in found]}
+        series |= {stage.replace("_", " "): [of_night.get(stage, 0.0) for _, of_night in found] for stage in longest}
+        trends.append((title, unit, trend_chart(name, title, [date for date, _ in found], series, unit=" s", least=1)))
+    return trends
+
+
+def _check_rows(drawn: Sequence[SiteNight]) -> list[tuple[str, int, int, Markup]]:
+    """Return of every check its words, the nights that it warns, the nights that have it, and its strip."""
+    all_checks = [(str(night.date), (night.figures or {})["checks"]) for night in drawn]
+    rows = []
+    for name, label in CHECK_LABELS.items():
+        statuses = []
+        for date, checks in all_checks:
+            status, value, limit = checks.get(name, (None, None, None))
+            words = "" if status is None else f"{label}: {value:.4g}, limit {limit:.4g}"
+            statuses.append((date, status, words))
+        n_nights = sum(status is not None for _, status, _ in statuses)
+        if n_nights:
+            n_warned = sum(status not in (None, "ok") for _, status, _ in statuses)
+            rows.append((label, n_warned, n_nights, check_strip(label, statuses)))
+    return rows
+
+
+def _category_rows(drawn: Sequence[SiteNight]) -> list[dict[str, Any]]:
+    """Return of every category of some nights its newest figures and its sparkline: starved ones first, by name."""
+    names = sorted({name for night in drawn for name in night.cells})
+    rows = []
+    for name in names:
+        shown: list[float | None] = []
+        clicked: list[float | None] = []
+        for night in drawn:
+            cell = night.cells.get(name)
+            shown.append(None if cell is None else cell[0] / max(1, (night.figures or {})["slots"]))
+            clicked.append(None if cell is None else cell[1])
+        newest = drawn[-1].cells.get(name)
+        rows.append(
+            {
+                "category": name,
+                "starved": bool(newest[3]) if newest is not None else False,
+                "is_gone": newest is None,
+                "shown": shown[-1],
+                "clicked": clicked[-1],
+                "ratio": None if newest is None else newest[2],
+                "n_starved": sum(bool(night.cells[name][3]) for night in drawn if name in night.cells),
+                "n_nights": sum(name in night.cells for night in drawn),
+                "spark": sparkline(shown, clicked),
+            }
+        )
+    return sorted(rows, key=lambda row: (not row["starved"], row["category"]))

@@ -1,0 +1,227 @@
+"""Look forward: hold lists of models without the last label window against what users clicked in it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from distributed import Client
+
+from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.kernels.topk import top_k_rows
+from ammrank_dask.model.estimator import RankingEstimator
+from ammrank_dask.model.metrics import disagreement_errors
+from ammrank_dask.model.saved import load_model
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+
+MODEL, OWN_HISTORY, OWN_RECENT, POPULARITY = "model", "own-history", "own-recent", "popularity"
+"""Sources of lists, as verdicts name them; `own-recent` is compared with own history only, and makes no lists."""
+ROWS_AT_ONCE = 4096
+HITS, NDCG, PRECISION_1, DISAGREEMENT = MEASURES = ("hits", "ndcg", "precision_1", "disagreement")
+"""Of a user's list: clicked categories in it, its NDCG, whether its first was clicked; and the ε_dis of all scores."""
+
+
+@dataclass(frozen=True)
+class ForwardResult:
+    """Measures of some models over the same users, and how they differ from those of the first model.
+
+    By name, `sums` are those of `MEASURES` over `n_users`, (4,), and `squares` those of the squared differences from
+    the first model. `k` is the length of a list.
+    """
+
+    k: int
+    n_users: int
+    sums: Mapping[str, np.ndarray]
+    squares: Mapping[str, np.ndarray]
+
+    def __add__(self, other: ForwardResult) -> ForwardResult:
+        """Return the result of both sets of users together."""
+        return ForwardResult(
+            self.k,
+            self.n_users + other.n_users,
+            {name: self.sums[name] + other.sums[name] for name in self.sums},
+            {name: self.squares[name] + other.squares[name] for name in self.squares},
+        )
+
+    def mean(self, name: str, measure: str = HITS) -> float:
+        """Return a measure of a model, the mean over users."""
+        return float(self.sums[name][MEASURES.index(measure)]) / max(1, self.n_users)
+
+    def gain(self, over: str, measure: str = HITS) -> tuple[float, float]:
+        """Return by how much a measure of the first model is above that of another, and the standard error of that.
+
+        Examples
+        --------
+        >>> sums = {"model": np.array([8, 3, 2, 0.5]), "own": np.array([4, 2, 2, 1])}
+        >>> result = ForwardResult(10, 4, sums, {"model": np.zeros(4), "own": np.array([8, 1, 0, 0.25])})
+        >>> result.gain("own")
+        (1.0, 0.5773502691896257)
+        """
+        column, first = MEASURES.index(measure), next(iter(self.sums.values()))
+        return mean_with_error(
+            float(first[column] - self.sums[over][column]), float(self.squares[over][column]), self.n_users
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the result as a verdict keeps it."""
+        sources = {
+            name: {
+                "hits": self.mean(name),
+                "ndcg": self.mean(name, NDCG),
+                **dict(zip(("gain", "standard_error"), self.gain(name), strict=True)),
+            }
+            for name in self.sums
+        }
+        return {"users": self.n_users, "k": self.k, "sources": sources}
+
+
+def describe_forward(forward: Mapping[str, Any]) -> str:
+    """Return as a sentence which source makes the lists, and how it compared.
+
+    Parameters
+    ----------
+    forward
+        What a verdict keeps: `source`, `reason`, and where something was measured `users`, `k` and `sources`; and the
+        `date` of the verdict.
+
+    Examples
+    --------
+    >>> own = {"hits": 5.75, "ndcg": 0.6, "gain": 0.17, "standard_error": 0.02}
+    >>> sources = {"model": {"hits": 5.92, "ndcg": 0.7}, "own-history": own}
+    >>> trial = {"source": "model", "reason": "", "users": 2051, "k": 10, "sources": sources}
+    >>> describe_forward({**trial, "date": "2026-01-31"})  # doctest: +NORMALIZE_WHITESPACE
+    'Lists come from the model: in the label window to 2026-01-31 lists of a model that had not seen it had 5.92 of 10
+    clicked, own history 5.75 (+0.17 ± 0.02, 2,051 users).'
+    """
+    is_model = forward["source"] == MODEL
+    start = f"Lists come from {'the model' if is_model else 'own history'}"
+    own = forward.get("sources", {}).get(OWN_HISTORY)
+    if own is None or (own["gain"] > own["standard_error"]) != is_model:
+        # Other than by hits: there was nothing to compare, or too few users.
+        why = forward["reason"].partition(": ")[2]
+        return f"{start}: {why} (training of {forward['date']})."
+    model, gain, error = forward["sources"][MODEL]["hits"], own["gain"], own["standard_error"]
+    digits = 2 if error >= 0.01 else 3
+    need = "" if is_model or gain <= 0 else "; it must be ahead by more than that error"
+    return (
+        f"{start}: in the label window to {forward['date']} lists of a model that had not seen it had"
+        f" {model:.{digits}f} of {forward['k']} clicked, own history {own['hits']:.{digits}f}"
+        f" ({gain:+.{digits}f} ± {error:.{digits}f}, {forward['users']:,} users{need})."
+    )
+
+
+def mean_with_error(total: float, squares: float, n_users: int) -> tuple[float, float]:
+    """Return the mean over users and its standard error, from a sum and the sum of squares.
+
+    Examples
+    --------
+    >>> mean_with_error(4, 8, 4)
+    (1.0, 0.5773502691896257)
+    """
+    n = max(1, n_users)
+    mean = total / n
+    variance = max(0.0, squares / n - mean * mean)
+    return mean, math.sqrt(variance / max(1, n - 1))
+
+
+def hits_of(clicked: np.ndarray, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each user how many of a list were clicked, and the NDCG of the list.
+
+    Parameters
+    ----------
+    clicked
+        (n, L) booleans.
+    lists
+        (n, k) category codes, best first.
+
+    Examples
+    --------
+    >>> hits, ndcg = hits_of(np.array([[True, False, True]]), np.array([[0, 1]]))
+    >>> hits.tolist(), ndcg.round(3).tolist()
+    ([1], [0.613])
+    """
+    in_list = np.take_along_axis(clicked, lists.astype(np.int64), axis=1)
+    discount = 1 / np.log2(np.arange(2, lists.shape[1] + 2))
+    best = np.concatenate([[0.0], np.cumsum(discount)])[np.minimum(clicked.sum(axis=1), lists.shape[1])]
+    return in_list.sum(axis=1), (in_list @ discount) / np.maximum(best, 1e-12)
+
+
+def measure_scores(scores: np.ndarray, rankings: np.ndarray, tie_order: np.ndarray, k: int) -> np.ndarray:
+    """Return `MEASURES` of each user, (4, n), where the k best scores are the list.
+
+    Parameters
+    ----------
+    scores
+        (n, L) float32, larger is better.
+    rankings
+        (n, m) codes of clicked categories, best first, -1 after the last.
+    tie_order
+        (L,) codes; of equal scores the earlier one is better in the list. ε_dis counts them half.
+
+    Examples
+    --------
+    >>> scores, rankings = np.array([[3, 2, 1]], np.float32), np.array([[0, 2]], np.int32)
+    >>> measure_scores(scores, rankings, np.arange(3, dtype=np.int32), 2).round(3).tolist()
+    [[1.0], [0.613], [1.0], [0.333]]
+    """
+    n_rows, n_categories = scores.shape
+    lists = np.empty((n_rows, k), np.int32)
+    top_k_rows(scores, tie_order, lists, np.empty((n_rows, k), np.float32))
+    clicked = np.zeros((n_rows, n_categories + 1), bool)
+    np.put_along_axis(clicked, np.where(rankings >= 0, rankings, n_categories).astype(np.int64), True, axis=1)
+    clicked = clicked[:, :n_categories]
+    hits, ndcg = hits_of(clicked, lists)
+    first = np.take_along_axis(clicked, lists[:, :1].astype(np.int64), axis=1)[:, 0]
+    errors = np.nan_to_num(disagreement_errors(scores, rankings))  # only with one category is there no pair
+    return np.stack([hits, ndcg, first, errors])
+
+
+def measure_forward(
+    features_path: Path, partition: int, models: Mapping[str, Path | RankingEstimator], k: int
+) -> ForwardResult:
+    """Return how the lists of each model for the users of a partition with a history compare with their clicks."""
+    features = open_features(features_path)
+    k = min(k, features.n_categories)
+    by_user: dict[str, np.ndarray] = {}
+    sums: dict[str, np.ndarray] = {}
+    for name, given in models.items():
+        model = given if isinstance(given, RankingEstimator) else load_model(given)
+        part = features.partition(partition, variant=model.variant_, normalize=model.normalize_rows)
+        assert part.rankings is not None  # the caller's features have labels
+        users = np.flatnonzero((part.n_event_features > 0) & (part.rankings >= 0).any(axis=1))
+        blocks, sums[name] = [np.zeros((len(MEASURES), 0))], np.zeros(len(MEASURES))
+        for start in range(0, len(users), ROWS_AT_ONCE):
+            rows = users[start : start + ROWS_AT_ONCE]
+            scores = model.decision_function(part.X[rows])
+            blocks.append(measure_scores(scores, part.rankings[rows], model.tie_order_, k))
+            sums[name] += blocks[-1].sum(axis=1)
+        by_user[name] = np.concatenate(blocks, axis=1)
+    first = next(iter(by_user.values()))
+    squares = {name: ((first - values) ** 2).sum(axis=1) for name, values in by_user.items()}
+    return ForwardResult(k, first.shape[1], sums, squares)
+
+
+def compare_forward(
+    client: Client,
+    features: Features,
+    models: Mapping[str, Path | RankingEstimator],
+    *,
+    k: int,
+    progress: Progress = silent,
+) -> ForwardResult:
+    """Return how the lists of models compare with the rankings of later clicks, for all users with a history.
+
+    Parameters
+    ----------
+    features
+        Features with rankings; no model has seen these.
+    models
+        By name, folders of saved models, or fitted ones, which go to every task; all are compared with the first.
+    """
+    tasks = [(features.path, partition, dict(models), k) for partition in range(features.n_partitions)]
+    first, *others = run_tasks(client, "forward", measure_forward, tasks, progress=progress)
+    return sum(others, start=first)

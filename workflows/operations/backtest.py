@@ -1,0 +1,188 @@
+"""Run the nights of the past in a work area of a site, and hold them against what was clicked after them.
+
+A rerun goes on after the last night that was measured.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from ammrank_dask.evaluation.backtest import (
+    POLICY,
+    NightToMeasure,
+    fit_logistic,
+    measure_outcome,
+    summarise_backtest,
+)
+from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS, gain_text
+from ammrank_dask.features.store import open_features
+from ammrank_dask.runtime.tasks import Progress
+from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.files import missing_days
+from ammrank_dask.storage.site.reports import SUMMARY
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.store.manifests import ModelManifest, QualificationsManifest
+from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
+from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.training.forward import OWN_HISTORY
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.session.settings import lake_days
+from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.models import find_run
+from ammrank_dask.workflows.stages.nightly import nightly
+from ammrank_dask.workflows.stages.unchanged import digest_inputs
+from ammrank_dask.workflows.stages.work_area import clear_work, open_work, own_config, share_runs
+
+
+def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every: int) -> list[dt.date]:
+    """Return the nights of a backtest; refuse too little history, an open window, missing days."""
+    days = lake_days(site, config)
+    oldest, newest = min(days), max(days)
+    min_days = max(1, config.features.min_days)
+    earliest = oldest + dt.timedelta(config.label.days + min_days - 1)
+    latest = newest - dt.timedelta(config.label.days)
+    if earliest > latest:
+        raise BadInput(
+            f"no night of this lake can be backtested: that needs {2 * config.label.days + min_days} days of log"
+            f" (label.days {config.label.days} before a night and as many after it, and before them {min_days} of"
+            f" features.min_days), and it has {(newest - oldest).days + 1}, from {oldest} to {newest};"
+            " add days, or set shorter ones"
+        )
+    if first < earliest:
+        raise BadInput(
+            f"a night of {first} has too little history: the lake begins with {oldest}, and label.days"
+            f" {config.label.days} and features.min_days {config.features.min_days} before them are needed;"
+            f" give --from {earliest} or later"
+        )
+    nights = [first + dt.timedelta(number) for number in range(0, (last - first).days + 1, every)]
+    end = nights[-1] + dt.timedelta(config.label.days)
+    if end > newest:
+        raise BadInput(
+            f"what came true after {nights[-1]} is not known yet: its label window ends with {end}, and the newest day"
+            f" of the lake is {newest}; give --to {latest} or earlier"
+        )
+    missing = missing_days(days, first, end)
+    if missing and config.lake.missing_days == "refuse":
+        raise BadInput(
+            f"the lake has no events for {missing[0]}, which a night would stop at; add them, or set"
+            " lake.missing_days: bridge to go on without"
+        )
+    return nights
+
+
+def run_backtest(
+    site: Site, config: Config, dates: Sequence[dt.date], every: int, start: Callable[[], tuple[Client, Progress]]
+) -> dict[str, Any]:
+    """Return what the nights would have published and what came true, the content of `backtest.json`.
+
+    The cluster is started when a night is not measured yet.
+    """
+    settings = own_config(site, config)
+    with open_work(site, settings, dates[0], every) as work:
+        measured = {date: _measured_before(work, settings, date) for date in dates}
+        done = [date for date in dates if _outcome_path(work, date).is_file()]
+        if any(measured[date] is None for date in done):
+            # The past is another one: the nights after a changed one depend on it, too.
+            clear_work(work)
+            share_runs(site, work)
+            measured = dict.fromkeys(dates)
+        nights = []
+        for date in dates:
+            found = measured[date]
+            if found is None:
+                client, progress = start()
+                found = _run_night(Night(client, work, settings, date, progress))
+                until = dt.date.fromisoformat(found["until"])
+                kept = {"inputs": digest_inputs(work, settings, until).inputs, "night": found}
+                write_json(_outcome_path(work, date), kept)
+            nights.append(found)
+    return summarise_backtest(nights, k=config.score.k, every=every, policy=config.score.policy)
+
+
+def _outcome_path(work: Site, date: dt.date) -> Path:
+    return work.path / "outcomes" / f"date={date}.json"
+
+
+def _measured_before(work: Site, config: Config, date: dt.date) -> dict[str, Any] | None:
+    """Return what an earlier run measured of a night; None when there is nothing, or from other input."""
+    path = _outcome_path(work, date)
+    if not path.is_file():
+        return None
+    kept = read_json(path)
+    until = dt.date.fromisoformat(kept["night"]["until"])
+    night: dict[str, Any] = kept["night"]
+    return night if kept["inputs"] == digest_inputs(work, config, until).inputs else None
+
+
+def _run_night(night: Night) -> dict[str, Any]:
+    """Run a night in the work area, fit its rivals, and measure what came true."""
+    work, config = night.site, night.config
+    until = night.date + dt.timedelta(config.label.days)
+    # Before the night, which removes features that it does not score.
+    training = training_features(night, ingest(night))
+    rivals = work.path / "rivals" / f"date={night.date}-{training.digest}"
+    features = open_features(training.path)
+    logistic, clicks = fit_logistic(
+        night.client, features, rivals, variant=config.train.variant, progress=night.progress
+    )
+    facts = nightly(night)
+    found: dict[str, Any] = {"date": str(night.date), "until": str(until), "users": 0, "methods": None, "reason": None}
+    found |= {"exposure": None, "model": None, "gate": None}
+    if "qualifications" not in facts:
+        return {**found, "reason": facts.get("training", "nothing was published")}
+    summary = read_json(work.report_folder(night.date) / SUMMARY)
+    exposure = summary["policies"][summary["policy"]]
+    found |= {"exposure": {name: exposure[name] for name in EXPOSURE}, "model": summary["model"]}
+    # Not from the facts: a night that was published before a crash is not judged again.
+    found["gate"] = None if summary["gate"] is None else summary["gate"]["reason"]
+    after = replace(night, date=until)
+    outcome = open_features(training_features(after, ingest(after)).path)
+    qualifications = open_run(work.qualifications_folder(night.date), KIND)
+    model = find_run(work, QualificationsManifest.of(qualifications).model)
+    assert model is not None  # the night has just scored with it
+    past = NightToMeasure(
+        model.path, ModelManifest.of(model).n_users, qualification_parts(qualifications), clicks, logistic,
+        config.train.variant, config.score.k,
+    )  # fmt: skip
+    sums = measure_outcome(night.client, past, outcome, progress=night.progress)
+    shutil.rmtree(rivals, ignore_errors=True)
+    if not sums.n_users:
+        return {**found, "reason": f"nobody clicked label.min_categories categories from {night.date} to {until}"}
+    return {**found, "users": sums.n_users, "methods": sums.means()}
+
+
+def describe_backtest(backtest: dict[str, Any]) -> list[str]:
+    """Return the nights as a table of text."""
+    methods = list(backtest["means"])
+    heads = [*(LABELS[name] for name in methods), f"{LABELS[POLICY]} − {LABELS[OWN_HISTORY]}"]
+    lines = [f"{'ε_dis / hits / NDCG':22}{_cells(heads)}"]
+    for night in backtest["nights"]:
+        figures = _figures(night["methods"] or {}, methods)
+        lines.append(f"{night['date']:12} {night['users']:9,}{figures}  {night['reason'] or ''}".rstrip())
+    lines.append(f"{'all nights':22}{_figures(backtest['means'], methods)}")
+    return lines
+
+
+def _figures(means: dict[str, Any], methods: Sequence[str]) -> str:
+    """Return the measures of the methods, and by how many hits the policy is ahead of own history."""
+    return _cells([*(_cell(means.get(name)) for name in methods), gain_text(means.get(OWN_HISTORY))])
+
+
+def _cells(texts: Sequence[str]) -> str:
+    return "".join(f"  {text:>22}" for text in texts)
+
+
+def _cell(means: dict[str, Any] | None) -> str:
+    if means is None or means["disagreement"] is None:
+        return "–"
+    return f"{means['disagreement']:.4f} / {means['hits']:.3f} / {means['ndcg']:.3f}"

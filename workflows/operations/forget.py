@@ -1,0 +1,116 @@
+"""Remove users from everything a site keeps, and keep them out of later nights."""
+
+from __future__ import annotations
+
+import shutil
+from typing import TYPE_CHECKING, Any
+
+from ammrank_dask.forget import Forgetting, Reach
+from ammrank_dask.runtime.thread_tasks import silent
+from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.site.day_rows import read_day_rows, write_day_rows
+from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
+from ammrank_dask.storage.site.site import RUN_FOLDERS, Current, Site
+from ammrank_dask.storage.site.tombstones import add_tombstones
+from ammrank_dask.storage.store.atomic import TEMPORARY, sweep_tree
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.manifests import StateManifest
+from ammrank_dask.storage.store.runs import open_run, remove_run
+from ammrank_dask.user_hash import bucket_of
+from ammrank_dask.workflows.session.config import Config
+from ammrank_dask.workflows.stages.copies import renew_copies
+from ammrank_dask.workflows.stages.work_area import remove_work
+
+if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it
+    from distributed import Client
+
+    from ammrank_dask.runtime.thread_tasks import Progress
+
+SMALL = 4 << 30
+"""Bytes of files that threads of the command go through in less time than a cluster takes to start and do it."""
+
+
+def forget_users(
+    client: Client | None, site: Site, users: LakePath, *, config: Config | None = None, progress: Progress = silent
+) -> dict[str, Any]:
+    """Put users on the list, remove them from all that is kept, and look that nothing of them is left.
+
+    The list is written first: whatever happens afterwards, later nights leave these users out, and the same command
+    goes on where it stopped. Without a `client` threads of this process do the work.
+    """
+    head, ids = _read_users(site, users)
+    add_forgotten(site.path, ids)
+    # Whom an interrupted command was to forget only the list knows, and it takes a look at everything to find them.
+    wanted = None if site.is_forgetting() else ids
+    site.begin_forgetting()
+    _blank_day_rows(site, ids)
+    _remove_leftovers(site)
+    runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
+    command = Forgetting(client, site.path, wanted, lambda gone: add_tombstones(site.path, head.date, gone), progress)
+    removed, touched = command.forget(runs, tables)
+    left = command.scan(runs, tables, touched)
+    if left.rows:
+        raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
+    site.end_forgetting()
+    listed = load_forgotten(site.path)
+    renewed = 0 if config is None else renew_copies(site, config)
+    return {
+        "users": len(ids),
+        "files with them": removed.with_users,
+        "rows removed": removed.rows,
+        "files scanned": left.files,
+        "rows left": left.rows,
+        **({"copies made again": renewed} if renewed else {}),
+        "on the list": len(listed.hashes) if listed is not None else 0,
+        "not changed": "trained models, which hold no user; the lake, which is yours: remove them there; and systems "
+        "that took them from the qualifications: the next delta names them as forgotten",
+    }
+
+
+def is_small(site: Site, users: LakePath) -> bool:
+    """Tell whether there is so little to read and write that starting processes for it would take longer."""
+    try:
+        ids = _read_users(site, users)[1]
+        reach = Reach(None if site.is_forgetting() else ids)
+        return sum(reach.count_bytes(open_run(path)) for path in site.kept_runs()) <= SMALL
+    except BadInput:  # who forgets the users will say so, after they are on the list
+        return True
+
+
+def _read_users(site: Site, users: LakePath) -> tuple[Current, UserIds]:
+    """Return what is published, and the users on a list."""
+    head = site.current()
+    if head is None:
+        raise BadInput(f"{site.path} has nothing published; there is nobody to forget")
+    return head, read_user_list(users, StateManifest.of(open_run(site.path / head.runs["head"])).id_kind)
+
+
+def _blank_day_rows(site: Site, ids: UserIds) -> None:
+    """Mark what the digests of days can no longer tell: nobody can take the users out of them."""
+    buckets = set(bucket_of(ids).tolist())
+    rows = read_day_rows(site.path)
+    write_day_rows(site.path, {day: of_day.without(buckets) for day, of_day in rows.items()})
+
+
+def _remove_leftovers(site: Site) -> None:
+    """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users."""
+    shutil.rmtree(site.scratch, ignore_errors=True)
+    finished = set(site.kept_runs())
+    current = site.current()
+    for run in finished:
+        sweep_tree(run)
+        night = run.name.removeprefix("date=")
+        if run.parent.name == "qualifications" and current is not None and night > str(current.date):
+            remove_run(run)  # not published: the night is to be run again, for its delta does not name the users
+    for folder in (*RUN_FOLDERS, "qualifications"):
+        levels = "*/*" if folder == "days" else "*"
+        for path in (site.path / folder).glob(levels):
+            if path not in finished and path.is_dir():
+                shutil.rmtree(path)
+    for path in (site.path / "quarantine").glob(f"{TEMPORARY}*"):
+        path.unlink()
+    for path in (site.path / "evaluations").glob("*/.rows-*"):  # of a comparison that was killed
+        shutil.rmtree(path, ignore_errors=True)
+    remove_work(site)
