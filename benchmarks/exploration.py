@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ammrank_dask.report.earned import EarnedSums, weigh_clicks
+from ammrank_dask.report.off_policy_estimate import EarnedSums, weigh_clicks
 from ammrank_dask.scoring.chance_table import allowed_counts
 from ammrank_dask.scoring.exploration import (
     Drawn,
@@ -22,7 +22,13 @@ from ammrank_dask.scoring.exploration import (
     plan_exploration,
 )
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
-from ammrank_dask.scoring.inclusion import PolicyLists, add_inclusion, count_support, hold_probability, sum_support
+from ammrank_dask.scoring.inclusion_probability import (
+    PolicyLists,
+    add_inclusion,
+    count_support,
+    hold_probability,
+    sum_support,
+)
 from ammrank_dask.scoring.prices import TEMPERATURES, find_prices
 from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.store.ids import ids_from_values

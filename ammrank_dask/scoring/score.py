@@ -22,11 +22,11 @@ from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
 from ammrank_dask.scoring.exposure_bounds import FLOOR
 from ammrank_dask.scoring.opt_outs import save_opt_outs
+from ammrank_dask.scoring.policy_sample import kept_share
 from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications, open_qualifications
 from ammrank_dask.scoring.score_partition import MODEL, ScoreJob
 from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
 from ammrank_dask.scoring.settings import ScoreSettings
-from ammrank_dask.scoring.shown_sample import shown_share
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
@@ -210,7 +210,7 @@ def write_qualifications(
         run, features.path, settings, variant,
         None if previous is None else PreviousQualifications.of(previous.run), features.n_partitions, chances,
         last_prices(previous, features.categories), tuple(counted), tombstones,
-        shown_share(settings, features.n_users, len(features.categories)),
+        kept_share(settings, features.n_users, len(features.categories)),
     )  # fmt: skip
     live = LiveExposure(
         client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below,

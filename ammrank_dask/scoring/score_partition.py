@@ -31,12 +31,12 @@ from ammrank_dask.scoring.exploration import (
     leave_room,
     order_drawn,
 )
-from ammrank_dask.scoring.first_scores import FirstScores, FirstScratch
-from ammrank_dask.scoring.inclusion import add_inclusion, count_support
+from ammrank_dask.scoring.exploration_scratch import ExplorationScratch, FirstScores
+from ammrank_dask.scoring.inclusion_probability import add_inclusion, count_support
 from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
+from ammrank_dask.scoring.policy_sample import move_to_front, sampled_rows
 from ammrank_dask.scoring.settings import ScoreSettings
-from ammrank_dask.scoring.shown_sample import move_to_front, sampled_rows
 from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualification_files import WORK, write_partition_files, written_facts
@@ -75,9 +75,9 @@ class ScoreJob:
         return ScoreScratch(self.run, self.n_partitions)
 
     @property
-    def first(self) -> FirstScratch:
+    def first(self) -> ExplorationScratch:
         """Where scores wait for the draws of exploration."""
-        return FirstScratch(self.run / WORK)
+        return ExplorationScratch(self.run / WORK)
 
     @property
     def late(self) -> list[Policy]:

@@ -14,8 +14,9 @@ from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure, LivePrices
 from ammrank_dask.runtime.tasks import Progress, run_batches, run_tasks, silent
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration
-from ammrank_dask.scoring.inclusion import sum_support
+from ammrank_dask.scoring.inclusion_probability import sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
+from ammrank_dask.scoring.policy_sample import PolicySample
 from ammrank_dask.scoring.score_partition import (
     ScoreJob,
     apply_policy,
@@ -23,7 +24,6 @@ from ammrank_dask.scoring.score_partition import (
     draw_partitions,
     score_partitions,
 )
-from ammrank_dask.scoring.shown_sample import ShownSample
 from ammrank_dask.storage.store.atomic import begin_syncs
 from ammrank_dask.storage.store.qualification_files import written_facts
 from ammrank_dask.storage.store.qualifications import BY_USER, DELTA, table_path
@@ -108,7 +108,7 @@ class ScorePasses:
         users, cold, unknown = (sum(counts[name] for counts in scored) for name in names)
         sample = None
         if job.kept_share < 1:
-            sample = ShownSample(sum(counts["sampled_users"] for counts in scored), users, job.settings.n, slots)
+            sample = PolicySample(sum(counts["sampled_users"] for counts in scored), users, job.settings.n, slots)
         n, slots = (job.settings.n, slots) if sample is None else (sample.n_of_sample, sample.slots_of_sample)
         policies: dict[str, PolicyCounts] = {}
         plans: dict[str, Any] = {}

@@ -33,9 +33,9 @@ AT_ONCE = {
 }
 """How much is taken at a time, by where it is said: nothing that is written depends on it."""
 SAMPLES = {
-    "ammrank_dask.scoring.shown_sample.SHOWN_CELLS": 100 * 50,
+    "ammrank_dask.scoring.policy_sample.SAMPLE_CELLS": 100 * 50,
     "ammrank_dask.scoring.learn_chances.MAX_CELLS": 60 * 50,
-    "ammrank_dask.scoring.carried_chances.MAX_CELLS": 60 * 50,
+    "ammrank_dask.scoring.recalibrate.MAX_CELLS": 60 * 50,
     "ammrank_dask.scoring.chance_table._SAMPLE_USERS": 40,
     "ammrank_dask.scoring.chance_table._SAMPLE_CELLS": 40,
     "ammrank_dask.training.driver.SAMPLE_ROWS": 20,

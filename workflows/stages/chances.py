@@ -8,9 +8,9 @@ from typing import Any
 
 from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import open_features
-from ammrank_dask.scoring.carried_chances import carry_chances
 from ammrank_dask.scoring.learn_chances import STAGE, history_share, learn_and_measure
 from ammrank_dask.scoring.policies import POLICIES
+from ammrank_dask.scoring.recalibrate import recalibrate
 from ammrank_dask.scoring.saved_chances import save_chances
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.site.site import Site
@@ -115,7 +115,7 @@ def _learn(night: Night, ingested: Ingested, tonight: Run, model: Run) -> Run:
     learnt = learn_and_measure(
         night.client, fitted, features, min_users=min_users, scratch=scratch, progress=night.progress
     )
-    carried = carry_chances(
+    carried = recalibrate(
         night.client, learnt.chances, fitted, features, open_features(tonight.path), scratch=scratch,
         progress=night.progress,
     )  # fmt: skip

@@ -11,7 +11,6 @@ import pytest
 import reference_report
 
 from ammrank_dask.report.by_demographic import count_by_group
-from ammrank_dask.report.came_true import ChanceOutcome, count_outcome
 from ammrank_dask.report.charts import rank_bar
 from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
@@ -25,6 +24,7 @@ from ammrank_dask.report.exposure import (
     rank_weights,
 )
 from ammrank_dask.report.hit_rate import find_clicked, match_clicks, most_clicked
+from ammrank_dask.report.outcomes import ChanceOutcome, count_outcome
 from ammrank_dask.report.page import harmless, render_page, report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.svg import breakable, percent, round_up, tag

@@ -20,15 +20,15 @@ from ammrank_dask.features.write import write_features
 from ammrank_dask.kernels.selection import order_assigned
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.events import TOPIC
-from ammrank_dask.scoring import score_partition, score_passes, shown_sample
+from ammrank_dask.scoring import policy_sample, score_partition, score_passes
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, PolicyCounts, ScoredUsers, UserTopK, share_slots
+from ammrank_dask.scoring.policy_sample import sampled_rows, scale_counts
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
 from ammrank_dask.scoring.score_partition import score_pieces
 from ammrank_dask.scoring.settings import ScoreSettings
-from ammrank_dask.scoring.shown_sample import sampled_rows, scale_counts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.storage.store.category_files import partitions_of
@@ -503,7 +503,7 @@ def test_write_qualifications__what_a_late_policy_wrote_is_not_written_again(cli
 
 @pytest.fixture
 def half_is_kept(monkeypatch):
-    monkeypatch.setattr(shown_sample, "SHOWN_CELLS", 100 * len(CATEGORIES))  # of 200 users
+    monkeypatch.setattr(policy_sample, "SAMPLE_CELLS", 100 * len(CATEGORIES))  # of 200 users
 
 
 def test_write_qualifications__a_policy_only_shown_is_counted_on_a_sample(client, tmp_path, half_is_kept):

@@ -355,7 +355,7 @@ def test_largest_model__a_sample_has_no_more_than_its_room():
 
 
 def test_score_partition__workers_load_no_estimators():
-    modules = ("features.build", "scoring.learn_chances", "scoring.carried_chances", "scoring.score_partition")
+    modules = ("features.build", "scoring.learn_chances", "scoring.recalibrate", "scoring.score_partition")
     stages = (*modules, "scoring.score_passes")
     imports = ", ".join(f"ammrank_dask.{stage}" for stage in stages)
     command = [sys.executable, "-c", f"import sys, {imports}; sys.exit('sklearn' in sys.modules)"]

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from ammrank_dask.scoring.policies import PolicyCounts
+from ammrank_dask.scoring.policy_sample import kept_share, scale_counts
 from ammrank_dask.scoring.settings import ScoreSettings
-from ammrank_dask.scoring.shown_sample import scale_counts, shown_share
 
 BOTH = ScoreSettings(k=2, also=("category_top_n",))
 
@@ -19,11 +19,11 @@ BOTH = ScoreSettings(k=2, also=("category_top_n",))
     ],
 )
 def test_shown_share__all_users_where_their_scores_are_needed_anyway(settings):
-    assert shown_share(settings, 10**9, 1_000) == 1.0
+    assert kept_share(settings, 10**9, 1_000) == 1.0
 
 
 def test_shown_share__a_small_site_is_exact():
-    assert shown_share(BOTH, 600_000, 50) == 1.0
+    assert kept_share(BOTH, 600_000, 50) == 1.0
 
 
 def test_scale_counts__large_numbers_do_not_wrap_around():

@@ -12,35 +12,35 @@ from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.user_hash import hash_ids
 
-SHOWN_SALT = 0x73686F776E6F6E65
-SHOWN_CELLS = 1 << 25
+POLICY_SALT = 0x73686F776E6F6E65
+SAMPLE_CELLS = 1 << 25
 """Scores (users × categories) that are kept for a policy that is only shown: 128 MiB, whatever the number of users."""
 
 
-def shown_share(settings: ScoreSettings, n_users: int, n_categories: int) -> float:
+def kept_share(settings: ScoreSettings, n_users: int, n_categories: int) -> float:
     """Return the share of users whose scores in all categories are kept.
 
     All, where what is written depends on them, where another policy needs them anyway, or where none does.
 
     Examples
     --------
-    >>> shown_share(ScoreSettings(also=("category_top_n",)), 20_000_000, 300)
+    >>> kept_share(ScoreSettings(also=("category_top_n",)), 20_000_000, 300)
     0.0055924
-    >>> shown_share(ScoreSettings(policy="category_top_n"), 20_000_000, 300)
+    >>> kept_share(ScoreSettings(policy="category_top_n"), 20_000_000, 300)
     1.0
-    >>> shown_share(ScoreSettings(also=()), 20_000_000, 300)
+    >>> kept_share(ScoreSettings(also=()), 20_000_000, 300)
     1.0
     """
     needing = [policy for policy in settings.wanted if policy.needs_all_scores]
     is_needed = any(policy.needs_chances or policy.name == settings.policy for policy in needing)
     if settings.explore or is_needed or not needing:
         return 1.0
-    return min(1.0, SHOWN_CELLS // n_categories / max(1, n_users))
+    return min(1.0, SAMPLE_CELLS // n_categories / max(1, n_users))
 
 
 def sampled_rows(user_ids: UserIds, share: float) -> np.ndarray:
     """Return the positions of the users in the sample, chosen by a hash of their ids."""
-    return np.flatnonzero(hash_ids(user_ids, SHOWN_SALT) / 2.0**64 < share)
+    return np.flatnonzero(hash_ids(user_ids, POLICY_SALT) / 2.0**64 < share)
 
 
 def move_to_front(scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -60,7 +60,7 @@ def move_to_front(scores: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class ShownSample:
+class PolicySample:
     """How many users are in the sample, and what all users would share out: `n` a category (or None), and `slots`."""
 
     n_sampled: int

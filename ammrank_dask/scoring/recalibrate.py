@@ -53,7 +53,7 @@ class UsersAgain:
 
 
 @dataclass(frozen=True)
-class CarriedChances:
+class RecalibratedChances:
     """Chances for tonight, and what they rest on: the clicks that users made and those expected of them as learnt."""
 
     chances: Chances
@@ -66,7 +66,7 @@ class CarriedChances:
         return {"users": self.n_users, "expected": self.expected, "clicked": self.clicked}
 
 
-def carry_chances(
+def recalibrate(
     client: Client,
     chances: Chances,
     model: RankModel,
@@ -75,7 +75,7 @@ def carry_chances(
     *,
     scratch: Path | None = None,
     progress: Progress = silent,
-) -> CarriedChances:
+) -> RecalibratedChances:
     """Return chances for the features of tonight, from those learnt at the lag date.
 
     Parameters
@@ -94,7 +94,7 @@ def carry_chances(
         for partition in range(then.n_partitions)
     ]
     parts: list[UsersAgain] = run_tasks(client, STAGE, read_again, tasks, progress=progress)
-    return carry_to(chances, sum(parts[1:], start=parts[0]))
+    return recalibrate_to(chances, sum(parts[1:], start=parts[0]))
 
 
 def read_again(
@@ -119,16 +119,16 @@ def read_again(
     )
 
 
-def carry_to(chances: Chances, users: UsersAgain) -> CarriedChances:
+def recalibrate_to(chances: Chances, users: UsersAgain) -> RecalibratedChances:
     """Return chances whose classes of activity moved with the users, and who expect the clicks that users made."""
     clicked = int(users.n_clicked.sum())
     expected = float(chance_table(chances, users).sum())
     if not clicked:
-        return CarriedChances(chances, len(users.n_clicked), expected, clicked)
+        return RecalibratedChances(chances, len(users.n_clicked), expected, clicked)
     moved = move_classes(chances, users.activity_then, users.activity_now)
     step = level_step(chance_table(moved, users), clicked)
     curves = moved.curves._replace(level=moved.curves.level + step)
-    return CarriedChances(replace(moved, curves=curves), len(users.n_clicked), expected, clicked)
+    return RecalibratedChances(replace(moved, curves=curves), len(users.n_clicked), expected, clicked)
 
 
 def chance_table(chances: Chances, users: UsersAgain) -> np.ndarray:

@@ -32,7 +32,7 @@ class FirstScores:
 
 
 @dataclass(frozen=True)
-class FirstScratch:
+class ExplorationScratch:
     """First scores and draws, a folder each a partition, for as long as a run is going on."""
 
     folder: Path
