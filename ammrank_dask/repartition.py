@@ -13,7 +13,7 @@ from distributed import Client
 from ammrank_dask.features.csr import csr_attributes
 from ammrank_dask.runtime.tasks import run_tasks
 from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.storage.store.atomic import swap_folder
+from ammrank_dask.storage.objects.atomic import swap_folder
 from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
 from ammrank_dask.storage.store.manifests import CHANGEABLE, RunManifest, StateManifest
 from ammrank_dask.storage.store.part_rows import STARTS, Arrays, join_users, position_in_row, take_users

@@ -23,8 +23,8 @@ from ammrank_dask.scoring.qualifications import Qualifications, open_qualificati
 from ammrank_dask.scoring.sampled_users import SampledUsers, sample_users
 from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import score
+from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.site.reports import SUMMARY
-from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import load_config

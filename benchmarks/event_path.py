@@ -25,7 +25,7 @@ ROOMS = ("storage", "ammrank_dask", "workflows")
 BAR = {"stops": 80, "changes of room": 35}
 START = "workflows/nightly.py:command"
 """Where the command line hands over: what click calls before it is no stop."""
-DECORATOR = "storage/store/retried.py"
+DECORATOR = "storage/objects/retry.py"
 """Who reads a call of a decorated function goes on in that function: the decorator is no stop."""
 PAGE = ROOT / "docs" / "architecture.md"
 BEGIN, END = "<!-- the path of one event: python -m benchmarks event-path -->", "<!-- end of the path -->"

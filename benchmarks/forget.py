@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import yaml
 from distributed import Client
 
+from ammrank_dask.storage.objects.atomic import bytes_below, read_json
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import bytes_below, read_json
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.qualification_files import write_table
 from ammrank_dask.storage.store.registry import PART_SCHEMAS

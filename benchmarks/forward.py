@@ -26,9 +26,9 @@ from ammrank_dask import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.lake.write import taxonomy_path, users_path
+from ammrank_dask.storage.objects.atomic import write_json, write_text
 from ammrank_dask.storage.site.reports import read_summary
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_json, write_text
 from ammrank_dask.storage.vocabulary import CATEGORY, CLICK_GROUP, GROUP, RANK, USER_ID
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.settings import site_taxonomy

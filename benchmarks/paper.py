@@ -21,8 +21,8 @@ from markupsafe import Markup
 
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.report.svg import tag
+from ammrank_dask.storage.objects.atomic import digest_file
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_file
 from ammrank_dask.storage.store.groups import encode_group
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.registry import FEATURES

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from ammrank_dask.evaluation.page import RESULT
 from ammrank_dask.methods.registry import METHODS, method_label
-from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
+from ammrank_dask.storage.objects.atomic import read_json, write_json, write_text
 from benchmarks import complete_journey, flights
 from benchmarks.command_line import Folds, Methods, Option, benchmark
 from benchmarks.measure import describe_machine

@@ -18,7 +18,7 @@ from ammrank_dask.storage.lake.write import (
     write_taxonomy,
     write_users,
 )
-from ammrank_dask.storage.store.atomic import rename_folder, temporary_beside
+from ammrank_dask.storage.objects.atomic import rename_folder, temporary_beside
 
 EVENT_COLUMNS = ["user_id", "group", "node", "timestamp"]
 UNKNOWN_GENDER = -1

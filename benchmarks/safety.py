@@ -21,8 +21,8 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import METHODS
 from ammrank_dask.model.rankings import rankings_from_ranks
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
+from ammrank_dask.storage.objects.atomic import write_json, write_text
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_json, write_text
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import click
 
+from ammrank_dask.storage.objects.atomic import write_private
 from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_private
 from ammrank_dask.workflows.operations.demo_site import EVENTS, HISTORY_DAYS, refuse_other_demo
 from ammrank_dask.workflows.operations.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config, load_config, write_config

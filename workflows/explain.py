@@ -10,8 +10,8 @@ from typing import TextIO
 import click
 
 from ammrank_dask.report.explain_page import render_explanation
+from ammrank_dask.storage.objects.atomic import write_private
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_private
 from ammrank_dask.workflows.operations.explain import describe_entry, explain_user, read_one_id
 from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPath, site_argument
 

@@ -23,8 +23,8 @@ from ammrank_dask.report.svg import (
     text,
     value_axis,
 )
+from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.site.reports import write_files
-from ammrank_dask.storage.store.atomic import json_text
 from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY
 
 RESULT, TABLE, PAGE = "backtest.json", "backtest.csv", "backtest.html"

@@ -13,7 +13,7 @@ from ammrank_dask.evaluation.measures import Measures, measure_block
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.lake.write import read_truth, simulation_path, truth_path
-from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.user_hash import hash_ids
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, AGE_BUCKETS, GENDER, GENDERS, INTENSITY, RECENCY
 
 DEMOGRAPHIC_GROUPS = (AGE, GENDER)

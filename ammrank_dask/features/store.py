@@ -14,7 +14,7 @@ import pandas as pd
 from ammrank_dask.features.columns import FeatureColumns
 from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.parts import CheckedReader

@@ -18,8 +18,8 @@ from ammrank_dask.features.store import COLUMNS_FILE, Features, open_features
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import check_in_memory
 from ammrank_dask.storage.numbers import whole_number
-from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside, write_text
-from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, temporary_beside, write_text
+from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.groups import METADATA, encode_group
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import checksum_file, write_part

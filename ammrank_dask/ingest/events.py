@@ -44,8 +44,8 @@ from ammrank_dask.storage.lake.events import (
 )
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.exchange import Sections, Slices
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, empty_ids
 from ammrank_dask.storage.store.registry import DAY, PartSchema

@@ -14,7 +14,7 @@ from distributed import Client
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
 from ammrank_dask.storage.store.registry import DAY, STATE

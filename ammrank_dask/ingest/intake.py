@@ -21,11 +21,11 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
+from ammrank_dask.storage.objects.atomic import begin_sync
+from ammrank_dask.storage.objects.folders import list_paths, make_folder
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
-from ammrank_dask.storage.store.atomic import begin_sync
 from ammrank_dask.storage.store.count_lines import append_counts, read_counts
 from ammrank_dask.storage.store.exchange import ExchangeBlock, Sections, Slices, read_slices, write_slices
-from ammrank_dask.storage.store.folders import list_paths, make_folder
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import PartSchema

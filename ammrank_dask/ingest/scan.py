@@ -13,7 +13,7 @@ from ammrank_dask.storage.lake.fetched import BYTES_KEPT
 from ammrank_dask.storage.lake.files import FileFacts, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile
 from ammrank_dask.storage.lake.paths import LakePath, status_of
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.retry import retried
 
 BYTES_A_TASK = 32 << 20
 """Bytes of files that are scanned in one task."""

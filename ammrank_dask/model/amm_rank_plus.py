@@ -34,7 +34,7 @@ from ammrank_dask.model.plus_sums import PlusMean, PlusState, rates_of, train_pl
 from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
 from ammrank_dask.storage.numbers import finite_number, whole_number
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 
 logger = logging.getLogger(__name__)
 

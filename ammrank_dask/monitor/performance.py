@@ -9,8 +9,8 @@ from pathlib import Path
 
 from distributed import Client, performance_report
 
-from ammrank_dask.storage.store.atomic import write_atomic
-from ammrank_dask.storage.store.folders import is_folder
+from ammrank_dask.storage.objects.atomic import write_atomic
+from ammrank_dask.storage.objects.folders import is_folder
 
 logger = logging.getLogger(__name__)
 

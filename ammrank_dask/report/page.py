@@ -15,8 +15,8 @@ from ammrank_dask.report.chance_chart import reliability_chart
 from ammrank_dask.report.fairness_chart import fairness_chart
 from ammrank_dask.report.svg import breakable, percent
 from ammrank_dask.scoring.exploration import describe_draws
+from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY
-from ammrank_dask.storage.store.atomic import json_text
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, FORMULA_STARTS
 from ammrank_dask.training.forward import MODEL, OWN_HISTORY, POPULARITY, describe_forward
 

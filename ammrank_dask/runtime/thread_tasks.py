@@ -14,7 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from ammrank_dask.storage.store.retried import is_passing
+from ammrank_dask.storage.objects.retry import is_passing
 
 logger = logging.getLogger(__name__)
 

@@ -43,7 +43,7 @@ from ammrank_dask.scoring.swaps import (
     swap_cheapest,
 )
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.scratch_arrays import load_array, save_arrays
 
 logger = logging.getLogger(__name__)

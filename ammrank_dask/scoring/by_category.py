@@ -14,7 +14,7 @@ from ammrank_dask.features.csr import unsigned_type
 from ammrank_dask.kernels.selection import group_rows, order_ties, sort_by_score, take_rows
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.runtime.thread_tasks import write_behind
-from ammrank_dask.storage.store.atomic import begin_syncs
+from ammrank_dask.storage.objects.atomic import begin_syncs
 from ammrank_dask.storage.store.category_files import (
     POSITION,
     CategoryFile,

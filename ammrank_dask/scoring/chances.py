@@ -16,7 +16,7 @@ from ammrank_dask.kernels.chances import Cells, Curves, chance_lists, chance_pai
 from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.scoring.curve_fit import CurveFit
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 
 _KNOTS = (0.05, 0.35, 0.65, 0.95)
 _WIDTH = 0.7

@@ -21,7 +21,7 @@ from ammrank_dask.scoring.chance_sums import ChanceSums, fold_of, measure_chance
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
-from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.scratch_arrays import load_arrays, save_arrays
 from ammrank_dask.user_hash import SPLITS, hash_ids, split_of
 

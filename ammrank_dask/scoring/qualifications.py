@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
-from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import BY_USER, KIND, read_frame, table_path

@@ -29,8 +29,8 @@ from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
-from ammrank_dask.storage.store.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
-from ammrank_dask.storage.store.folders import local_path, rename
+from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
+from ammrank_dask.storage.objects.folders import local_path, rename
 from ammrank_dask.storage.store.qualification_files import (
     WORK,
     make_folders,

@@ -24,7 +24,7 @@ from ammrank_dask.scoring.score_partition import (
     draw_partitions,
     score_partitions,
 )
-from ammrank_dask.storage.store.atomic import begin_syncs
+from ammrank_dask.storage.objects.atomic import begin_syncs
 from ammrank_dask.storage.store.qualification_files import written_facts
 from ammrank_dask.storage.store.qualifications import BY_USER, DELTA, table_path
 

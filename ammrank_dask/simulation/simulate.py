@@ -25,8 +25,8 @@ from ammrank_dask.simulation.users import SimulatedUsers, Tastes, draw_tastes, d
 from ammrank_dask.simulation.world import Floats, Stream, World, read_world_taxonomy
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake import write as lake_write
-from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, write_json
-from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.objects.atomic import read_json, sweep_temporary, write_json
+from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.vocabulary import DAY_US, GROUPS, USER_ID
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, draw_rows, j
 from ammrank_dask.model.rows import RowStack, read_csr
 from ammrank_dask.monitor.meters import measure
 from ammrank_dask.runtime.tasks import Progress, run_tasks
-from ammrank_dask.storage.store.folders import remove
+from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.store.scratch_arrays import RowReader, is_saved, load_arrays, save_arrays
 from ammrank_dask.training.learners import PlusLearner
 from ammrank_dask.training.prepared_rows import TRAIN, PreparedRows, load_counts

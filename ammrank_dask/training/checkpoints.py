@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import read_json, write_json
-from ammrank_dask.storage.store.folders import is_file, list_paths, remove
+from ammrank_dask.storage.objects.atomic import read_json, write_json
+from ammrank_dask.storage.objects.folders import is_file, list_paths, remove
 from ammrank_dask.storage.store.scratch_arrays import is_saved
 
 

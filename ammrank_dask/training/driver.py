@@ -25,7 +25,7 @@ from ammrank_dask.monitor.events import publish
 from ammrank_dask.runtime.tasks import Progress, run_one, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.numbers import whole_number
-from ammrank_dask.storage.store.folders import is_folder
+from ammrank_dask.storage.objects.folders import is_folder
 from ammrank_dask.storage.store.ids import UserIds, digest_ids
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts
 from ammrank_dask.training.basis import prepare_basis

@@ -22,8 +22,8 @@ from ammrank_dask.model.amm_rank_plus import PACE, AMMRankPlus, usual_epochs
 from ammrank_dask.model.saved import RankModel, make_model
 from ammrank_dask.runtime.tasks import Progress, check_client, silent
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.objects.atomic import digest_of
+from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.training.driver import Training, TrainingPlan, Windows
 from ammrank_dask.training.own_parameters import own_parameters

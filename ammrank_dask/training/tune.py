@@ -32,7 +32,7 @@ from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.saved import make_model
 from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
-from ammrank_dask.storage.store.folders import local_path
+from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.scratch_arrays import load_facts
 from ammrank_dask.training.own_parameters import own_parameters
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.lake.paths import READ_BYTES
-from ammrank_dask.storage.store.atomic import temporary_beside
-from ammrank_dask.storage.store.folders import is_file, make_folder, remove, rename
+from ammrank_dask.storage.objects.atomic import temporary_beside
+from ammrank_dask.storage.objects.folders import is_file, make_folder, remove, rename
 
 FOLDER = "fetched"
 BYTES_KEPT = 2 << 30

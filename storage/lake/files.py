@@ -29,9 +29,9 @@ from ammrank_dask.storage.lake.paths import (
     say_failures,
     store_failure,
 )
-from ammrank_dask.storage.store.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.objects.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.ids import is_string
-from ammrank_dask.storage.store.retried import is_passing, retried
 
 BATCH_ROWS = 1 << 20
 """Rows that a reader holds at a time."""

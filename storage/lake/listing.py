@@ -22,8 +22,8 @@ from ammrank_dask.storage.lake.paths import (
     refuse_lost_link,
 )
 from ammrank_dask.storage.lake.snapshots import Snapshot
-from ammrank_dask.storage.store.folders import walk
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.folders import walk
+from ammrank_dask.storage.objects.retry import retried
 
 _NOT_DATA = (".", "_")
 _DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")

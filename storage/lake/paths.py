@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.retry import retried
 
 REQUESTS_AT_ONCE = 16
 READ_BYTES = 1 << 23

@@ -21,9 +21,9 @@ from ammrank_dask.storage.lake.events import (
     UNKNOWN_GROUP,
 )
 from ammrank_dask.storage.lake.files import EventColumns
+from ammrank_dask.storage.objects.atomic import write_atomic
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.forgotten import load_forgotten
-from ammrank_dask.storage.store.atomic import write_atomic
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import USER_ID
 
 SCHEMA = pa.schema(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, require_regular
-from ammrank_dask.storage.store.folders import list_paths
+from ammrank_dask.storage.objects.folders import list_paths
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ import zarr
 from numpy.typing import NDArray
 from zarr.codecs import BloscCodec
 
-from ammrank_dask.storage.store.atomic import rename_folder, temporary_beside, write_atomic, write_text
+from ammrank_dask.storage.objects.atomic import rename_folder, temporary_beside, write_atomic, write_text
 from ammrank_dask.storage.vocabulary import AGE, CATEGORY, GENDER, GENDERS, GROUP, PARENT, TIMESTAMP, USER_ID
 
 # Of the codecs tried, snappy with sorted timestamps as deltas is fastest, and as small as zstd.

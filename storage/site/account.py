@@ -13,7 +13,7 @@ import stat
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, shell_word
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.retry import retried
 
 _OF_GROUP = stat.S_ISGID | stat.S_IWGRP
 

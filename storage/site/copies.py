@@ -22,9 +22,9 @@ import google_crc32c
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once, say_failures
+from ammrank_dask.storage.objects.atomic import TEMPORARY, digest_of, json_text, read_json, write_atomic
 from ammrank_dask.storage.site.reports import CHECKSUMS
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import TEMPORARY, digest_of, json_text, read_json, write_atomic
 from ammrank_dask.storage.store.runs import open_run
 
 POINTER = "CURRENT"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.store.atomic import read_json, write_json
+from ammrank_dask.storage.objects.atomic import read_json, write_json
 
 DAY_ROWS_NAME = "rows.json"
 _HEX_OF_BUCKET = 16

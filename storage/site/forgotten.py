@@ -21,13 +21,13 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.objects.atomic import read_json, sync_folder, write_atomic, write_json
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_of_group
-from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_atomic, write_json
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays
 from ammrank_dask.storage.store.part_rows import take_users
 from ammrank_dask.storage.store.qualifications import FORGOTTEN
 from ammrank_dask.storage.store.registry import PartSchema
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import CHANGE, USER_ID
 
 LIST_FORMAT = 1

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ammrank_dask.storage.store.atomic import exchange_names, sync_folder, temporary_beside
+from ammrank_dask.storage.objects.atomic import exchange_names, sync_folder, temporary_beside
 
 
 @dataclass(frozen=True)

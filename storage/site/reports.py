@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.store.atomic import read_json, write_json, write_text
-from ammrank_dask.storage.store.folders import is_file
+from ammrank_dask.storage.objects.atomic import read_json, write_json, write_text
+from ammrank_dask.storage.objects.folders import is_file
 from ammrank_dask.storage.store.parts import check_files, checksum_file, checksum_of
 
 SUMMARY, EXPOSURE, PAGE, CHECKSUMS = "summary.json", "exposure.csv", "report.html", "checksums.json"

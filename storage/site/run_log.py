@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.store.atomic import read_json, write_json
-from ammrank_dask.storage.store.folders import make_folder
+from ammrank_dask.storage.objects.atomic import read_json, write_json
+from ammrank_dask.storage.objects.folders import make_folder
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.registry import FORMAT
-from ammrank_dask.storage.store.retried import retried
 
 RUN, LOG, LAST = "run.json", "log.jsonl", "runs/last.json"
 HELD = "held"

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, EarlierFormat, SiteBusy, name_night
-from ammrank_dask.storage.site.account import is_of_group, refuse_account
-from ammrank_dask.storage.store.atomic import (
+from ammrank_dask.storage.objects.atomic import (
     OTHERS,
     digest_tree,
     read_json,
@@ -24,10 +23,11 @@ from ammrank_dask.storage.store.atomic import (
     write_json,
     write_text,
 )
-from ammrank_dask.storage.store.folders import is_folder, list_paths, rename
+from ammrank_dask.storage.objects.folders import is_folder, list_paths, rename
+from ammrank_dask.storage.objects.retry import retried
+from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.storage.store.registry import FORMAT, check_format
 from ammrank_dask.storage.store.replace import finish_replacing
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, open_run, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
-from ammrank_dask.storage.store.atomic import read_json, write_json
-from ammrank_dask.storage.store.folders import list_paths, remove
+from ammrank_dask.storage.objects.atomic import read_json, write_json
+from ammrank_dask.storage.objects.folders import list_paths, remove
 
 FOLDER = "taxonomies"
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ammrank_dask.storage.store.atomic import write_atomic
-from ammrank_dask.storage.store.folders import list_paths, remove
+from ammrank_dask.storage.objects.atomic import write_atomic
+from ammrank_dask.storage.objects.folders import list_paths, remove
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values, union
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import USER_ID
 
 FOLDER = "tombstones"

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, temporary_beside
+from ammrank_dask.storage.objects.folders import is_folder, make_folder
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of, swap_folder, temporary_beside
-from ammrank_dask.storage.store.folders import is_folder, make_folder
 from ammrank_dask.storage.store.manifests import VerdictManifest
 from ammrank_dask.storage.store.runs import finish_run, is_finished, open_run, remove_run
 

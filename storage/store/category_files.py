@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import read_json, write_text
+from ammrank_dask.storage.objects.atomic import read_json, write_text
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualification_files import (
@@ -25,7 +26,6 @@ from ammrank_dask.storage.store.qualification_files import (
     scratch_path,
 )
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.scratch_arrays import read_values
 
 POSITION = "user"

@@ -14,8 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.store.folders import list_paths
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.retry import retried
 
 LINES = "counts-*.jsonl"
 """Names of the files."""

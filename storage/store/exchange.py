@@ -20,8 +20,8 @@ import numpy as np
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.store.atomic import read_json, write_atomic, write_json
-from ammrank_dask.storage.store.retried import is_passing, retried
+from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_json
+from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.tables import CountedFile, decode_lists, encode_lists
 
 _PLACE = np.dtype([("start", "<i8"), ("size", "<i8"), ("checksum", "<i8")])

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ammrank_dask.storage.store.atomic import temporary_beside
+from ammrank_dask.storage.objects.atomic import temporary_beside
 from ammrank_dask.storage.store.qualifications import QualificationPart, first_rows
 from ammrank_dask.storage.vocabulary import CATEGORY, FORMULA_STARTS, HELD_BY, PROPENSITY, RANK, USER_ID
 

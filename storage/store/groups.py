@@ -19,9 +19,9 @@ import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.store.atomic import rename_folder, temporary_beside
-from ammrank_dask.storage.store.folders import walk
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.atomic import rename_folder, temporary_beside
+from ammrank_dask.storage.objects.folders import walk
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.scratch_arrays import read_values
 
 METADATA = "zarr.json"

@@ -16,10 +16,10 @@ import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.store.atomic import json_text, swap_folder, temporary_beside
-from ammrank_dask.storage.store.folders import is_file, list_paths, local_path, make_folder
+from ammrank_dask.storage.objects.atomic import json_text, swap_folder, temporary_beside
+from ammrank_dask.storage.objects.folders import is_file, list_paths, local_path, make_folder
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.registry import FORMAT, MODEL
-from ammrank_dask.storage.store.retried import retried
 
 ABOUT, ARRAYS = "model.json", "arrays.npz"
 _FORMAT, _LISTED, _CHECKSUM = "format", "arrays", "checksum"

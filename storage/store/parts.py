@@ -17,10 +17,10 @@ import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.count_lines import append_counts
 from ammrank_dask.storage.store.groups import Group, write_group
 from ammrank_dask.storage.store.registry import FEATURES, REBUILD, PartSchema
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.tables import encode_arrays, encode_users, read_arrow, write_arrow
 
 TABLE_SUFFIX = ".arrow"

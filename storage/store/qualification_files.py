@@ -22,11 +22,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
-from ammrank_dask.storage.store.folders import list_paths
+from ammrank_dask.storage.objects.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
+from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, table_path
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,

@@ -14,9 +14,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import (
     CATEGORY,

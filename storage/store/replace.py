@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ammrank_dask.storage.store.atomic import read_json, sync_file, sync_folder, write_text
+from ammrank_dask.storage.objects.atomic import read_json, sync_file, sync_folder, write_text
 from ammrank_dask.storage.store.runs import MANIFEST, Run, write_manifest
 
 REPLACING = ".replacing.json"

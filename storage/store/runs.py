@@ -10,9 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
-from ammrank_dask.storage.store.atomic import read_json, sweep_temporary, sweep_tree, sync_folder, sync_tree, write_json
+from ammrank_dask.storage.objects.atomic import (
+    read_json,
+    sweep_temporary,
+    sweep_tree,
+    sync_folder,
+    sync_tree,
+    write_json,
+)
+from ammrank_dask.storage.objects.folders import list_paths, remove, walk
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.count_lines import LINES, append_counts, read_counts, remove_counts
-from ammrank_dask.storage.store.folders import list_paths, remove, walk
 from ammrank_dask.storage.store.parts import (
     PartFacts,
     PartRef,
@@ -25,7 +33,6 @@ from ammrank_dask.storage.store.parts import (
     part_names,
 )
 from ammrank_dask.storage.store.registry import FORMAT, PART_SCHEMAS, check_format
-from ammrank_dask.storage.store.retried import retried
 
 MANIFEST = "manifest.json"
 SUCCESS = "_SUCCESS"

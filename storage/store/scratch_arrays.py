@@ -18,9 +18,9 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import read_json, rename_folder, temporary_beside, write_json
-from ammrank_dask.storage.store.folders import remove
-from ammrank_dask.storage.store.retried import is_passing, retried
+from ammrank_dask.storage.objects.atomic import read_json, rename_folder, temporary_beside, write_json
+from ammrank_dask.storage.objects.folders import remove
+from ammrank_dask.storage.objects.retry import is_passing, retried
 
 FACTS = "facts.json"
 PACKED = "arrays.bin"

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.store.atomic import write_atomic
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.atomic import write_atomic
+from ammrank_dask.storage.objects.retry import retried
 
 IDS, ID_STARTS, ID_BYTES = "user_id", "user_id_offsets", "user_id_bytes"
 CELLS, CELL_STARTS = "cells", "indptr"

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from ammrank_dask import open_features, open_qualifications
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.workflows.cluster.cluster_file import ClusterConfig
 from ammrank_dask.workflows.session.config_table import config_table
 

@@ -11,7 +11,7 @@ from lakes import TAXONOMY, At, date_of, event, good_events, write_events
 from lakes import write_taxonomy as write_pairs
 
 from ammrank_dask.ingest.interest_state import InterestState
-from ammrank_dask.storage.store.atomic import read_json
+from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.store.manifests import ModelManifest, QualificationsManifest
 from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.workflows.stages.models import load_site_model

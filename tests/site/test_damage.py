@@ -9,9 +9,9 @@ from click.testing import CliRunner
 from nights import day
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.objects.atomic import write_text
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict
-from ammrank_dask.storage.store.atomic import write_text
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
 from ammrank_dask.workflows.session.night import Night

@@ -21,8 +21,8 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
+from ammrank_dask.storage.objects.atomic import digest_tree
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_tree
 from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.workflows.ingest import command

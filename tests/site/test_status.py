@@ -11,10 +11,10 @@ from click.testing import CliRunner
 from nights import CONFIG, config_of, copy_world, day
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.atomic import private_files, write_text
 from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict
-from ammrank_dask.storage.store.atomic import private_files, write_text
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.workflows.nightly import command as night_command
 from ammrank_dask.workflows.operations.status import describe_site

@@ -12,8 +12,8 @@ import pytest
 from nights import config_of, copy_world, day
 from plug import ammrank
 
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.workflows.nightly import command
 from ammrank_dask.workflows.session.config import write_config
 

@@ -21,9 +21,9 @@ from distributed.core import connect, send_recv
 
 from ammrank_dask.runtime.tasks import driver_id
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.store.atomic import make_private
-from ammrank_dask.storage.store.folders import is_file, list_paths, remove
-from ammrank_dask.storage.store.retried import retried
+from ammrank_dask.storage.objects.atomic import make_private
+from ammrank_dask.storage.objects.folders import is_file, list_paths, remove
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
 from ammrank_dask.workflows.cluster.joiners import Joiners
 from ammrank_dask.workflows.session.deadline import seconds_left

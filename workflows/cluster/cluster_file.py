@@ -11,8 +11,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_private_group, refuse_account, refuse_foreign_file
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.workflows.session.config_section import refuse_boolean
 from ammrank_dask.workflows.session.yaml_text import parse_yaml
 

@@ -26,9 +26,9 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.runtime.tasks import Progress
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import missing_days
+from ammrank_dask.storage.objects.atomic import read_json, write_json
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json, write_json
 from ammrank_dask.storage.store.manifests import ModelManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
 from ammrank_dask.storage.store.runs import open_run

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.write import simulation_path
+from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.workflows.session.config import load_config
 
 HISTORY_DAYS = 120

@@ -13,9 +13,9 @@ from ammrank_dask.monitor.texts import seconds_text
 from ammrank_dask.runtime.memory import PartitionSize, estimate_memory
 from ammrank_dask.scoring.learn_chances import count_users
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.folders import list_paths
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.folders import list_paths
 from ammrank_dask.storage.vocabulary import USERS_A_PARTITION
 from ammrank_dask.workflows.cluster.memory_check import count_lake, largest_model
 from ammrank_dask.workflows.operations.lake_init.guess import choose_partitions

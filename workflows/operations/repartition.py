@@ -10,9 +10,9 @@ import yaml
 
 from ammrank_dask.repartition import repartition_run
 from ammrank_dask.storage.errors import BadInput, shell_word
+from ammrank_dask.storage.objects.atomic import digest_of, write_private
 from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of, write_private
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.session import Session

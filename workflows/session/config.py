@@ -10,8 +10,8 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ammrank_dask.storage.errors import BadInput, shell_word, suggest
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import refuse_foreign_file
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.session.config_section import (
     FOREVER_DAYS,

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.objects.atomic import read_json
+from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json
-from ammrank_dask.storage.store.folders import list_paths
 from ammrank_dask.storage.store.manifests import ModelManifest
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run
 
 

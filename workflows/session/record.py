@@ -21,9 +21,9 @@ from ammrank_dask.monitor.events import publish, watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
 from ammrank_dask.storage.errors import AmmrankError, HeldBack, name_night
+from ammrank_dask.storage.objects.atomic import bytes_below
 from ammrank_dask.storage.site.run_log import HELD, LOG, JsonLines, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import bytes_below
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
 from ammrank_dask.workflows.session.options import exit_code_of, message_of
 from ammrank_dask.workflows.session.past_nights import last_nights

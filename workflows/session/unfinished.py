@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, shell_word
+from ammrank_dask.storage.objects.atomic import read_json, sync_folder, write_json
+from ammrank_dask.storage.objects.folders import is_file
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json, sync_folder, write_json
-from ammrank_dask.storage.store.folders import is_file
 
 NAME = "repartition.json"
 

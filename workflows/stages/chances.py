@@ -13,8 +13,8 @@ from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.recalibrate import recalibrate
 from ammrank_dask.scoring.saved_chances import save_chances
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ChancesManifest, QualificationsManifest
 from ammrank_dask.storage.store.registry import CHANCES
 from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, start_run

@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.day_rows import DayRows
-from ammrank_dask.storage.store.atomic import digest_of
 
 Caps = Mapping[dt.date, int | None]
 

@@ -16,7 +16,7 @@ from ammrank_dask.scoring.learn_chances import count_partitions
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP

@@ -21,11 +21,11 @@ from ammrank_dask.storage.lake.files import FileFacts, day_digest
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
 from ammrank_dask.storage.lake.paths import exists
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.objects.atomic import digest_of, read_json
+from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import keep_taxonomy
-from ammrank_dask.storage.store.atomic import digest_of, read_json
-from ammrank_dask.storage.store.folders import remove
 from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, UsersManifest
 from ammrank_dask.storage.store.registry import DAY, STATE
 from ammrank_dask.storage.store.runs import MANIFEST, Run, is_finished, open_run

@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+from ammrank_dask.storage.objects.atomic import digest_of
+from ammrank_dask.storage.objects.folders import list_paths
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of
-from ammrank_dask.storage.store.folders import list_paths
 from ammrank_dask.storage.store.runs import is_finished, remove_run
 from ammrank_dask.workflows.session.config import Config
 

@@ -14,8 +14,8 @@ from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import FileFacts, load_scanned, save_scanned
 from ammrank_dask.storage.lake.listing import LakeFile, list_day_files
+from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.site.day_rows import read_day_rows
-from ammrank_dask.storage.store.folders import remove
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_days

@@ -15,13 +15,13 @@ from prometheus_client.registry import Collector
 from ammrank_dask.report.checks import OK
 from ammrank_dask.storage.errors import AmmrankError, SiteBusy
 from ammrank_dask.storage.lake.events import quarantined_share
+from ammrank_dask.storage.objects.atomic import read_json, write_text
+from ammrank_dask.storage.objects.folders import is_folder
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import read_attempt, read_last_end, utc_now, write_last_end
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json, write_text
-from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.storage.store.manifests import DayManifest
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.options import exit_code_of
 from ammrank_dask.workflows.stages.site_pages import try_site_pages

@@ -10,9 +10,9 @@ from typing import Any
 
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
-from ammrank_dask.storage.store.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.models import model_files
 from ammrank_dask.storage.store.parts import check_files

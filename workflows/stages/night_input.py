@@ -13,9 +13,9 @@ from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.lake.events import CAPPED, QUARANTINED
 from ammrank_dask.storage.lake.similar_names import find_similar
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.site.reports import SUMMARY, check_report
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json
 from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.registry import DAY
 from ammrank_dask.storage.store.runs import is_finished, open_run

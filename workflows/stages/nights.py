@@ -20,12 +20,12 @@ from ammrank_dask.report.figures import (
     night_figures,
 )
 from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.objects.atomic import read_json, write_text
+from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.reports import PAGE, SUMMARY
 from ammrank_dask.storage.site.run_log import HELD, RUN, read_attempt, read_last_end
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import read_json, write_text
-from ammrank_dask.storage.store.folders import list_paths
-from ammrank_dask.storage.store.retried import retried
 
 HISTORY = "history.json"
 HISTORY_FORMAT = 1

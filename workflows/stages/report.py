@@ -29,10 +29,10 @@ from ammrank_dask.scoring.qualifications import Qualifications, open_qualificati
 from ammrank_dask.scoring.sampled_users import sample_users
 from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.objects.atomic import digest_of, read_json
+from ammrank_dask.storage.objects.folders import is_folder
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, read_summary, write_report
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of, read_json
-from ammrank_dask.storage.store.folders import is_folder
 from ammrank_dask.storage.store.manifests import ChancesManifest, ModelManifest, QualificationsManifest
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import qualification_parts

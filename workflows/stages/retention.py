@@ -9,15 +9,15 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.objects.atomic import sweep_temporary
+from ammrank_dask.storage.objects.folders import is_folder, list_paths
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.day_rows import read_day_rows
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import kept_taxonomies, remove_taxonomies
 from ammrank_dask.storage.site.tombstones import remove_tombstones
 from ammrank_dask.storage.site.verdicts import rejected_models
-from ammrank_dask.storage.store.atomic import sweep_temporary
-from ammrank_dask.storage.store.folders import is_folder, list_paths
 from ammrank_dask.storage.store.manifests import ModelManifest, RunManifest
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.session.config import Config
 

@@ -21,10 +21,10 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.taxonomy import final_names
+from ammrank_dask.storage.objects.atomic import digest_file, digest_of, swap_folder
+from ammrank_dask.storage.objects.folders import is_file, is_folder
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.tombstones import tombstones_path
-from ammrank_dask.storage.store.atomic import digest_file, digest_of, swap_folder
-from ammrank_dask.storage.store.folders import is_file, is_folder
 from ammrank_dask.storage.store.manifests import DayManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, verify_run

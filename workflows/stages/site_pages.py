@@ -6,9 +6,9 @@ import logging
 from pathlib import Path
 
 from ammrank_dask.report.site_page import render_categories_page, render_site_page
+from ammrank_dask.storage.objects.atomic import write_text
+from ammrank_dask.storage.objects.folders import is_file
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_text
-from ammrank_dask.storage.store.folders import is_file
 from ammrank_dask.workflows.stages.nights import keep_history, read_nights
 
 logger = logging.getLogger(__name__)

@@ -10,7 +10,7 @@ from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.halving import Tuning
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config

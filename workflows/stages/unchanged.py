@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
 from ammrank_dask.storage.lake.paths import LakePath, exists, status_of
+from ammrank_dask.storage.objects.atomic import bytes_below, digest_of
+from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.forgotten import LIST_NAME
 from ammrank_dask.storage.site.reports import PAGE, check_report
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Current, Site
-from ammrank_dask.storage.store.atomic import bytes_below, digest_of
 from ammrank_dask.storage.store.registry import FORMAT
-from ammrank_dask.storage.store.retried import retried
 from ammrank_dask.storage.store.runs import is_finished, open_run, version_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_days, lake_path

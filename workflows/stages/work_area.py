@@ -13,9 +13,9 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
+from ammrank_dask.storage.objects.atomic import digest_of, read_json, temporary_beside
 from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_of, read_json, temporary_beside
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.scoring_sections import Notify, Publish
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path

@@ -24,7 +24,7 @@ from ammrank_dask.scoring.exposure_bounds import exposure_bounds
 from ammrank_dask.scoring.inclusion_probability import PolicyLists, hold_probability
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import digest_tree
+from ammrank_dask.storage.objects.atomic import digest_tree
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import QualificationRows
 

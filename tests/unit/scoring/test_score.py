@@ -18,7 +18,7 @@ from ammrank_dask.report.summary import exposure_report
 from ammrank_dask.scoring.score import score
 from ammrank_dask.scoring.score_partition import score_pieces
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store import atomic
+from ammrank_dask.storage.objects import atomic
 from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.training.train import train
 

@@ -15,7 +15,7 @@ from ammrank_dask.scoring.learn_chances import check_reliability, clicked_table,
 from ammrank_dask.scoring.score import last_prices, score, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import digest_tree
+from ammrank_dask.storage.objects.atomic import digest_tree
 from ammrank_dask.user_hash import split_of
 
 

@@ -30,7 +30,7 @@ from ammrank_dask.scoring.score import finish_qualifications, score, write_quali
 from ammrank_dask.scoring.score_partition import score_pieces
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.atomic import digest_tree
+from ammrank_dask.storage.objects.atomic import digest_tree
 from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualification_files import written_facts

@@ -7,11 +7,11 @@ import pytest
 from click.testing import CliRunner
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.atomic import private_files, write_private
 from ammrank_dask.storage.site import account
 from ammrank_dask.storage.site.account import is_of_group, refuse_account, refuse_foreign_file
 from ammrank_dask.storage.site.forgotten import add_forgotten
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import private_files, write_private
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.cluster.cluster_file import find_cluster_file

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from ammrank_dask.storage.store import retried as module
-from ammrank_dask.storage.store.folders import list_paths, remove, rename, walk
+from ammrank_dask.storage.objects import retry as module
+from ammrank_dask.storage.objects.folders import list_paths, remove, rename, walk
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import os
 import numpy as np
 import pytest
 
-from ammrank_dask.storage.store import retried as module
+from ammrank_dask.storage.objects import retry as module
+from ammrank_dask.storage.objects.atomic import digest_file
+from ammrank_dask.storage.objects.retry import PAUSES, is_passing, retried
 from ammrank_dask.storage.store import scratch_arrays
-from ammrank_dask.storage.store.atomic import digest_file
-from ammrank_dask.storage.store.retried import PAUSES, is_passing, retried
 
 
 @pytest.fixture(autouse=True)

@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import OwnRows, write_features, write_partitions
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
+from ammrank_dask.storage.objects.atomic import digest_tree, swap_folder
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import digest_tree, swap_folder
 from ammrank_dask.storage.store.count_lines import read_counts
 from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -575,7 +575,7 @@ def crash_at(monkeypatch, number):
             raise KeyboardInterrupt
         real(*places)
 
-    monkeypatch.setattr("ammrank_dask.storage.store.atomic.exchange_names", lambda *places: False)
+    monkeypatch.setattr("ammrank_dask.storage.objects.atomic.exchange_names", lambda *places: False)
     monkeypatch.setattr(os, "rename", rename)
 
 

@@ -2,10 +2,10 @@
 
 import datetime as dt
 
+from ammrank_dask.storage.objects.atomic import write_json
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import write_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_json
 from ammrank_dask.storage.store.runs import finish_run, start_run
 from ammrank_dask.workflows.session.past_nights import last_nights
 

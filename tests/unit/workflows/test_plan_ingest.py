@@ -11,7 +11,7 @@ from ammrank_dask.ingest.fold import FoldPlan
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
-from ammrank_dask.storage.store.atomic import digest_of
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.settings import state_settings

@@ -8,9 +8,9 @@ import shutil
 import numpy as np
 import pytest
 
+from ammrank_dask.storage.objects.atomic import bytes_below
 from ammrank_dask.storage.site.run_log import write_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import bytes_below
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import STATE

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.atomic import write_private
 from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.atomic import write_private
 from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
 from ammrank_dask.workflows.operations.lake_init.findings import name_some
 from ammrank_dask.workflows.operations.lake_init.places import Places

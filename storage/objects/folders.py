@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.retried import is_passing, retried
+from ammrank_dask.storage.objects.retry import is_passing, retried
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """The beginning of a URL, also of one that `Path` has taken a slash from."""

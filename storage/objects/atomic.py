@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.store.folders import is_file, is_folder, list_paths, remove, rename, walk
-from ammrank_dask.storage.store.retried import is_passing, retried
+from ammrank_dask.storage.objects.folders import is_file, is_folder, list_paths, remove, rename, walk
+from ammrank_dask.storage.objects.retry import is_passing, retried
 
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
