@@ -41,10 +41,10 @@ WORK: dict[str, tuple[str, ...]] = {
         "storage/lake/quarantine.py:QuarantineRows.add",
         "ammrank_dask/kernels/event_rows.py:place_rows",
         "ammrank_dask/kernels/event_rows.py:pack_rows",
-        "storage/store/exchange.py:write_slices",
+        "ammrank_dask/ingest/exchange.py:write_slices",
     ),
     "ingest: slices to day partials": (
-        "storage/store/exchange.py:read_slices",
+        "ammrank_dask/ingest/exchange.py:read_slices",
         "ammrank_dask/kernels/event_rows.py:group_events",
         "ammrank_dask/kernels/event_rows.py:sum_events",
         "storage/store/tables.py:write_arrow",

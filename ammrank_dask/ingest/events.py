@@ -15,8 +15,11 @@ import pyarrow as pa
 from distributed import Client
 
 from ammrank_dask.ingest.event_rows import EventRows, EventWords, slice_events
+from ammrank_dask.ingest.exchange import Sections, Slices
 from ammrank_dask.ingest.file_rows import FileRows, find_same_rows
-from ammrank_dask.ingest.intake import (
+from ammrank_dask.ingest.interest_state import aggregate_events, end_of
+from ammrank_dask.ingest.routing import number_users
+from ammrank_dask.ingest.table_ingest import (
     VALUES_SHOWN,
     CollectedPart,
     DecodedRows,
@@ -27,8 +30,6 @@ from ammrank_dask.ingest.intake import (
     ingest_tables,
     most_frequent,
 )
-from ammrank_dask.ingest.interest_state import aggregate_events, end_of
-from ammrank_dask.ingest.routing import number_users
 from ammrank_dask.kernels.interest import count_codes, digest_events, hash_rows, largest_counts
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
@@ -46,7 +47,6 @@ from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.exchange import Sections, Slices
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, empty_ids
 from ammrank_dask.storage.store.registry import DAY, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ammrank_dask.ingest.exchange import Slices
 from ammrank_dask.kernels.interest import count_rows, locate_ids, merge_ids, number_ids, order_rows, rank_ids
-from ammrank_dask.storage.store.exchange import Slices
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, union
 from ammrank_dask.user_hash import partition_of
 

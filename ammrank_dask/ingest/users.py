@@ -12,7 +12,9 @@ import numpy as np
 import pyarrow as pa
 from distributed import Client
 
-from ammrank_dask.ingest.intake import (
+from ammrank_dask.ingest.exchange import Slices
+from ammrank_dask.ingest.routing import number_users
+from ammrank_dask.ingest.table_ingest import (
     VALUES_SHOWN,
     CollectedPart,
     DecodedRows,
@@ -23,14 +25,12 @@ from ammrank_dask.ingest.intake import (
     ingest_tables,
     most_frequent,
 )
-from ammrank_dask.ingest.routing import number_users
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts
 from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, decode_people
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.exchange import Slices
 from ammrank_dask.storage.store.ids import empty_ids
 from ammrank_dask.storage.store.registry import USERS, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run

@@ -46,7 +46,7 @@ from ammrank_dask.storage.store.registry import STATE, USERS
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config
-from ammrank_dask.workflows.stages.unchanged import digest_inputs
+from ammrank_dask.workflows.stages.rerun_check import digest_inputs
 
 N_GOOD = 216
 """Rows of a day of `write_lake`: one bad row more is less than the 1 % that is forgiven."""

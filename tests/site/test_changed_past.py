@@ -9,7 +9,7 @@ import pytest
 from begun import IDS, LAST, assert_same_runs, current_run, reverse, tables_of
 from lakes import TAXONOMY, date_of, event, good_events, write_events, write_taxonomy, write_users
 
-from ammrank_dask.storage.site.day_rows import read_day_rows
+from ammrank_dask.storage.site.day_fingerprints import read_day_rows
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.user_hash import bucket_of

@@ -291,7 +291,7 @@ def test_ingest__a_rerun_repeats_only_unfinished_partitions(client, empty_site, 
     whole = other_site(empty_site, "whole")
     expected = state_bytes(whole, ingest(Night(client, whole, config, LAST)))
 
-    import ammrank_dask.ingest.intake as stage
+    import ammrank_dask.ingest.table_ingest as stage
 
     real, calls = stage.collect_partition, empty_site.path / "calls"
 

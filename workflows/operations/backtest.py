@@ -40,7 +40,7 @@ from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.models import find_run
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.unchanged import digest_inputs
+from ammrank_dask.workflows.stages.rerun_check import digest_inputs
 from ammrank_dask.workflows.stages.work_area import clear_work, open_work, own_config, share_runs
 
 

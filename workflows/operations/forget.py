@@ -11,7 +11,7 @@ from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.objects.atomic import TEMPORARY, sweep_tree
-from ammrank_dask.storage.site.day_rows import read_day_rows, write_day_rows
+from ammrank_dask.storage.site.day_fingerprints import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
 from ammrank_dask.storage.site.site import RUN_FOLDERS, Current, Site
 from ammrank_dask.storage.site.tombstones import add_tombstones

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ammrank_dask.storage.site.day_rows import DayRows
+from ammrank_dask.storage.site.day_fingerprints import DayRows
 
 
 @dataclass(frozen=True)

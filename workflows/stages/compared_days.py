@@ -13,7 +13,7 @@ from ammrank_dask.ingest.events import ingest_days
 from ammrank_dask.repartition import digest_run
 from ammrank_dask.storage.lake.events import QUARANTINED, UNKNOWN_CATEGORY
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
-from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows
+from ammrank_dask.storage.site.day_fingerprints import DayRows, read_day_rows
 from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, replace_counts
 from ammrank_dask.workflows.session.night import Night

@@ -17,8 +17,8 @@ from ammrank_dask.workflows.stages.ingest import history_settings, kept_states
 from ammrank_dask.workflows.stages.kept_windows import written_windows
 from ammrank_dask.workflows.stages.models import fits, model_date
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model
+from ammrank_dask.workflows.stages.rerun_check import find_unchanged
 from ammrank_dask.workflows.stages.train import too_little_history
-from ammrank_dask.workflows.stages.unchanged import find_unchanged
 
 
 def plan_night(site: Site, config: Config, date: dt.date) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import datetime as dt
 from collections.abc import Mapping
 
 from ammrank_dask.storage.objects.atomic import digest_of
-from ammrank_dask.storage.site.day_rows import DayRows
+from ammrank_dask.storage.site.day_fingerprints import DayRows
 
 Caps = Mapping[dt.date, int | None]
 

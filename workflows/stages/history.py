@@ -15,7 +15,7 @@ from ammrank_dask.ingest.fold import FoldPlan, History, find_base, state_digest
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
 from ammrank_dask.storage.objects.atomic import digest_of
-from ammrank_dask.storage.site.day_rows import DayRows
+from ammrank_dask.storage.site.day_fingerprints import DayRows
 from ammrank_dask.storage.store.manifests import CHANGEABLE, StateManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.settings import first_change

@@ -23,7 +23,7 @@ from ammrank_dask.storage.lake.paths import exists
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
 from ammrank_dask.storage.objects.folders import remove
-from ammrank_dask.storage.site.day_rows import DayRows, read_day_rows, write_day_rows
+from ammrank_dask.storage.site.day_fingerprints import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import keep_taxonomy
 from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, UsersManifest

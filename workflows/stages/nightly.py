@@ -22,6 +22,7 @@ from ammrank_dask.workflows.stages.models import bring_to_night, describe_new_ca
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model
 from ammrank_dask.workflows.stages.publishing import hold_back, publish_night
 from ammrank_dask.workflows.stages.report import write_night_report
+from ammrank_dask.workflows.stages.rerun_check import digest_inputs, find_unchanged
 from ammrank_dask.workflows.stages.score import (
     check_k,
     describe_exploration,
@@ -31,7 +32,6 @@ from ammrank_dask.workflows.stages.score import (
 )
 from ammrank_dask.workflows.stages.site_pages import try_site_pages
 from ammrank_dask.workflows.stages.train import too_little_history, train_model
-from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
 from ammrank_dask.workflows.stages.windows import write_windows
 
 logger = logging.getLogger(__name__)

@@ -12,7 +12,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.objects.atomic import sweep_temporary
 from ammrank_dask.storage.objects.folders import is_folder, list_paths
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.site.day_rows import read_day_rows
+from ammrank_dask.storage.site.day_fingerprints import read_day_rows
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import kept_taxonomies, remove_taxonomies
 from ammrank_dask.storage.site.tombstones import remove_tombstones

@@ -12,14 +12,14 @@ from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF
 
 from ammrank_dask.ingest.event_rows import EventRows, EventWords, slice_events
 from ammrank_dask.ingest.events import EVENT_SALT, DayReader
-from ammrank_dask.ingest.intake import DecodedRows
+from ammrank_dask.ingest.exchange import read_slices, write_slices
 from ammrank_dask.ingest.interest_state import aggregate_events, end_of
 from ammrank_dask.ingest.routing import number_integer_ids
+from ammrank_dask.ingest.table_ingest import DecodedRows
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.exchange import read_slices, write_slices
 from ammrank_dask.storage.store.ids import IntegerIds
 from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, PARTITION_SALT
 

@@ -18,6 +18,7 @@ from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
 from ammrank_dask.features.from_pandas import interest_features
 from ammrank_dask.ingest import interest_state
 from ammrank_dask.ingest.events import EVENT_SALT, PartitionEvents, cap_events, join_slices
+from ammrank_dask.ingest.exchange import read_slices, write_slices
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, end_of, fold_days
 from ammrank_dask.ingest.routing import lay_out_users, number_integer_ids, slice_by_partition
 from ammrank_dask.kernels.interest import largest_counts
@@ -25,7 +26,6 @@ from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.exchange import read_slices, write_slices
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values, union
 from ammrank_dask.storage.store.parts import Recoding
 from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, PARTITION_SALT, hash_ids, partition_of, split_of

@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import OwnRows, write_features, write_partitions
+from ammrank_dask.ingest.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.objects.atomic import digest_tree, swap_folder
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.count_lines import read_counts
-from ammrank_dask.storage.store.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import PartRef, part_facts, part_path, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES

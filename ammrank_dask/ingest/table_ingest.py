@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from distributed import Client
 
+from ammrank_dask.ingest.exchange import ExchangeBlock, Sections, Slices, read_slices, write_slices
 from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.runtime.tasks import Progress, run_together
@@ -25,7 +26,6 @@ from ammrank_dask.storage.objects.atomic import begin_sync
 from ammrank_dask.storage.objects.folders import list_paths, make_folder
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.count_lines import append_counts, read_counts
-from ammrank_dask.storage.store.exchange import ExchangeBlock, Sections, Slices, read_slices, write_slices
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import PartSchema

@@ -16,7 +16,7 @@ from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.storage.store.runs import finish_run, start_run
 from ammrank_dask.workflows.session.config import check_config
-from ammrank_dask.workflows.stages.unchanged import digest_inputs, find_unchanged
+from ammrank_dask.workflows.stages.rerun_check import digest_inputs, find_unchanged
 
 DATE = dt.date(2026, 3, 2)
 BEFORE = DATE - dt.timedelta(1)
