@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.set-up
+DOCS_STAMP := $(VENV)/.set-up-docs
 DEMO_SITE ?= nightly-demo
 DEMO_USERS ?= 10000
 # Test processes; each has its own cluster, lake and published site.
@@ -14,7 +15,7 @@ APART := system or docs or long
 # What `make coverage` holds: percent of the lines of the three rooms.
 COVERED := 93
 
-.PHONY: setup nightly test test-random test-system test-docs test-long test-histories test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
+.PHONY: setup nightly test test-random test-system test-docs docs test-long test-histories test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
 
 setup: $(STAMP)
 
@@ -41,6 +42,14 @@ test-system: setup
 
 test-docs: setup
 	$(PYTEST) -m docs $(MORE)
+
+# The pages as a site, build/site/index.html; a warning is an error.
+docs: $(DOCS_STAMP)
+	$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going docs build/site
+
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	touch $(DOCS_STAMP)
 
 # The wheel, installed beside a package with a top-level `workflows`, runs a night; needs a package index.
 test-wheel: setup

@@ -14,7 +14,7 @@ import ammrank_dask
 HEAD = """# Python reference
 
 The names of `ammrank_dask`, from their docstrings; written by `python docs/api_reference.py > docs/api.md`. The
-[README](../README.md#python-with-a-cluster-of-your-own) shows how they go together.
+README shows how they go together.
 """
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _ADDRESS = re.compile(r"<function (\w+) at 0x\w+>")
