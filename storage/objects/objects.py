@@ -1,0 +1,180 @@
+"""Keep objects by key: the calls that a site makes, and the folder that answers them.
+
+A key is a name with `/` between its parts, relative to the prefix of the site. An object is there whole or not at all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from ammrank_dask.storage.errors import BadInput, SiteBusy
+from ammrank_dask.storage.objects.atomic import sync_folder, write_atomic
+from ammrank_dask.storage.objects.folders import walk
+from ammrank_dask.storage.objects.retry import retried
+
+PUT_LOCK = ".put-lock"
+"""File in the folder of a store that whoever compares and replaces an object holds."""
+
+Tag = str
+"""Tells one content of a key from another."""
+
+
+class Conflict(SiteBusy):
+    """Another writer was faster: the object is not the one that was to be replaced."""
+
+
+@dataclass(frozen=True)
+class Object:
+    """An object of a listing."""
+
+    key: str
+    size: int
+
+
+class Objects(Protocol):
+    """A store of objects: a folder, or a prefix of a bucket."""
+
+    def get(self, key: str) -> tuple[bytes, Tag]:
+        """Return an object and its tag; raises FileNotFoundError when there is none."""
+
+    def get_ranges(self, key: str, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Return stretches of an object; one that ends behind its end is cut there."""
+
+    def put(self, key: str, pieces: Iterable[bytes]) -> Tag:
+        """Write an object from pieces, in place of one that was there; it is durable when this returns."""
+
+    def put_if(self, key: str, data: bytes, tag: Tag | None) -> Tag:
+        """Write an object if the one that is there has a tag, None for none there; raises Conflict otherwise."""
+
+    def copy(self, source: str, target: str) -> None:
+        """Give an object a second key; objects do not change, so a target that is there stays."""
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        """Yield all objects whose keys begin with a prefix, in order of their keys: for sweep and verify only."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects, as far as they are there."""
+
+
+@dataclass(frozen=True)
+class PosixObjects:
+    """Objects as files below a folder of a file system that all workers see."""
+
+    folder: Path
+
+    def path(self, key: str) -> Path:
+        """Return the file of a key, for readers that map files or read them with a library of their own."""
+        parts = key.split("/")
+        if any(part in ("", ".", "..") for part in parts):
+            raise BadInput(f"a key must be names with / between them, got {key!r}")
+        return self.folder.joinpath(*parts)
+
+    @retried
+    def get(self, key: str) -> tuple[bytes, Tag]:
+        """Return an object and its tag; raises FileNotFoundError when there is none."""
+        data = self.path(key).read_bytes()
+        return data, _tag_of(data)
+
+    @retried
+    def get_ranges(self, key: str, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Return stretches of an object; one that ends behind its end is cut there."""
+        with open(self.path(key), "rb", buffering=0) as file:
+            return [os.pread(file.fileno(), size, start) for start, size in zip(starts, sizes, strict=True)]
+
+    def put(self, key: str, pieces: Iterable[bytes]) -> Tag:
+        """Write an object from pieces, in place of one that was there; it is durable when this returns."""
+        digest, kept = hashlib.sha256(), list(pieces)
+
+        def write(temporary: Path) -> None:
+            with open(temporary, "xb") as file:
+                for piece in kept:
+                    file.write(piece)
+
+        write_atomic(self.path(key), write)
+        for piece in kept:
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def put_if(self, key: str, data: bytes, tag: Tag | None) -> Tag:
+        """Write an object if the one that is there has a tag, None for none there; raises Conflict otherwise."""
+        with self._only_writer():
+            try:
+                now: Tag | None = self.get(key)[1]
+            except FileNotFoundError:
+                now = None
+            if now != tag:
+                found = "none" if now is None else "another one"
+                raise Conflict(f"{self.path(key)} was written by another run meanwhile, found {found}; run it again")
+            return self.put(key, [data])
+
+    @retried
+    def copy(self, source: str, target: str) -> None:
+        """Give an object a second key; objects do not change, so a target that is there stays."""
+        origin, path = self.path(source), self.path(target)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(origin, path)
+        except FileExistsError:
+            return
+        except FileNotFoundError:
+            raise
+        except OSError:  # a file system without links
+            write_atomic(path, lambda temporary: shutil.copyfile(origin, temporary))
+        sync_folder(path.parent)
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        """Yield all objects whose keys begin with a prefix, in order of their keys: for sweep and verify only."""
+        above = prefix.rpartition("/")[0]
+        top = self.path(above) if above else self.folder
+        found = []
+        for root, _, names in walk(top):
+            for name in names:
+                path = Path(root, name)
+                key = path.relative_to(self.folder).as_posix()
+                if key.startswith(prefix) and key != PUT_LOCK:
+                    with contextlib.suppress(FileNotFoundError):  # removed while we walk
+                        found.append(Object(key, path.lstat().st_size))
+        yield from sorted(found, key=lambda one: one.key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects, as far as they are there, and the folders that they leave empty."""
+        folders = set()
+        for key in keys:
+            path = self.path(key)
+            retried(path.unlink)(missing_ok=True)
+            folders.add(path.parent)
+        for folder in sorted(folders, reverse=True):
+            self._remove_empty(folder)
+
+    def _remove_empty(self, folder: Path) -> None:
+        while folder != self.folder:
+            try:
+                folder.rmdir()
+            except FileNotFoundError:
+                pass
+            except OSError:  # not empty
+                return
+            folder = folder.parent
+
+    @contextlib.contextmanager
+    def _only_writer(self) -> Iterator[None]:
+        """Wait until no other process compares and replaces; the lock goes with the process, whatever ends it."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        descriptor = retried(os.open)(self.folder / PUT_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(descriptor)
+
+
+def _tag_of(data: bytes) -> Tag:
+    return hashlib.sha256(data).hexdigest()
