@@ -328,18 +328,19 @@ def test_forget__little_work_is_done_by_threads_of_the_command(client, place, tm
     shutil.copytree(site.path, on_cluster.path)
     listed = write_list(tmp_path / "list.txt", ids[:2])
     forget_users(client, on_cluster, listed)
-    arguments = ["forget", str(site.path), "--users", str(listed), "--json"]
+    arguments = ["forget", str(site.path), "--users", str(listed), "--json", "--verbose"]
     # In a process of its own: neither Dask nor a compiler is loaded, and the folder has no cluster file.
     done = subprocess.run([sys.executable, "-c", COMMAND, *arguments], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said = [json.loads(line) for line in done.stderr.splitlines()]
-    assert [line["stage"] for line in said[:-1]] == [
+    assert [line["tasks"] for line in said[:-2]] == [
         "forget",
         "forget-lists",
         "forget-lists",
         "forget-tables",
         "forget-scan",
     ]
+    assert said[-2]["stage"] == "forget"
     assert said[-1] == []
     assert json.loads(done.stdout)["rows left"] == 0
     assert not any(users & {str(user) for user in ids[:2]} for users in found_users(site).values())

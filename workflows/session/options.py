@@ -8,8 +8,10 @@ import functools
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ from ammrank_dask.storage.objects.atomic import private_files
 from ammrank_dask.storage.objects.folders import is_folder, local_path
 from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.workflows.session.deadline import STOPPED
+from ammrank_dask.workflows.session.progress import VERBOSE
 
 SHOW_TRACEBACK = "AMMRANK_TRACEBACK"
 """The variable with which the traceback of an unexpected error is shown; it may hold user ids."""
@@ -370,22 +373,35 @@ def writes_site(function: Function) -> Function:
 
 
 def computing_options(function: Function) -> Function:
-    """Add --cluster, --json and --quiet; what computes also writes to its site."""
+    """Add --cluster, --json, --quiet and --verbose; a command that computes also writes to its site."""
     function = click.option(
         "--cluster", metavar="FILE", help="Cluster file; default: the site's, then ./cluster.yaml."
     )(writes_site(function))
     function = click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")(function)
-    return click.option("--quiet", is_flag=True, help="No progress.")(function)
+    function = click.option("--quiet", is_flag=True, help="Show no progress.")(function)
+    return click.option(
+        "--verbose", is_flag=True, expose_value=False, callback=_keep_verbose, help="Show the tasks of every stage."
+    )(function)
+
+
+def _keep_verbose(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    context.meta[VERBOSE] = value
 
 
 def show(result: dict[str, Any], as_json: bool) -> None:
-    """Print the result of a command: one JSON object, or one line a fact."""
+    """Print the result of a command: one JSON object, or one line per fact, wrapped between words on a terminal."""
     if as_json:
         click.echo(json.dumps(result, sort_keys=True, default=str))
         return
     width = max(len(name) for name in result)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in result.items():
-        click.echo(f"{name.ljust(width)}  {_value_text(value)}")
+        line = f"{name.ljust(width)}  {_value_text(value)}"
+        if columns is not None and len(line) > columns:
+            line = textwrap.fill(
+                line, columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False
+            )
+        click.echo(line)
 
 
 def _value_text(value: Any) -> str:

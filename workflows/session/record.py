@@ -11,6 +11,7 @@ import resource
 import socket
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from distributed import Client, LocalCluster, wait
 from ammrank_dask.monitor.events import publish, watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import AmmrankError, HeldBack, name_night
 from ammrank_dask.storage.objects.atomic import bytes_below
 from ammrank_dask.storage.site.run_log import HELD, LOG, JsonLines, utc_now, write_attempt
@@ -27,6 +29,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import VERSIONED, version_of
 from ammrank_dask.workflows.session.options import exit_code_of, message_of
 from ammrank_dask.workflows.session.past_nights import last_nights
+from ammrank_dask.workflows.session.progress import StageProgress
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +39,19 @@ SECONDS_TO_ANSWER = 20
 """How long a worker may take to say how much memory it used; one that hangs is left out."""
 
 
+@dataclass
+class StageSummary:
+    """What a stage did, in a few words for the terminal; None names what its tasks counted."""
+
+    text: str | None = None
+
+
 class NightRecord:
     """One attempt at a night. What is known so far is on the disk after every stage."""
 
-    def __init__(self, client: Client, site: Site, date: dt.date) -> None:
+    def __init__(self, client: Client, site: Site, date: dt.date, progress: Progress = silent) -> None:
         self.client = client
+        self.progress = progress if isinstance(progress, StageProgress) else None
         self.site = site
         self.folder = site.run_folder(date)
         self.began = time.monotonic()
@@ -59,11 +70,16 @@ class NightRecord:
         }
 
     @contextlib.contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """Time a stage, and tell the dashboard of it."""
+    def stage(self, name: str) -> Iterator[StageSummary]:
+        """Time a stage, and show it on the terminal and the dashboard; yield where it says what it did."""
         started, cpu = time.monotonic(), _cpu_seconds(self.client)
+        if self.progress is not None:
+            self.progress.begin_stage(name)
+        summary = StageSummary()
         with watch_stage(self.client, name):
-            yield
+            yield summary
+        if self.progress is not None:
+            self.progress.end_stage(summary.text)
         seconds = round(time.monotonic() - started, 3)
         stage = {"name": name, "seconds": seconds}
         if cpu is not None:  # a worker that was started anew has lost its count
@@ -73,9 +89,11 @@ class NightRecord:
         self._write()
 
     def skip(self, *names: str) -> None:
-        """Tell the dashboard that stages are not due tonight."""
+        """Show on the dashboard that stages are not due tonight."""
         for name in names:
             publish(self.client, "stage", name=name, state="skipped")
+            if self.progress is not None:
+                self.progress.skip_stage(name)
 
     def note(self, name: str, text: str) -> None:
         """Tell the dashboard a sentence that people should read."""
@@ -136,9 +154,9 @@ class NightRecord:
 
 
 @contextlib.contextmanager
-def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRecord]:
-    """Keep `run.json` and `log.jsonl` of a night, and tell the dashboard how it goes."""
-    record = NightRecord(client, site, date)
+def record_night(client: Client, site: Site, date: dt.date, progress: Progress = silent) -> Iterator[NightRecord]:
+    """Keep `run.json` and `log.jsonl` of a night, and show its stages on the terminal and the dashboard."""
+    record = NightRecord(client, site, date, progress)
     record._write()
     handler = JsonLines(record.folder / LOG)
     package = logging.getLogger(PACKAGE)
@@ -147,11 +165,15 @@ def record_night(client: Client, site: Site, date: dt.date) -> Iterator[NightRec
     package.setLevel(logging.INFO)
     try:
         logger.info("night of %s began", date)
+        if record.progress is not None:
+            record.progress.begin_night(str(date), STAGES)
         with (
             watch_night(client, date, STAGES, history=last_nights(site, date)),
             record_performance(client, site.report_folder(date)),
         ):
             yield record
+        if record.progress is not None:
+            record.progress.end_night()
     except BaseException as error:
         record.fail(error)
         raise

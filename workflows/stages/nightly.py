@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from ammrank_dask.monitor.events import show_checks, show_policies
+from ammrank_dask.report.checks import name_warnings
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.reports import PAGE, read_summary
 from ammrank_dask.storage.store.manifests import DayManifest, ModelManifest
@@ -55,16 +56,17 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
     Raises HeldBack when a check of `publish.hold` warns: CURRENT stays where it is.
     """
     site, config, date = night.site, night.config, night.date
-    with record_night(night.client, site, date) as record:
+    with record_night(night.client, site, date, night.progress) as record:
         with record.stage("ingest"):
             inputs = digest_inputs(site, config, date)
             ingested = ingest(night, rebuild=rebuild)
             check_k(config, ingested)
             read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed
         record.note("input", tell_input(ingested))
-        with record.stage("features"):
+        with record.stage("features") as stage:
             features = score_features(night, ingested)
             write_windows(night, ingested)
+            stage.text = f"{features.n_rows:,} users"
         roles = {**ingested.roles, "features": features.path}
         facts: dict[str, Any] = {"date": str(date), "users": features.n_rows, **ingested.notes}
 
@@ -79,18 +81,21 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
         if model is None:
             record.skip("chances", "score", "report")
         else:
-            with record.stage("chances"):
+            with record.stage("chances") as stage:
                 renew = "gate" in facts  # a training was judged tonight
                 chances, facts["chances"] = chances_of_night(
                     night, ingested, features, model, renew=renew, rebuild=rebuild
                 )
                 require_chances(night, chances, facts["chances"])
-            with record.stage("score"):
+                stage.text = facts["chances"]
+            with record.stage("score") as stage:
                 scored = score_users(night, ingested, features, model, chances, rebuild=rebuild)
-            with record.stage("report"):
+                stage.text = f"{features.n_rows:,} users"
+            with record.stage("report") as stage:
                 report = write_night_report(night, ingested, scored, rebuild=rebuild)
                 summary = read_summary(report)
                 facts["checks"] = summary["checks"]
+                stage.text = f"checks: {name_warnings(facts['checks'])}"
                 show_checks(night.client, facts["checks"])
                 show_policies(night.client, summary)
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
@@ -99,10 +104,11 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             facts |= describe_new_categories(model)
             facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
             record.note("report", str((report / PAGE).absolute()))
-        with record.stage("publish"):
+        with record.stage("publish") as stage:
             record.keep(facts, roles, inputs._asdict())
             hold_back(site, config, date, facts)
             facts["published"] = publish_night(site, config, date, roles)
+            stage.text = "published" if facts["published"] else "kept; a later night is published"
         record.finish(facts)
     return facts
 
@@ -133,18 +139,21 @@ def _train_when_due(night: Night, ingested: Ingested, record: NightRecord) -> tu
         if not is_due(night, champion, ingested):
             record.skip(*TRAINING_STAGES)
             return champion, {}
-        with record.stage("training_features"):
+        with record.stage("training_features") as stage:
             features = training_features(night, ingested)
-        with record.stage("train"):
+            stage.text = f"{features.n_rows:,} users with clicks"
+        with record.stage("train") as stage:
             try:
                 trained = train_model(night, ingested, features, start=champion)
+                stage.text = f"{ModelManifest.of(trained).n_users:,} users"
             except TooFewUsers as error:
                 logger.warning("nothing is trained: %s", error)
                 trained, reason = None, str(error)
                 record.skip("gate")
         if trained is not None:
-            with record.stage("gate"):
+            with record.stage("gate") as stage:
                 model, judgement = choose_model(night, ingested, features, champion, trained)
+                stage.text = judgement.split(";")[0]
             return model, {"training": f"{ModelManifest.of(trained).n_users:,} users", "gate": judgement}
     else:
         record.skip(*TRAINING_STAGES)

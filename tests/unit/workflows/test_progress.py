@@ -20,7 +20,7 @@ from rich.progress import Progress
 
 import ammrank_dask.workflows.session.progress
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
-from ammrank_dask.workflows.session.progress import Bars, Lines, progress_for
+from ammrank_dask.workflows.session.progress import JsonWriter, LineWriter, Stages, Terminal, progress_for
 
 
 @pytest.fixture
@@ -31,18 +31,61 @@ def clock(monkeypatch):
     return now
 
 
-def test_lines__a_stage_with_users_tells_the_rate(clock, capsys):
-    update = Lines(as_json=False)
-    update("score", 0, 2)
-    for done in (1, 2):
-        clock[0] += 2.0
-        update.count("score", 30_000, "users")
-        update("score", done, 2)
-    assert capsys.readouterr().err == "score: 2 tasks, 60,000 users in 4.0 s (15k users/s)\n"
+def report(update, clock, kind, total, *, units=0, unit="users", seconds=1.0):
+    """Report the tasks of one kind, each of which takes some seconds."""
+    update(kind, 0, total)
+    for done in range(1, total + 1):
+        clock[0] += seconds
+        if units:
+            update.count(kind, units, unit)
+        update(kind, done, total)
 
 
-def test_lines__a_long_stage_says_how_far_it_is(clock, capsys):
-    update = Lines(as_json=False)
+def test_stages__the_first_word_of_the_tasks_is_the_stage(clock, capsys):
+    update = Stages(LineWriter(), verbose=False)
+    report(update, clock, "evaluate-read", 2, units=30_000, seconds=2.0)
+    report(update, clock, "evaluate-fit", 1, units=500)
+    report(update, clock, "draw", 1)
+    update.close()
+    assert capsys.readouterr().err == "evaluate           5.0 s        60,000 users\ndraw               1.0 s\n"
+
+
+def test_stages__a_night_names_its_stages(clock, capsys):
+    update = Stages(LineWriter(), verbose=False)
+    update.begin_night("2026-01-05", ["ingest", "training_features", "train"])
+    update.begin_stage("ingest")
+    report(update, clock, "ingest-read", 1, units=900, unit="events")
+    report(update, clock, "fold", 1, units=40)
+    update.end_stage(None)
+    update.begin_stage("training_features")
+    clock[0] += 0.5
+    update.end_stage("12 users with clicks")
+    update.skip_stage("train")
+    clock[0] += 60.0
+    update.end_night()
+    update.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "night of 2026-01-05",
+        "ingest             2.0 s        900 events, 40 users",
+        "training features  0.5 s        12 users with clicks",
+        "total              1 min 02 s",
+    ]
+
+
+def test_stages__verbose_shows_the_tasks(clock, capsys):
+    update = Stages(LineWriter(), verbose=True)
+    for kind in ("train-e000-r00", "train-e000-r01"):
+        report(update, clock, kind, 2, units=500)
+    update.close()
+    assert capsys.readouterr().err.splitlines() == [
+        "  train-e000-r00   2.0 s        2 tasks, 1,000 users, 500 users/s",
+        "  train-e000-r01   2.0 s        2 tasks, 1,000 users, 500 users/s",
+        "train              4.0 s        1,000 users",
+    ]
+
+
+def test_stages__a_long_stage_shows_how_far_it_is(clock, capsys):
+    update = Stages(LineWriter(), verbose=False)
     update("score", 0, 1_000)
     clock[0] = 29.0
     update("score", 100, 1_000)
@@ -51,44 +94,47 @@ def test_lines__a_long_stage_says_how_far_it_is(clock, capsys):
     update("score", 200, 1_000)
     clock[0] = 41.0
     update("score", 201, 1_000)
-    assert capsys.readouterr().err == "score: 200 of 1,000 tasks, 5 tasks/s, 2 min 40 s left\n"
+    assert capsys.readouterr().err == "  score: 200 of 1,000 tasks, 5 tasks/s, 2 min 40 s left\n"
 
 
-def test_lines__json_has_one_object_a_line(clock, capsys):
-    update = Lines(as_json=True)
-    update("read", 0, 1)
-    clock[0] = 0.5
-    update.count("read", 7, "events")
-    update("read", 1, 1)
-    assert json.loads(capsys.readouterr().err) == {"stage": "read", "tasks": 1, "seconds": 0.5, "events": 7}
+def test_stages__json_has_one_object_per_line(clock, capsys):
+    update = Stages(JsonWriter(), verbose=True)
+    report(update, clock, "read", 1, units=7, unit="events", seconds=0.5)
+    update.close()
+    assert [json.loads(line) for line in capsys.readouterr().err.splitlines()] == [
+        {"tasks": "read", "done": 1, "total": 1, "seconds": 0.5, "events": 7},
+        {"stage": "read", "seconds": 0.5, "summary": "7 events"},
+    ]
 
 
-def test_lines__the_rounds_of_training_are_counted_apart(clock, capsys):
-    update = Lines(as_json=False)
-    for stage in ("train-e000-r00", "train-e000-r01"):
-        update(stage, 0, 1)
-        clock[0] += 1.0
-        update(stage, 1, 1)
-    assert capsys.readouterr().err == "train-e000-r00: 1 tasks in 1.0 s\ntrain-e000-r01: 1 tasks in 1.0 s\n"
-
-
-def test_bars__stages_of_one_word_share_a_bar(clock):
-    with Progress(console=Console(file=io.StringIO())) as shown:
-        bars = Bars(shown)
-        for stage in ("train-e000-r00", "train-e000-r01", "score"):
-            bars(stage, 0, 4)
-            clock[0] += 2.0
-            bars.count(stage, 100, "users")
-            bars(stage, 1, 4)
-        tasks = [(task.description, task.completed, task.total, task.fields["rate"]) for task in shown.tasks]
-    assert tasks == [("train-e000-r01", 1, 4, "50 users/s"), ("score", 1, 4, "50 users/s")]
+def test_terminal__one_bar_of_the_tasks_and_one_of_the_night(clock):
+    console = Console(file=io.StringIO(), width=80)
+    with Progress(console=console) as shown:
+        terminal = Terminal(shown, verbose=False)
+        terminal.begin_night("2026-01-05", ["ingest", "train", "score"])
+        terminal.begin_stage("ingest")
+        report(terminal, clock, "ingest-read", 1, units=900, unit="events")
+        terminal.end_stage("one day [of many], " + "and what else there is to say of it " * 2)
+        terminal.skip_stage("train")
+        terminal.begin_stage("score")
+        terminal("score", 0, 4)
+        clock[0] += 2.0
+        terminal.count("score", 100, "users")
+        terminal("score", 1, 4)
+        bars = [(task.description, task.completed, task.total, task.fields["rate"]) for task in shown.tasks]
+    assert bars == [("  score", 1, 4, "50 users/s"), ("night 2026-01-05", 2, 3, "")]
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    assert "ingest             1.0 s        one day [of many], and what else there is to say" in lines
+    assert " " * 32 + "of it and what else there is to say of it" in lines
 
 
 def test_progress_for__on_a_terminal_draws_bars():
     code = (
+        "import time\n"
         "from ammrank_dask.workflows.session.progress import progress_for\n"
         "with progress_for(False, False) as update:\n"
         "    for done in range(3): update('score', done, 2)\n"
+        "    time.sleep(0.3)\n"  # the bar is drawn ten times per second
     )
     ours, theirs = pty.openpty()
     subprocess.run([sys.executable, "-c", code], stderr=theirs, check=True, env={**os.environ, "TERM": "xterm"})
@@ -97,6 +143,7 @@ def test_progress_for__on_a_terminal_draws_bars():
     os.close(ours)
     assert "score" in drawn
     assert "2/2" in drawn
+    assert re.search(r"score\s+\S* +\S*0\.\d s", drawn)  # the line of the stage
     assert "━" in drawn
 
 
@@ -119,14 +166,14 @@ def test_progress_for__a_warning_stands_above_the_bars():
     os.close(ours)
     # The line of the bar is erased before the warning, which then has a line of its own.
     assert "\x1b[2KWARNING look here" in drawn
-    assert "\n\x1b[?25hWARNING after" in drawn
+    assert "\r\x1b[2K\x1b[?25hWARNING after" in drawn
 
 
 @pytest.mark.parametrize(
     ("quiet", "as_json", "pattern"),
-    [(True, False, ""), (False, False, "read: 2 tasks in 0.0 s\n"), (False, True, '{"stage": "read", "tasks": 2, ')],
+    [(True, False, ""), (False, False, "read               0.0 s\n"), (False, True, '{"stage": "read", "seconds": ')],
 )
-def test_progress_for__off_a_terminal_is_a_line_a_stage(capsys, quiet, as_json, pattern):
+def test_progress_for__off_a_terminal_is_a_line_per_stage(capsys, quiet, as_json, pattern):
     with progress_for(quiet, as_json) as update:
         for done in range(3):
             update("read", done, 2)
@@ -150,7 +197,8 @@ def test_ammrank__a_signal_to_all_its_processes_ends_with_one_sentence(tmp_path,
     """A terminal sends Ctrl-C to all processes of the command, systemd SIGTERM: none may end with a traceback."""
     cluster = tmp_path / "cluster.yaml"
     cluster.write_text(BUILT_IN.read_text().replace("127.0.0.1:8787", "127.0.0.1:0"))
-    arguments = ["simulate", str(tmp_path / "lake"), "--users", "40000", "--days", "60", "--cluster", str(cluster)]
+    arguments = ["simulate", str(tmp_path / "lake"), "--users", "40000", "--days", "60", "--verbose"]
+    arguments += ["--cluster", str(cluster)]
     with subprocess.Popen(
         [sys.executable, "-m", "ammrank_dask.workflows.cli", *arguments],
         stderr=subprocess.PIPE,
@@ -161,13 +209,13 @@ def test_ammrank__a_signal_to_all_its_processes_ends_with_one_sentence(tmp_path,
     ) as process:
         begun = []
         if is_at_work:
-            begun = [process.stderr.readline(), process.stderr.readline()]  # the dashboard, and the first stage
+            begun = [process.stderr.readline(), process.stderr.readline()]  # the dashboard, and the first tasks
         else:
             wait_for_worker_process(process)
         os.killpg(process.pid, number)
         said = process.stderr.readlines()
         assert process.wait(timeout=300) == code
-    assert [line.split()[0] for line in begun] == (["dashboard", "simulate-users:"] if is_at_work else [])
+    assert [line.split()[0] for line in begun] == (["dashboard", "simulate-users"] if is_at_work else [])
     assert said == [sentence]
 
 
@@ -193,7 +241,7 @@ def test_ammrank__a_signal_with_a_page_open_ends_with_one_sentence(tmp_path, num
             process.send_signal(number)
             said = process.stderr.readlines()
             assert process.wait(timeout=300) == code
-    assert [line for line in said if not re.match(r"simulate-\w+: ", line)] == [sentence]
+    assert [line for line in said if not re.match(r" +simulate-\w+:? ", line)] == [sentence]
 
 
 def open_page_of_a_sleeping_browser(page):
