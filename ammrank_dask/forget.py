@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,11 +33,10 @@ from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays, ids_from_values, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_names, write_part
-from ammrank_dask.storage.store.qualification_files import category_folder, write_table_beside
+from ammrank_dask.storage.store.qualification_files import category_folder, write_table
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
-from ammrank_dask.storage.store.replace import replace_files
 from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
 from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
 from ammrank_dask.user_hash import partition_of
@@ -79,11 +77,10 @@ class Held:
 
 @dataclass(frozen=True)
 class NewTable:
-    """A table that was written again beside the old one: sizes, and if it is one by user what was held by whom."""
+    """A table that was written again: size and checksum, rows that went, and if it is one by user who held what."""
 
     run: Path
     name: str
-    beside: str
     entry: list[int]
     n_rows: int
     held: Held | None
@@ -145,25 +142,20 @@ class Forgetting:
 
     def forget(self, runs: Sequence[Path], tables: Sequence[Path]) -> tuple[Removed, dict[Path, set[str]]]:
         """Write what holds one of the users again without them; return counts, and by run the files it touched."""
-        opened = [open_run(path) for path in runs]
         removed = Removed()
         touched: dict[Path, set[str]] = {}
-        for batch in self._batches([run for run in opened if run.kind != QUALIFICATIONS]):
-            removed += self._forget_in_parts(batch)
-        with ThreadPoolExecutor(1) as pool:
-            replacing: list[Future[None]] = []
-            for batch in self._batches([run for run in opened if run.kind == QUALIFICATIONS]):
-                new, n_files = self._write_qualifications(batch)
-                # While one batch takes the names of the old files, which is waiting for a disk, the next is written.
-                replacing.append(pool.submit(_replace_all, batch, new))
-                for before in replacing[:-1]:
-                    before.result()
-                removed += Removed(
-                    n_files, sum(map(len, new.values())), sum(t.n_rows for one in new.values() for t in one)
-                )
-                touched |= {path: {table.name for table in tables} for path, tables in new.items()}
-            for last in replacing[-1:]:
-                last.result()
+        for batch in self._batches([open_run(path) for path in runs]):
+            buildings = {run.path: temporary_beside(run.path) for run in batch}
+            lists = [run for run in batch if run.kind == QUALIFICATIONS]
+            of_parts, parts = self._forget_in_parts([run for run in batch if run not in lists], buildings)
+            of_lists, tables_of = self._forget_in_lists(lists, buildings)
+            removed += of_parts + of_lists
+            touched |= {path: set(new) for path, new in tables_of.items()}
+            changed = [run for run in batch if run.path in parts or run.path in tables_of]
+            exchanges = [
+                (run, buildings[run.path], parts.get(run.path, set()), tables_of.get(run.path, {})) for run in changed
+            ]
+            map_at_once(lambda exchange: _exchange(*exchange), exchanges)
         emptied = self._run("forget-tables", forget_table, [(table,) for table in tables])
         return sum(emptied, start=removed), touched
 
@@ -181,8 +173,10 @@ class Forgetting:
         alone = [([(table.parent, table.name) for table in tables],)] if tables else []
         return sum(self._run("forget-scan", scan_pieces, [*tasks, *alone]), start=Removed())
 
-    def _forget_in_parts(self, runs: Sequence[Run]) -> Removed:
-        buildings = {run.path: temporary_beside(run.path) for run in runs}
+    def _forget_in_parts(
+        self, runs: Sequence[Run], buildings: Mapping[Path, Path]
+    ) -> tuple[Removed, dict[Path, set[str]]]:
+        """Write partitions again that have one of the users; return counts, and by run the partitions."""
         pieces = [(run, name) for run in runs for name in self.reach.parts(run)]
         tasks = [
             ([(run.path, buildings[run.path], name) for run, name in batch],)
@@ -193,44 +187,48 @@ class Forgetting:
         for (run, name), found in zip(pieces, counts, strict=True):
             if found.rows:
                 changed.setdefault(run.path, set()).add(name)
-        map_at_once(
-            lambda run: _exchange(run, buildings[run.path], changed[run.path]),
-            [run for run in runs if run.path in changed],
-        )
-        return sum(counts, start=Removed())
+        return sum(counts, start=Removed()), changed
 
-    def _write_qualifications(self, runs: Sequence[Run]) -> tuple[dict[Path, list[NewTable]], int]:
-        """Write tables again beside the old ones: by user and delta first, which tell the categories of the users.
+    def _forget_in_lists(
+        self, runs: Sequence[Run], buildings: Mapping[Path, Path]
+    ) -> tuple[Removed, dict[Path, dict[str, list[int]]]]:
+        """Write tables again that have one of the users: by user and delta first, which tell what the users held.
 
-        Returns the new tables by run, and how many old ones were looked at.
+        Returns counts, and by run the new tables with their sizes and checksums.
         """
         first = [(run, [n for n in self.reach.tables(run) if not n.startswith(BY_CATEGORY)]) for run in runs]
-        new, n_files = self._write_tables(first)
+        new = self._write_tables(first, buildings)
+        held_in: dict[Path, dict[str, set[int]]] = {run.path: {} for run in runs}
+        for table in new:
+            for category in () if table.held is None else table.held.categories:
+                held_in[table.run].setdefault(category_folder(category), set()).update(partitions_of(table.name))
         second = []
         for run in runs:
-            held_in: dict[str, set[int]] = {}
-            for table in new[run.path]:
-                for category in () if table.held is None else table.held.categories:
-                    held_in.setdefault(category_folder(category), set()).update(partitions_of(table.name))
             names = [name for name in self.reach.tables(run) if name.startswith(BY_CATEGORY)]
             if self.users is not None:
-                names = [n for n in names if held_in.get(n.split("/")[1], set()) & set(partitions_of(n))]
+                held = held_in[run.path]
+                names = [n for n in names if held.get(n.split("/")[1], set()) & set(partitions_of(n))]
             second.append((run, names))
-        by_category, n_more = self._write_tables(second)
-        gone = [table.held.users for tables in new.values() for table in tables if table.held is not None]
+        new += self._write_tables(second, buildings)
+        gone = [table.held.users for table in new if table.held is not None]
         if gone:
             self.tell(union(gone))
-        return {run.path: [*new[run.path], *by_category[run.path]] for run in runs}, n_files + n_more
+        entries: dict[Path, dict[str, list[int]]] = {}
+        for table in new:
+            entries.setdefault(table.run, {})[table.name] = table.entry
+        n_files = sum(len(names) for _, names in (*first, *second))
+        return Removed(n_files, len(new), sum(table.n_rows for table in new)), entries
 
-    def _write_tables(self, names_of: Sequence[tuple[Run, Sequence[str]]]) -> tuple[dict[Path, list[NewTable]], int]:
-        """Return by run the tables that had to be written again, and how many were looked at."""
+    def _write_tables(
+        self, names_of: Sequence[tuple[Run, Sequence[str]]], buildings: Mapping[Path, Path]
+    ) -> list[NewTable]:
+        """Return the tables that had to be written again."""
         pieces = [(run, name) for run, names in names_of for name in names]
-        tasks = [([(run.path, name) for run, name in batch],) for batch in by_size(pieces, _bytes_of_piece)]
-        new: dict[Path, list[NewTable]] = {run.path: [] for run, _ in names_of}
-        for tables in self._run("forget-lists", forget_in_tables, tasks):
-            for table in tables:
-                new[table.run].append(table)
-        return new, len(pieces)
+        tasks = [
+            ([(run.path, buildings[run.path], name) for run, name in batch],)
+            for batch in by_size(pieces, _bytes_of_piece)
+        ]
+        return [table for tables in self._run("forget-lists", forget_in_tables, tasks) for table in tables]
 
     def _run(self, stage: str, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
         arguments = [(self.site, self.users, *task) for task in tasks]
@@ -252,14 +250,6 @@ class Forgetting:
                 batch, n_bytes = [], 0
         if batch:
             yield batch
-
-
-def _replace_all(runs: Sequence[Run], new: Mapping[Path, Sequence[NewTable]]) -> None:
-    """Give new tables the names of the old ones, of many nights at once."""
-    map_at_once(
-        lambda run: replace_files(run, {table.name: (table.beside, table.entry) for table in new[run.path]}),
-        [run for run in runs if new[run.path]],
-    )
 
 
 def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[Removed]:
@@ -287,20 +277,19 @@ def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 
 
-def forget_in_tables(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, str]]) -> list[NewTable]:
-    """Write tables of qualifications that have one of the users again, beside the old ones; return what is new."""
+def forget_in_tables(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[NewTable]:
+    """Write tables of qualifications, in the folder given beside each run, where they have one of the users."""
     who, new = _named(site, users), []
     reader_of = functools.cache(lambda run: CheckedReader(run, open_run(run).files))
-    is_large = sum(reader_of(run).listing[name][0] for run, name in pieces) > LARGE_FILE * len(pieces)
-    files = (read_ahead if is_large else map)(lambda piece: reader_of(piece[0])(piece[1]), pieces)
-    for (run, name), data in zip(pieces, files, strict=True):
+    is_large = sum(reader_of(run).listing[name][0] for run, _, name in pieces) > LARGE_FILE * len(pieces)
+    files = (read_ahead if is_large else map)(lambda piece: reader_of(piece[0])(piece[2]), pieces)
+    for (run, building, name), data in zip(pieces, files, strict=True):
         table, dropped = find_in_table(data, who)
         if table is None:
             continue
-        beside, entry = write_table_beside(run / name, drop_rows(table, dropped))
+        entry = write_table(building / name, drop_rows(table, dropped))
         held = _describe_held(table.filter(dropped)) if name.startswith(BY_USER) else None
-        folder = name.rpartition("/")[0]
-        new.append(NewTable(run, name, f"{folder}/{beside}", entry, int(dropped.sum()), held))
+        new.append(NewTable(run, name, entry, int(dropped.sum()), held))
     return new
 
 
@@ -350,17 +339,15 @@ def by_size(pieces: Sequence[Item], size_of: Callable[[Item], int]) -> list[list
     return batches(pieces, [size / most for size in sizes])
 
 
-def _exchange(run: Run, building: Path, changed: set[str]) -> None:
+def _exchange(run: Run, building: Path, parts: Collection[str], tables: Mapping[str, list[int]]) -> None:
     """Complete the new run with the unchanged files of the old one, give it its name, and remove the old one."""
-    renewed = {name for partition in changed for name in part_names(int(partition))}
+    renewed = {MANIFEST, *tables, *(name for part in parts for name in part_names(int(part)))}
     for path in sorted(path for path in run.path.rglob("*") if path.is_file()):
         name = path.relative_to(run.path).as_posix()
-        if name == MANIFEST or {name, name.partition("/")[0]} & renewed:
-            continue
-        target = building / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.link(path, target)
-    rewrite_manifest(run, building, renewed)
+        if not {name, name.partition("/")[0]} & renewed:
+            (building / name).parent.mkdir(parents=True, exist_ok=True)
+            os.link(path, building / name)
+    rewrite_manifest(run, building, renewed, tables)
     swap_folder(building, run.path)
     remove_run(building)
 

@@ -213,7 +213,7 @@ def load(path: str | Path, *, normalize: bool | None = None) -> ServedModel:
     Parameters
     ----------
     path
-        The folder of the model; `CURRENT` names the one that is published.
+        The folder of the model; `ROOT` names the one that is published.
     normalize
         For AMM-rank: divide rows by their norm, as `features.normalize` says. None: as that is by default for models
         of a night or of `ammrank_dask.train`, not for those fitted on arrays. AMM-rank-plus takes rows as stored.

@@ -30,7 +30,7 @@ def command(site: Path, date: dt.date, anyway: bool, as_json: bool) -> None:
     if not place.path.is_dir():
         raise BadInput(f"there is no site at {site}")
     config = load_config(place.config_path)
-    copies_target(place, config)  # refused before CURRENT moves
+    copies_target(place, config)  # refused before ROOT is written
     with announce(site, date) as outcome, place.exclusive():
         outcome |= publish_held(place, config, date, anyway=anyway)
         redraw_report(place, config, date)

@@ -1,4 +1,4 @@
-"""Know the folders of a site, name its runs, and publish a night with one rename."""
+"""Know the folders of a site, name its runs, and publish a night with one write of ROOT."""
 
 from __future__ import annotations
 
@@ -8,26 +8,23 @@ import fcntl
 import os
 import time
 import uuid
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, EarlierFormat, SiteBusy, name_night
 from ammrank_dask.storage.objects.atomic import (
     OTHERS,
     digest_tree,
-    read_json,
-    sweep_tree,
     sync_folder,
     undo_swaps,
-    write_json,
     write_text,
 )
 from ammrank_dask.storage.objects.folders import is_folder, list_paths, rename
+from ammrank_dask.storage.objects.objects import PosixObjects, Tag
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_of_group, refuse_account
-from ammrank_dask.storage.store.registry import FORMAT, check_format
-from ammrank_dask.storage.store.replace import finish_replacing
+from ammrank_dask.storage.site.root import ROOT, Root, move_root, put_root_back, read_root
 from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, open_run, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
@@ -105,27 +102,20 @@ class Site:
         return [path.parent for path in list_paths(self.path / "qualifications", f"date=*/{MANIFEST}")]
 
     def relative(self, path: Path) -> str:
-        """Return a path as CURRENT names it."""
+        """Return a path as ROOT names it."""
         return path.relative_to(self.path).as_posix()
 
-    @retried
-    def current(self) -> Current | None:
+    @property
+    def objects(self) -> PosixObjects:
+        """The objects of the site by key."""
+        return PosixObjects(self.path)
+
+    def current(self) -> Root | None:
         """Return what is published, None before the first time."""
-        path = self.path / "CURRENT"
-        if not path.is_file():
-            return None
-        content = read_json(path)
-        if isinstance(content, dict):
-            check_format(path, content.get("format", FORMAT))
-        try:
-            return Current(dt.date.fromisoformat(content["date"]), dict(content["runs"]))
-        except (KeyError, TypeError, ValueError):
-            raise DamagedStore(
-                f"{path} is not the JSON that was written; run the night again with {REBUILD_COMMAND}"
-            ) from None
+        return read_root(self.objects)[0]
 
     def remove_damaged(self) -> list[Path]:
-        """Remove the runs, and CURRENT, that are not what was written, so that they can be made again.
+        """Remove the runs that are not what was written, so that they can be made again, and put a whole ROOT back.
 
         Nights that an earlier version scored go, too: nothing can be compared with them.
         """
@@ -143,45 +133,49 @@ class Site:
                 except EarlierFormat:
                     damaged.append(night)
                     remove_run(night)
-        self.unmark_removed_nights()
         try:
             self.current()
         except DamagedStore:
-            damaged.append(self.path / "CURRENT")
-            (self.path / "CURRENT").unlink()
+            damaged.append(self.path / ROOT)
+            put_root_back(self.objects)
+        self.drop_nights()
         return damaged
 
     def publish(self, date: dt.date, runs: Mapping[str, Path]) -> bool:
-        """Make these runs the current ones with one rename; return whether CURRENT moved.
+        """Make these runs the current ones with one write of ROOT; return whether they are.
 
-        CURRENT never goes back in time and never loses a stage: a stage that was run alone moves it only when
+        ROOT never goes back in time and never loses a stage: a stage that was run alone moves it only when
         what it has replaces all that is published. A night that was scored is remembered as published, an earlier one
         too: it was whole, only later than others.
         """
-        current = self.current()
-        self.mark_published()  # the current one too, if a crash came before it was marked
-        if current is not None and date < current.date and "qualifications" in runs:
-            self._remember(date)
-            self.mark_published()
-        if current is not None and (date < current.date or not set(runs) >= set(current.runs) - OPTIONAL_ROLES):
+        root, tag = read_root(self.objects)
+        nights = {*(() if root is None else root.nights), *((date,) if "qualifications" in runs else ())}
+        if root is not None and date < root.date:
+            self._move(replace(root, nights=tuple(sorted(nights))), root, tag)
+            return False
+        if root is not None and not set(runs) >= set(root.runs) - OPTIONAL_ROLES:
             return False
         for role, path in runs.items():
             if not is_folder(path):
                 raise BadInput(f"cannot publish {role}: {path} does not exist")
         named = {role: self.relative(path) for role, path in runs.items()}
-        write_json(self.path / "CURRENT", {"format": FORMAT, "date": str(date), "runs": named})
-        self.mark_published()
+        self._move(Root(date, named, tuple(sorted(nights))), root, tag)
         return True
+
+    def _move(self, root: Root, before: Root | None, tag: Tag | None) -> None:
+        """Write ROOT, unless it says the same already, and what follows from it."""
+        if root != before:
+            move_root(self.objects, root, tag)
+        self.mark_published()
 
     @retried
     def mark_published(self) -> None:
         """Tell readers of qualifications what is published: `_SUCCESS` in the folder of a night, and `LATEST`.
 
-        Both follow from CURRENT: what a crash left out is made up for by the next run.
+        Both follow from ROOT: what a crash left out is made up for by the next run.
         """
         nights = self.published_nights()
         for night in nights:
-            self._remember(night)
             folder = self.qualifications_folder(night)
             if (folder / MANIFEST).is_file() and not (folder / SUCCESS).is_file():
                 (folder / SUCCESS).touch()
@@ -203,38 +197,21 @@ class Site:
             if not path.name.startswith(f"{REPLACED}date={date}-"):
                 remove_run(path)
 
-    @retried
     def published_nights(self) -> list[dt.date]:
-        """Return the dates whose qualifications were published, oldest first, as far as they are remembered."""
-        found = {dt.date.fromisoformat(path.name.removeprefix("date=")) for path in list_paths(self._marks, "date=*")}
-        current = self.current()
-        if current is not None and "qualifications" in current.runs:
-            found.add(current.date)
-        return sorted(found)
+        """Return the dates whose qualifications were published and are kept, oldest first."""
+        root = self.current()
+        return [] if root is None else list(root.nights)
 
     def is_published(self, date: dt.date) -> bool:
         """Tell whether the qualifications of a date were published."""
         return date in self.published_nights()
 
-    @retried
-    def unmark_removed_nights(self) -> None:
-        """Delete the published marker of nights whose qualifications were removed."""
-        for path in list_paths(self._marks, "date=*"):
-            if not (self.path / "qualifications" / path.name).is_dir():
-                path.unlink(missing_ok=True)
-
-    @property
-    def _marks(self) -> Path:
-        """A folder with an empty file for every night that was published."""
-        return self.path / "published"
-
-    @retried
-    def _remember(self, date: dt.date) -> None:
-        mark = self._marks / f"date={date}"
-        if not mark.exists():
-            mark.parent.mkdir(exist_ok=True)
-            mark.touch()
-            sync_folder(mark.parent)
+    def drop_nights(self, gone: Collection[dt.date] = ()) -> None:
+        """Take nights out of ROOT before their qualifications are removed, and those that have none any more."""
+        root, tag = read_root(self.objects)
+        if root is not None:
+            kept = (night for night in root.nights if self.qualifications_folder(night).is_dir())
+            self._move(replace(root, nights=tuple(night for night in kept if night not in gone)), root, tag)
 
     def digest(self) -> str:
         """Return one hash over the promised bytes of what is published."""
@@ -299,11 +276,10 @@ class Site:
 
     @retried
     def _mend(self) -> None:
-        """Mend what a killed run left half renamed, half forgotten or half marked."""
+        """Mend what a killed run left half renamed or half marked."""
         for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
             for place in list_paths(self.path, folder):
                 undo_swaps(place)
-        self._mend_forgetting()
         self._mend_marks()
 
     def is_forgetting(self) -> bool:
@@ -320,15 +296,8 @@ class Site:
         (self.path / FORGETTING).unlink(missing_ok=True)
         sync_folder(self.path)
 
-    def _mend_forgetting(self) -> None:
-        """Finish files that were about to be replaced, and sweep those that were not yet."""
-        if self.is_forgetting():
-            for folder in list_paths(self.path / "qualifications", "date=*"):
-                finish_replacing(folder)
-                sweep_tree(folder)
-
     def _mend_marks(self) -> None:
-        with contextlib.suppress(BadInput):  # whoever needs CURRENT says what is wrong with it
+        with contextlib.suppress(BadInput):  # whoever needs ROOT says what is wrong with it
             self.mark_published()
 
     @retried
@@ -343,11 +312,3 @@ class Site:
                 if time.monotonic() > end:
                     raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
             time.sleep(0.05)
-
-
-@dataclass(frozen=True)
-class Current:
-    """What is published: the date, and by role the run's path below the site."""
-
-    date: dt.date
-    runs: Mapping[str, str]

@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.objects.atomic import begin_sync, read_json, temporary_beside, write_atomic, write_text
+from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_text
 from ammrank_dask.storage.objects.folders import list_paths
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.parts import check_files
@@ -49,8 +49,6 @@ _FORMAT = 3
 """Of what a partition writes; 2 has `cold`, 3 numbers the users of rows by category. A run that an earlier version left
 half done is scored anew."""
 _BATCH = "by-category-"
-_LARGE_FILE = 1 << 20
-"""Bytes of a file that keeps a disk busy for longer than it takes to ask for it."""
 
 
 @functools.cache
@@ -195,16 +193,6 @@ def _write_pieces(path: Path, pieces: Sequence[np.ndarray]) -> list[int]:
     for piece in pieces:
         checksum = google_crc32c.extend(checksum, piece)
     return [sum(piece.nbytes for piece in pieces), checksum]
-
-
-def write_table_beside(path: Path, table: pa.Table) -> tuple[str, list[int]]:
-    """Write a table under a temporary name beside `path`, and return that name, its size and its checksum."""
-    data = _encode_table(table)
-    beside = temporary_beside(path)
-    retried(beside.write_bytes)(data)
-    if data.size >= _LARGE_FILE:
-        begin_sync(beside)
-    return beside.name, [data.size, google_crc32c.value(data)]
 
 
 def _encode_table(table: pa.Table) -> pa.Buffer:

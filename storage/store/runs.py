@@ -27,7 +27,6 @@ from ammrank_dask.storage.store.parts import (
     Recoding,
     check_files,
     check_part,
-    checksum_file,
     checksum_of,
     part_facts,
     part_names,
@@ -179,19 +178,18 @@ def finish_run(
     return open_run(path, kind)
 
 
-def rewrite_manifest(run: Run, folder: Path, renewed: Collection[str]) -> None:
-    """Make a changed copy of a run whole: its manifest with the sizes and checksums of the parts and files `renewed`.
+def rewrite_manifest(run: Run, folder: Path, parts: Collection[str], files: Mapping[str, list[int]]) -> None:
+    """Make a changed copy of a run whole: its manifest with what is known of the `parts` and `files` that changed.
 
-    All others keep theirs: what was damaged before the copy is still found in it.
+    All others keep their checksums: what was damaged before the copy is still found in it.
     """
-    before = run.manifest["parts"]
     written = read_counts(folder)
-    parts = [
-        part_facts(folder, i, written).to_json() if part["name"] in renewed else part for i, part in enumerate(before)
+    facts = [
+        part_facts(folder, i, written).to_json() if part["name"] in parts else part
+        for i, part in enumerate(run.manifest["parts"])
     ]
-    files = {name: checksum_file(folder / name) if name in renewed else listed for name, listed in run.files.items()}
     sync_tree(folder)
-    write_manifest(folder, {**run.manifest, "parts": parts, "files": files})
+    write_manifest(folder, {**run.manifest, "parts": facts, "files": {**run.files, **files}})
     remove_counts(folder)
 
 

@@ -147,7 +147,7 @@ def published_people(site):
 
 
 def is_published(site):
-    return (site.path / "CURRENT").exists()
+    return (site.path / "ROOT").exists()
 
 
 # Rows of the log
@@ -499,7 +499,7 @@ def test_ingest__too_many_bad_rows_stop_the_run_and_publish_nothing(run, lake, t
     write_events(lake, 1, [*good_events(repeat=12), *bad])
     place = write_site(tmp_path / "site", lake)
     run("ingest", place)
-    before = (place.path / "CURRENT").read_bytes()
+    before = (place.path / "ROOT").read_bytes()
 
     output = run("ingest", place, date=date_of(1), exit_code=65)
     where = place.path / "quarantine" / "date=2026-01-06.parquet"
@@ -507,7 +507,7 @@ def test_ingest__too_many_bad_rows_stop_the_run_and_publish_nothing(run, lake, t
     assert "; values 'Sofas', 'hover'), more than quarantine.max_share 1.00%" in output
     assert f"see {where}, then map the values in ammrank.yaml or correct the log" in output
     assert len(pq.read_table(where)) == 3
-    assert (place.path / "CURRENT").read_bytes() == before
+    assert (place.path / "ROOT").read_bytes() == before
     assert [path.name for path in place.finished_runs("state")] == [(place.path / place.current().runs["head"]).name]
 
     write_site(place.path, lake, quarantine={"max_share": 0.02})
@@ -551,9 +551,7 @@ def test_ingest__no_user_id_leaves_the_lake(run, tmp_path, caplog):
     outputs += [run("features", place, "--json", date=date_of(1)), run("verify", place)]
     assert "zebra" not in "".join(outputs)
     assert "zebra" not in caplog.text
-    texts = [
-        path for path in place.path.rglob("*") if path.suffix in (".json", ".yaml", ".csv") or path.name == "CURRENT"
-    ]
+    texts = [path for path in place.path.rglob("*") if path.suffix in (".json", ".yaml", ".csv") or path.name == "ROOT"]
     assert len(texts) > 10
     assert [path for path in texts if "zebra" in path.read_text()] == []
     assert not [path for path in place.path.rglob("*") if "zebra" in path.name]
@@ -646,7 +644,8 @@ def test_verify__damaged_day_is_named_there_and_by_the_stage(run, lake, place):
     write_events(lake, 1, good_events())
     run("ingest", place)
     shutil.rmtree(place.path / place.current().runs["head"])  # so that the day is folded again
-    (place.path / "CURRENT").unlink()
+    (place.path / "ROOT").unlink()
+    shutil.rmtree(place.path / "roots")
     (day,) = place.finished_runs("days")
     path = flip_entry(part_path(day, 0))
     for output in (run("verify", place, exit_code=65), run("ingest", place, date=date_of(1), exit_code=65)):
@@ -656,10 +655,10 @@ def test_verify__damaged_day_is_named_there_and_by_the_stage(run, lake, place):
         )
 
 
-@pytest.mark.parametrize("which", ["manifest", "CURRENT"])
-def test_verify__damaged_manifest_or_current_is_named(run, ingested, which):
+@pytest.mark.parametrize("which", ["manifest", "ROOT"])
+def test_verify__damaged_manifest_or_root_is_named(run, ingested, which):
     head = ingested.path / ingested.current().runs["head"]
-    path = head / "manifest.json" if which == "manifest" else ingested.path / "CURRENT"
+    path = head / "manifest.json" if which == "manifest" else ingested.path / "ROOT"
     cut(path)
     for output in (run("verify", ingested, exit_code=65), run("ingest", ingested, exit_code=65)):
         assert f"{path} is not the JSON that was written" in output
@@ -729,12 +728,12 @@ def test_ingest__rebuild_lets_a_site_with_published_features_go_on(run, lake, pl
     run("features", place)
 
 
-def test_ingest__rebuild_repairs_a_damaged_run_and_current(run, ingested):
+def test_ingest__rebuild_repairs_a_damaged_run_and_root(run, ingested):
     before = run("verify", ingested, "--digest")
     (damaged,) = ingested.finished_runs("state")
     flip_entry(part_path(damaged, 0))
     run("verify", ingested, exit_code=65)
-    cut(ingested.path / "CURRENT")
+    cut(ingested.path / "ROOT")
     run("ingest", ingested, "--rebuild")
     assert run("verify", ingested, "--digest") == before
 

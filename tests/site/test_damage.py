@@ -133,14 +133,14 @@ def test_digest__never_leaves_out_what_is_missing(place, role, name):
 
 @pytest.mark.parametrize("store", USED_NEXT_NIGHT)
 def test_nightly__refuses_damaged_input_and_leaves_what_is_published(client, place, store):
-    published = (place.path / "CURRENT").read_bytes()
+    published = (place.path / "ROOT").read_bytes()
     flip(STORES[store](place))
     with pytest.raises(
         (DamagedStore, BadInput),
         match=r"make it again with `ammrank nightly|train it again|not the JSON that was",
     ):
         nightly(Night(client, place, load_config(place.config_path), day(6)))
-    assert (place.path / "CURRENT").read_bytes() == published
+    assert (place.path / "ROOT").read_bytes() == published
 
 
 def test_nightly__rebuild_repairs_and_ends_with_the_bytes_of_a_sound_site(client, begun, place, tmp_path):

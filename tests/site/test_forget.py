@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 import shutil
 import stat
@@ -22,7 +21,7 @@ from lakes import At, date_of, event, good_events, write_events, write_lake, wri
 from ammrank_dask.forget import Reach
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.objects.atomic import bytes_below
+from ammrank_dask.storage.objects.atomic import bytes_below, swap_folder
 from ammrank_dask.storage.site import forgotten
 from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_rows, drop_users, load_forgotten
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -277,8 +276,8 @@ def test_forget_users__touches_only_the_partitions_of_the_users(client, place, t
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
-@pytest.mark.parametrize("stop", ["before a list", "between two renames", "before the manifest"])
-def test_forget_users__stopped_while_files_are_replaced(client, place, tmp_path, monkeypatch, stop):
+@pytest.mark.parametrize("stop", ["before any exchange", "between two exchanges", "before a manifest"])
+def test_forget_users__stopped_while_runs_are_exchanged(client, place, tmp_path, monkeypatch, stop):
     site, ids = place
     gone = {str(user) for user in ids[:3]}
 
@@ -293,16 +292,15 @@ def test_forget_users__stopped_while_files_are_replaced(client, place, tmp_path,
     def die_at_the_second(*args):
         if next(calls) == 1:
             raise Killed
-        return os.replace(*args)
+        return swap_folder(*args)
 
     with monkeypatch.context() as patched:
-        if stop == "before a list":
-            patched.setattr("ammrank_dask.storage.store.replace.write_text", die)
-        elif stop == "between two renames":
-            fake = type("os", (), {"replace": staticmethod(die_at_the_second)})
-            patched.setattr("ammrank_dask.storage.store.replace.os", fake)
+        if stop == "before any exchange":
+            patched.setattr("ammrank_dask.forget.swap_folder", die)
+        elif stop == "between two exchanges":
+            patched.setattr("ammrank_dask.forget.swap_folder", die_at_the_second)
         else:
-            patched.setattr("ammrank_dask.storage.store.replace.write_manifest", die)
+            patched.setattr("ammrank_dask.forget.rewrite_manifest", die)
         with pytest.raises(Killed):
             forget_users(client, site, write_list(tmp_path / "list.txt", ids[:3]))
     # The next run of any command mends what was begun: every night is whole.

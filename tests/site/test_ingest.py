@@ -228,7 +228,7 @@ def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, ingested
     shutil.rmtree(event_folder(ingested, FIRST + dt.timedelta(dropped)))
     if is_damaged:
         drop_last_byte(part_path(known.head.path, 0))
-    before = digest_tree(ingested.path, ["state", "CURRENT"])
+    before = digest_tree(ingested.path, ["state", "ROOT"])
     lost, begin = FIRST + dt.timedelta(dropped), FIRST + dt.timedelta(dropped == 0)
     with pytest.raises(
         BadInput,
@@ -236,7 +236,7 @@ def test_ingest__rebuild_never_loses_days_that_the_lake_dropped(client, ingested
         f" {begin}; --rebuild would lose them: put them back in the lake, or .* --rebuild --forget-history`",
     ):
         ingest(Night(client, ingested, config, LAST), rebuild=True)
-    assert digest_tree(ingested.path, ["state", "CURRENT"]) == before
+    assert digest_tree(ingested.path, ["state", "ROOT"]) == before
 
 
 def test_ingest__forgotten_history_is_the_state_of_a_lake_that_never_had_it(client, ingested):
@@ -332,7 +332,7 @@ def test_publish__never_goes_back_nor_loses_a_role(client, ingested):
     earlier = ingest(Night(client, ingested, config, LAST - dt.timedelta(1)), with_lag=False)
     assert not ingested.publish(earlier.date, {**earlier.roles, "features": run.path})
     assert not ingested.publish(LAST, known.roles)
-    assert json.loads((ingested.path / "CURRENT").read_text())["date"] == str(LAST)
+    assert json.loads((ingested.path / "ROOT").read_text())["date"] == str(LAST)
 
 
 def test_features__every_user_has_a_row_and_variants_choose_columns(client, ingested):

@@ -55,10 +55,10 @@ def test_nightly__publishes_every_user_and_a_report(client, empty_site):
 
 def test_nightly__a_second_time_changes_nothing(client, site):
     digest = site.digest()
-    current = (site.path / "CURRENT").read_bytes()
+    current = (site.path / "ROOT").read_bytes()
     nightly(Night(client, site, config_of(), day(5)))
     assert site.digest() == digest
-    assert (site.path / "CURRENT").read_bytes() == current
+    assert (site.path / "ROOT").read_bytes() == current
 
 
 def test_nightly__the_command_again_starts_no_cluster(client, empty_site, monkeypatch):

@@ -104,7 +104,7 @@ def test_nightly__a_full_disk_in_each_stage_loses_nothing(lake, cluster, small_d
             break
         assert driver.returncode == 1, message
         messages.append(message.splitlines()[-1])
-        if published != before:  # full after CURRENT moved: the night is there, only its record could not be written
+        if published != before:  # full after ROOT moved: the night is there, only its record could not be written
             assert stage in STAGES[-2:]
             assert published[0] == SECOND
             break

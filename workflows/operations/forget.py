@@ -13,7 +13,8 @@ from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.objects.atomic import TEMPORARY, sweep_tree
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
-from ammrank_dask.storage.site.site import RUN_FOLDERS, Current, Site
+from ammrank_dask.storage.site.root import Root
+from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.site.tombstones import add_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.manifests import StateManifest
@@ -79,7 +80,7 @@ def is_small(site: Site, users: LakePath) -> bool:
         return True
 
 
-def _read_users(site: Site, users: LakePath) -> tuple[Current, UserIds]:
+def _read_users(site: Site, users: LakePath) -> tuple[Root, UserIds]:
     """Return what is published, and the users on a list."""
     head = site.current()
     if head is None:

@@ -81,7 +81,7 @@ class Ingested:
 
     @property
     def roles(self) -> dict[str, Path]:
-        """The runs under their names in CURRENT."""
+        """The runs under their names in ROOT."""
         runs = {"head": self.head, "lag": self.lag, "users": self.users}
         return {role: run.path for role, run in runs.items() if run is not None}
 

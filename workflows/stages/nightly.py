@@ -51,9 +51,9 @@ def run_night(session: Session, date: dt.date, *, rebuild: bool = False) -> dict
 
 
 def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
-    """Run one night and return where its results are; CURRENT moves last, with one rename.
+    """Run one night and return where its results are; ROOT is written last.
 
-    Raises HeldBack when a check of `publish.hold` warns: CURRENT stays where it is.
+    Raises HeldBack when a check of `publish.hold` warns: ROOT stays as it is.
     """
     site, config, date = night.site, night.config, night.date
     with record_night(night.client, site, date, night.progress) as record:

@@ -43,13 +43,14 @@ def read_nights(site: Site) -> list[SiteNight]:
     known = _read_history(site)
     folders = {
         dt.date.fromisoformat(path.name.removeprefix("date="))
-        for name in ("runs", "reports", "published")
+        for name in ("runs", "reports")
         for path in list_paths(site.path / name, "date=*")
     }
     end = read_last_end(site.path)
     ended = None if end is None or end["exit_code"] == 0 else dt.date.fromisoformat(end["date"])
-    dates = sorted({*known, *folders, *([] if ended is None else [ended])})[-MAX_NIGHTS:]
-    current, published = site.current(), set(site.published_nights())
+    current = site.current()
+    published = set() if current is None else set(current.nights)
+    dates = sorted({*known, *folders, *published, *([] if ended is None else [ended])})[-MAX_NIGHTS:]
     nights = []
     for date in dates:
         entry, problem = _read_entry(site, date, known.get(date))

@@ -21,7 +21,7 @@ from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_kee
 def publish_night(site: Site, config: Config, date: dt.date, roles: Mapping[str, Path]) -> bool:
     """Make the runs of a night the current ones, copy them, and remove what nobody needs.
 
-    Returns whether CURRENT moved. A night whose copy failed is published; running it again completes the copy.
+    Returns whether they are the newest. A night whose copy failed is published; running it again completes the copy.
     """
     is_current = site.publish(date, roles)
     copy_published(site, config, date)

@@ -28,7 +28,7 @@ def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folde
     """Remove partials and quarantined rows older than `keep_days`, scratch, and runs and taxonomies that nothing names.
 
     It is called after a stage has published what it made, for its own `folders`, while the site is locked: what
-    neither `keep` nor CURRENT names is not in use, finished or not. A date before the published one is a
+    neither `keep` nor ROOT names is not in use, finished or not. A date before the published one is a
     back-fill and removes nothing.
     """
     shutil.rmtree(site.scratch, ignore_errors=True)
@@ -85,10 +85,11 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
     for folder, n_kept in counts.items():
         sweep_temporary(site.path / folder)
         nights = list_paths(site.path / folder, "date=*")
-        for night in nights[:-n_kept]:
-            if night not in published:
-                remove_run(night)
-    site.unmark_removed_nights()
+        gone = [night for night in nights[:-n_kept] if night not in published]
+        if folder == "qualifications":
+            site.drop_nights([_date_of_folder(night) for night in gone])
+        for night in gone:
+            remove_run(night)
     site.remove_replaced(date)
     remove_tombstones(site.path, set(site.published_nights()))
     for unfinished in list_paths(site.path / "qualifications", ".building-*"):

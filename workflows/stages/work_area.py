@@ -1,6 +1,6 @@
 """Keep a work area below a site, in which the nights of a backtest run.
 
-It is a site of its own: its nights see the same lake and config, and neither CURRENT nor any run of the site itself
+It is a site of its own: its nights see the same lake and config, and neither ROOT nor any run of the site itself
 changes. What the site has of a day is shared with it, as links to the same files.
 """
 

@@ -6,6 +6,7 @@ import fcntl
 import itertools
 import json
 import os
+import shutil
 import threading
 import time
 
@@ -219,38 +220,72 @@ def published_site(folder):
 @pytest.mark.parametrize(
     "damage", [cut, lambda path: path.write_text('{"format": "0.3.0"}')], ids=["cut", "other JSON"]
 )
-def test_current__damaged_is_named_and_removed(tmp_path, damage):
+def test_current__damaged_is_named_and_put_back(tmp_path, damage):
     site, _ = published_site(tmp_path)
-    path = tmp_path / "CURRENT"
+    path, before = tmp_path / "ROOT", site.current()
     damage(path)
-    with pytest.raises(DamagedStore, match=f"{path} is not the JSON that was written"):
+    copy = f"put back by `cp {tmp_path}/roots/000001.json {path}`"
+    with pytest.raises(DamagedStore, match=f"{path} is not the JSON that was written.*{copy}"):
         site.current()
     assert site.remove_damaged() == [path]
+    assert site.current() == before
+
+
+def test_current__lost_is_no_new_site(tmp_path):
+    site, _ = published_site(tmp_path)
+    (tmp_path / "ROOT").unlink()
+    with pytest.raises(DamagedStore, match=f"{tmp_path}/ROOT is missing; its newest whole content is put back by `cp"):
+        site.current()
+    shutil.copy(tmp_path / "roots" / "000001.json", tmp_path / "ROOT")
+    assert site.current().date == dt.date(2026, 1, 5)
+
+
+def test_current__damaged_without_a_whole_content_is_made_again(tmp_path):
+    site, _ = published_site(tmp_path)
+    for path in (tmp_path / "ROOT", tmp_path / "roots" / "000001.json"):
+        cut(path)
+    with pytest.raises(
+        DamagedStore, match="ROOT is not the JSON that was written; make it again with `ammrank nightly"
+    ):
+        site.current()
+    assert site.remove_damaged() == [tmp_path / "ROOT"]
     assert site.current() is None
 
 
-def write_format(path, version):
-    path.write_text(json.dumps({**json.loads(path.read_text()), "format": version}))
+def test_publish__keeps_the_last_contents_and_no_two_alike(tmp_path):
+    site, runs = published_site(tmp_path)
+    for number in range(60):
+        for _ in range(2):
+            site.publish(dt.date(2026, 1, 6) + dt.timedelta(number), {"head": runs["state"], "users": runs["users"]})
+    names = sorted(path.name for path in (tmp_path / "roots").iterdir())
+    assert names == [f"{number:06d}.json" for number in range(12, 62)]
+    assert (tmp_path / "roots" / "000061.json").read_bytes() == (tmp_path / "ROOT").read_bytes()
 
 
 def test_current__of_a_later_version_is_left_alone(tmp_path):
     site, _ = published_site(tmp_path)
-    path = tmp_path / "CURRENT"
+    path = tmp_path / "ROOT"
     write_format(path, "0.4.0")
     for look in (site.current, site.remove_damaged):
-        with pytest.raises(BadInput, match=r"CURRENT has format 0\.4\.0, this version reads 0\.3\.0; use the version"):
+        with pytest.raises(BadInput, match=r"ROOT has format 0\.4\.0, this version reads 0\.3\.0; use the version"):
             look()
     assert path.exists()
 
 
 def test_remove_damaged__takes_what_an_earlier_version_wrote(tmp_path):
     site, runs = published_site(tmp_path)
-    for path in (tmp_path / "CURRENT", runs["state"] / "manifest.json"):
-        write_format(path, 1)
+    shutil.rmtree(tmp_path / "roots")
+    (tmp_path / "ROOT").rename(tmp_path / "CURRENT")
+    write_format(runs["state"] / "manifest.json", 1)
     for look in (site.current, lambda: open_run(runs["state"])):
-        with pytest.raises(DamagedStore, match=r"has format 1 of an earlier version, this one reads 0\.3\.0; make it"):
+        with pytest.raises(DamagedStore, match=r"has format \d of an earlier version, this one reads 0\.3\.0; make it"):
             look()
-    assert site.remove_damaged() == [runs["state"], tmp_path / "CURRENT"]
+    assert site.remove_damaged() == [runs["state"], tmp_path / "ROOT"]
+    assert site.current() is None
+
+
+def write_format(path, version):
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format": version}))
 
 
 @pytest.mark.parametrize("folder", ["days", "state", "users"])

@@ -145,7 +145,7 @@ def model_of_night(place):
 
 def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     worse = check_config({**CONFIG, "train": TERRIBLE}, "test")
-    current = (place.path / "CURRENT").read_bytes()
+    current = (place.path / "ROOT").read_bytes()
     facts = nightly(Night(client, place, worse, day(7)))
     assert facts["gate"].startswith(f"the model of {day(5)} stays: disagreement error 0.")
     assert facts["model"] == f"of {day(5)}"
@@ -160,8 +160,7 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     # A night that died between training and the verdict decides alike.
     digest, written = place.digest(), (place.verdict_folder(day(7)) / "manifest.json").read_bytes()
     shutil.rmtree(place.path / "gates")
-    (place.path / "CURRENT").write_bytes(current)
-    (place.path / "published" / f"date={day(7)}").unlink()
+    (place.path / "ROOT").write_bytes(current)
     nightly(Night(client, place, worse, day(7)))
     assert place.digest() == digest
     assert (place.verdict_folder(day(7)) / "manifest.json").read_bytes() == written

@@ -5,6 +5,7 @@ import contextlib
 import datetime as dt
 import os
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -412,7 +413,8 @@ def test_largest_partition__from_the_lake_and_then_from_the_state(client, place)
         config = check_config(grown | {"score": {"users": users}}, "test")
         then = largest_partition(place, config, FIRST + dt.timedelta(3), n_categories=50)
         assert (then.users, then.cells) == (expected, cells)
-    (place.path / "CURRENT").unlink()
+    (place.path / "ROOT").unlink()
+    shutil.rmtree(place.path / "roots")
 
 
 def test_check_memory__both_numbers(place):

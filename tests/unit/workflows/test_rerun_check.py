@@ -1,5 +1,6 @@
 """Recognise a night that was run before, on hand-made sites: no cluster, no stage."""
 
+import dataclasses
 import datetime as dt
 import json
 import os
@@ -168,9 +169,9 @@ def test_find_unchanged__a_report_without_its_checksums(site):
     record = json.loads(path.read_text())
     record["runs"]["report"] = site.relative(site.report_folder(DATE))
     path.write_text(json.dumps(record))
-    current = json.loads((site.path / "CURRENT").read_text())
-    current["runs"]["report"] = record["runs"]["report"]
-    (site.path / "CURRENT").write_text(json.dumps(current))
+    current = site.current()
+    runs = {**current.runs, "report": record["runs"]["report"]}
+    (site.path / "ROOT").write_bytes(dataclasses.replace(current, runs=runs).encode())
     assert find_unchanged(site, config_of(), DATE) is None
 
 
