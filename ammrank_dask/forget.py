@@ -7,7 +7,6 @@ what they held. Where the ids are not known, because a command was interrupted, 
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from ammrank_dask.runtime.thread_tasks import Item, Progress, batches, read_ahea
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
 from ammrank_dask.storage.objects.atomic import swap_folder, temporary_beside
+from ammrank_dask.storage.objects.folders import share_file
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
@@ -345,8 +345,7 @@ def _exchange(run: Run, building: Path, parts: Collection[str], tables: Mapping[
     for path in sorted(path for path in run.path.rglob("*") if path.is_file()):
         name = path.relative_to(run.path).as_posix()
         if not {name, name.partition("/")[0]} & renewed:
-            (building / name).parent.mkdir(parents=True, exist_ok=True)
-            os.link(path, building / name)
+            share_file(path, building / name)
     rewrite_manifest(run, building, renewed, tables)
     swap_folder(building, run.path)
     remove_run(building)

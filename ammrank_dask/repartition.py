@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ from ammrank_dask.features.csr import csr_attributes
 from ammrank_dask.runtime.tasks import run_tasks
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.objects.atomic import swap_folder
+from ammrank_dask.storage.objects.folders import share_file
 from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
 from ammrank_dask.storage.store.manifests import CHANGEABLE, RunManifest, StateManifest
 from ammrank_dask.storage.store.part_rows import STARTS, Arrays, join_users, position_in_row, take_users
@@ -113,11 +112,7 @@ def _mix(values: Any) -> Any:
 def _finish(run: Run, building: Path, n_partitions: int) -> None:
     """Make the copy whole: the manifest of before with the new partitions, and the files beside the parts."""
     for name in run.files:
-        (building / name).parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(run.path / name, building / name)
-        except OSError:  # there already, or a file system without links
-            shutil.copy2(run.path / name, building / name)
+        share_file(run.path / name, building / name)
     manifest = RunManifest.of(run)
     config = dict(manifest.settings)
     if "partitions" in config:

@@ -90,6 +90,22 @@ def rename(path: Path, new: Path) -> None:
 
 
 @retried
+def share_file(source: str | Path, target: str | Path) -> None:
+    """Give a file that does not change a second name, or copy it where a file system has no links."""
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source, target)
+    except FileExistsError:
+        return
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        if is_passing(error):
+            raise
+        shutil.copy2(source, target)
+
+
+@retried
 def remove(path: Path) -> None:
     """Remove a file or a folder with all that is in it, as far as it is there."""
     if not path.is_dir():

@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Protocol
 
 from ammrank_dask.storage.errors import BadInput, SiteBusy
 from ammrank_dask.storage.objects.atomic import sync_folder, write_atomic
-from ammrank_dask.storage.objects.folders import walk
+from ammrank_dask.storage.objects.folders import share_file, walk
 from ammrank_dask.storage.objects.retry import retried
 
 PUT_LOCK = ".put-lock"
@@ -115,19 +114,10 @@ class PosixObjects:
                 raise Conflict(f"{self.path(key)} was written by another run meanwhile, found {found}; run it again")
             return self.put(key, [data])
 
-    @retried
     def copy(self, source: str, target: str) -> None:
         """Give an object a second key; objects do not change, so a target that is there stays."""
-        origin, path = self.path(source), self.path(target)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            os.link(origin, path)
-        except FileExistsError:
-            return
-        except FileNotFoundError:
-            raise
-        except OSError:  # a file system without links
-            write_atomic(path, lambda temporary: shutil.copyfile(origin, temporary))
+        path = self.path(target)
+        share_file(self.path(source), path)
         sync_folder(path.parent)
 
     def list(self, prefix: str = "") -> Iterator[Object]:

@@ -34,7 +34,10 @@ def probe_folder(site: Path) -> list[Probe]:
                 "exchange of two names", _can_exchange, folder, "a rebuilt night is swapped in one rename",
                 "three renames instead of one; a crash between them is mended by the next run", is_needed=False,
             ),
-            _try("hard link", _can_link, folder, "forget and backtest share files", "forget needs hard links"),
+            _try(
+                "hard link", _can_link, folder, "forget and backtest share files",
+                "forget, repartition and backtest copy files", is_needed=False,
+            ),
             _try("sync of a folder", _can_sync, folder, "names survive a power cut", "fsync of a folder must work"),
             _clock_of_files(folder),
         ]  # fmt: skip

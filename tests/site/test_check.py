@@ -62,12 +62,14 @@ def test_check__what_is_needed_and_missing_exits_1(site, cluster_file, monkeypat
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")
 
     monkeypatch.setattr(probe.os, "link", none)
+    monkeypatch.setattr(probe, "sync_folder", none)
     monkeypatch.setattr(probe, "exchange_names", lambda *names: False)
     done = check(site, cluster_file)
     assert done.exit_code == 1
-    assert "no   hard link: Operation not supported: forget needs hard links" in done.stdout
+    assert "no   sync of a folder: Operation not supported: fsync of a folder must work" in done.stdout
+    assert "no   hard link: Operation not supported: forget, repartition and backtest copy files" in done.stdout
     assert "no   exchange of two names: three renames instead of one; a crash" in done.stdout
-    assert done.stderr.endswith(f"the site at {site.path} cannot run nights yet: hard link\n")
+    assert done.stderr.endswith(f"the site at {site.path} cannot run nights yet: sync of a folder\n")
 
 
 @pytest.mark.timeout(120, method="thread")

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import shutil
 from collections.abc import Iterator
 from typing import Any
 
 from ammrank_dask.storage.objects.atomic import digest_of, read_json, temporary_beside
+from ammrank_dask.storage.objects.folders import share_file
 from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
@@ -73,19 +73,12 @@ def share_runs(site: Site, work: Site) -> None:
         if not final.exists():
             final.parent.mkdir(parents=True, exist_ok=True)
             building = temporary_beside(final)
-            shutil.copytree(run, building, copy_function=_link)
+            shutil.copytree(run, building, copy_function=share_file)
             building.rename(final)
     for name in _COPIED:
         if (site.path / name).is_file() and not (work.path / name).exists():
             (work.path / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(site.path / name, work.path / name)
-
-
-def _link(source: str, target: str) -> None:
-    try:
-        os.link(source, target)
-    except OSError:  # a file system without links
-        shutil.copy2(source, target)
 
 
 def clear_work(work: Site) -> None:

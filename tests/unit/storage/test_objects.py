@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.objects import objects as module
 from ammrank_dask.storage.objects.objects import Conflict, Object, PosixObjects
 
 STORES = {"posix": lambda folder: PosixObjects(folder / "site")}
@@ -136,7 +135,7 @@ def test_posix_copy__without_links_copies_the_bytes(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(95, "Operation not supported")
 
-    monkeypatch.setattr(module.os, "link", refuse)
+    monkeypatch.setattr(os, "link", refuse)
     store = PosixObjects(tmp_path)
     store.put("a", [b"rows"])
     store.copy("a", "b/c")
