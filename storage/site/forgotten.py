@@ -189,7 +189,8 @@ def count_in_table(path: Path, users: UsersToForget) -> int:
 
 
 def _open_table(source: Path | bytes) -> pq.ParquetFile:
-    return pq.ParquetFile(pa.BufferReader(source) if isinstance(source, bytes) else source)
+    file = pa.BufferReader(source) if isinstance(source, bytes) else source
+    return pq.ParquetFile(file, page_checksum_verification=True)
 
 
 def _find_rows(file: pq.ParquetFile, users: UsersToForget) -> tuple[pa.Table, np.ndarray]:

@@ -29,7 +29,7 @@ def tombstones_path(site: Path, night: dt.date) -> Path:
 @retried
 def read_tombstones(path: Path) -> UserIds:
     """Return the users on a list, ascending."""
-    return ids_from_values(pq.read_table(path).column(USER_ID).combine_chunks())
+    return ids_from_values(pq.read_table(path, page_checksum_verification=True).column(USER_ID).combine_chunks())
 
 
 def add_tombstones(site: Path, night: dt.date, ids: UserIds) -> None:
@@ -37,7 +37,7 @@ def add_tombstones(site: Path, night: dt.date, ids: UserIds) -> None:
     path = tombstones_path(site, night)
     everyone = union([ids, *([read_tombstones(path)] if path.is_file() else [])])
     table = pa.table({USER_ID: everyone.to_arrow()})
-    write_atomic(path, lambda temporary: pq.write_table(table, temporary))
+    write_atomic(path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
 
 
 def remove_tombstones(site: Path, kept: set[dt.date]) -> None:

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,10 +14,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.objects.retry import retried
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader
+from ammrank_dask.storage.store.registry import REBUILD
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import (
     CATEGORY,
@@ -216,7 +218,7 @@ def first_rows(row_ids: pa.ChunkedArray) -> np.ndarray:
 @retried
 def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the category code and the rank of every qualification of a by_user file, both int64."""
-    table = pq.read_table(path, columns=[CATEGORY, RANK])
+    table = _read_file(path, columns=[CATEGORY, RANK])
     names = table[CATEGORY].to_pandas().astype(pd.CategoricalDtype(list(categories)))
     return names.cat.codes.to_numpy(np.int64), table[RANK].to_numpy().astype(np.int64)
 
@@ -230,7 +232,17 @@ def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds 
         if users.kind != kind:
             raise BadInput(f"the user ids of these qualifications are of type {kind}, got {users.kind}; convert them")
     chosen = None if users is None else pc.field(USER_ID).isin(users.to_arrow())
-    tables = [pq.read_table(path, filters=chosen) for path in paths]
+    tables = [_read_file(path, filters=chosen) for path in paths]
     frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
     frame[CATEGORY] = frame[CATEGORY].astype(pd.CategoricalDtype(list(categories)))
     return frame.sort_values([USER_ID, RANK], ignore_index=True)
+
+
+def _read_file(path: Path, **options: Any) -> pa.Table:
+    """Read some of a by_user file and compare its pages with their checksums: a damaged value looks like any other."""
+    try:
+        return pq.read_table(path, page_checksum_verification=True, **options)
+    except (pa.ArrowException, OSError) as error:
+        if isinstance(error, FileNotFoundError) or is_passing(error):
+            raise
+        raise DamagedStore(f"{path} is not what was written ({str(error).splitlines()[0]}); {REBUILD}") from None

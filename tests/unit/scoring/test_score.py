@@ -17,7 +17,7 @@ from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.report.summary import exposure_report
 from ammrank_dask.scoring.score import score
 from ammrank_dask.scoring.score_partition import score_pieces
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.objects import atomic
 from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.training.train import train
@@ -140,6 +140,23 @@ def test_qualifications__to_pandas_of_some_users(client, features, tmp_path):
     assert len(quals.to_pandas(users=[])) == 0
     with pytest.raises(BadInput, match="ids of these qualifications are of type int64, got string; convert them"):
         quals.to_pandas(users=["399"])
+
+
+@pytest.mark.parametrize("column", ["category", "rank", "score"])
+def test_qualifications__a_damaged_page_is_named(client, features, tmp_path, column):
+    quals = score(client, train(client, features), features, tmp_path / "quals", k=2)
+    path = quals.parts[1]
+    group = pq.read_metadata(path).row_group(0)
+    chunk = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == column)
+    data = bytearray(path.read_bytes())
+    data[chunk.data_page_offset + chunk.total_compressed_size // 2] ^= 1
+    path.write_bytes(bytes(data))
+    reads = [quals.to_pandas, lambda: quals.to_pandas(users=[100])]
+    if column != "score":  # it is not counted
+        reads.append(lambda: exposure_report(client, quals))
+    for read in reads:
+        with pytest.raises(DamagedStore, match=rf"{path} is not what was written \(.*CRC.*\); make it again with"):
+            read()
 
 
 def test_score__refuses_a_model_of_other_features(client, features, tmp_path):
