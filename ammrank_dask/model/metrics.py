@@ -5,6 +5,7 @@ import numpy as np
 from ammrank_dask.kernels.measures import count_wrong_pairs
 from ammrank_dask.model.ranking_sums import RankingSums, measure_rows
 from ammrank_dask.model.rankings import check_rankings
+from ammrank_dask.storage.in_memory import check_in_memory
 from ammrank_dask.storage.numbers import list_length
 
 _CHUNK_ROWS = 16_384
@@ -83,6 +84,8 @@ def top_k_metrics(scores: np.ndarray, rankings: np.ndarray, k: int = 10) -> dict
 
 
 def _check(scores: np.ndarray, rankings: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    check_in_memory("scores", scores)
+    check_in_memory("rankings", rankings)
     scores, rankings = np.asarray(scores), np.asarray(rankings)
     if scores.dtype != np.float32:
         scores = scores.astype(np.float64)

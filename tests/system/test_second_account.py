@@ -47,6 +47,7 @@ def planting(temporary, marker):
         try:
             assert process.stdout.readline() == "planted\n"
             yield
+            assert process.poll() is None, "the other account has not acted all the time"
         finally:
             process.kill()
 

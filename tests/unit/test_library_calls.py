@@ -228,6 +228,9 @@ IN_DASK = {
     "write_features ids": (
         "user_ids", lambda: ammrank_dask.write_features("run", ROWS, da.arange(4), list("abcd"))
     ),
+    "scores": ("scores", lambda: ammrank_dask.disagreement_error(DASK_ROWS, CODES)),
+    "scores at k": ("scores", lambda: ammrank_dask.top_k_metrics(DASK_ROWS, CODES, k=1)),
+    "rankings of a measure": ("rankings", lambda: ammrank_dask.disagreement_error(ROWS, DASK_CODES)),
     "events": ("events", lambda: ammrank_dask.interest_features(dd.from_pandas(LOG), "2026-01-04")),
     "users": ("users", lambda: ammrank_dask.interest_features(LOG, "2026-01-04", dd.from_pandas(USERS))),
     "clicks": ("events", lambda: ammrank_dask.click_rankings(dd.from_pandas(LOG), "2026-01-01", "2026-01-04", [7])),
