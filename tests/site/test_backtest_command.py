@@ -102,7 +102,9 @@ def test_backtest__a_changed_day_is_measured_again(site, cluster_file):
     ("first", "last", "code", "message"),
     [
         (0, 5, 65, f"a night of {day(0)} has too little history"),
-        (4, 6, 65, f"give --to {day(5)} or earlier"),
+        (0, 1, 65, f"give dates from {day(3)} to {day(5)}"),
+        (4, 6, 65, f"give dates from {day(3)} to {day(5)}"),
+        (8, 9, 65, f"give dates from {day(3)} to {day(5)}"),
         (5, 4, 2, f"the last night must not be before the first, got {day(5)} to {day(4)}"),
     ],
 )

@@ -62,14 +62,14 @@ def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every
         raise BadInput(
             f"a night of {first} has too little history: the lake begins with {oldest}, and label.days"
             f" {config.label.days} and features.min_days {config.features.min_days} before them are needed;"
-            f" give --from {earliest} or later"
+            f" give dates from {earliest} to {latest}"
         )
     nights = [first + dt.timedelta(number) for number in range(0, (last - first).days + 1, every)]
     end = nights[-1] + dt.timedelta(config.label.days)
     if end > newest:
         raise BadInput(
             f"what came true after {nights[-1]} is not known yet: its label window ends with {end}, and the newest day"
-            f" of the lake is {newest}; give --to {latest} or earlier"
+            f" of the lake is {newest}; give dates from {earliest} to {latest}"
         )
     missing = missing_days(days, first, end)
     if missing and config.lake.missing_days == "refuse":
