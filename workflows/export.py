@@ -67,7 +67,8 @@ def _choose_night(site: Site, date: dt.date | None) -> dt.date:
     """Return the night to write: the newest, or the one that is asked for, if it was published."""
     nights = [night for night in site.published_nights() if site.qualifications_folder(night).is_dir()]
     if not nights:
-        raise BadInput(f"nothing is published at {site.path}; run `ammrank nightly {shell_word(site.path)}` first")
+        again = f"ammrank nightly {shell_word(site.path)}"
+        raise BadInput(f"no lists are published at {site.path}; run `{again}` until a night has trained a model")
     if date is None:
         return nights[-1]
     if date not in nights:

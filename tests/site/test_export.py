@@ -88,7 +88,7 @@ def test_export__to_a_file_says_where_and_again_gives_the_same_bytes(published_w
 def test_export__refuses_what_is_not_there(published_world, empty_site, tmp_path):
     cases = [
         ([published_world.path, "--date", day(4)], 65, f"the night of {day(4)} is not published at"),
-        ([empty_site.path], 65, "nothing is published at"),
+        ([empty_site.path], 65, "no lists are published at"),
         ([published_world.path, "--out", tmp_path / "no" / "file"], 65, "--out must be in a folder that exists"),
         ([published_world.path, "--json"], 2, "--json needs --out"),
         ([published_world.path, "--format", "xml"], 2, "'xml' is not one of 'jsonl', 'csv'"),
