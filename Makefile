@@ -10,12 +10,15 @@ DEMO_USERS ?= 10000
 TEST_PROCESSES ?= 2
 PYTEST := $(BIN)/python -m pytest
 ROOMS := ammrank_dask storage workflows
-# What needs root, a browser or minutes has a target of its own.
+# What needs root, a browser or minutes has a target of its own, and so have tests that run nights of their own.
 APART := system or docs or long
+SIDE_BY_SIDE := $(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder
+# Every process of a test imports the packages: it compiles them anew where bytecode is not kept.
+export PYTHONDONTWRITEBYTECODE :=
 # What `make coverage` holds: percent of the lines of the three rooms.
 COVERED := 93
 
-.PHONY: setup nightly test test-random test-system test-docs docs test-long test-histories test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
+.PHONY: setup nightly test test-nights test-random test-system test-docs docs test-long test-histories test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
 
 setup: $(STAMP)
 
@@ -27,15 +30,19 @@ $(STAMP): pyproject.toml constraints.txt
 nightly: setup
 	$(BIN)/ammrank demo $(DEMO_SITE) --users $(DEMO_USERS)
 
-# First what can run side by side, the examples of the docstrings too, then what must be alone. Files are taken as they
-# come: by their number of tests, as xdist would, those with one that takes long would be the last.
+# The examples of the docstrings too. Files are taken as they come: by their number of tests, as xdist would, those with
+# one that takes long would be the last. The CPU seconds of all processes are printed at the end: 400 at most.
 test: setup
-	$(PYTEST) --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder -m 'not (serial or $(APART))' --doctest-modules tests ammrank_dask benchmarks $(MORE)
-	$(PYTEST) -m 'serial and not ($(APART))' $(MORE)
+	$(SIDE_BY_SIDE) -m 'not (night or $(APART))' --doctest-modules tests ammrank_dask benchmarks $(MORE)
+
+# Whole nights: corrected and late days, object stores, other partitions, forgotten users, balanced lists. And models of
+# benchmarks that learn for many seconds.
+test-nights: setup
+	$(SIDE_BY_SIDE) -m 'night and not ($(APART))' tests $(MORE)
 
 # In another order and with other examples each time; the seed is printed, and MORE='--randomly-seed=N' takes it.
 test-random:
-	HYPOTHESIS_PROFILE=search $(MAKE) test MORE='-p randomly $(MORE)'
+	HYPOTHESIS_PROFILE=search $(MAKE) test test-nights MORE='-p randomly $(MORE)'
 
 test-system: setup
 	$(PYTEST) -m system $(MORE)
@@ -75,7 +82,7 @@ test-histories: setup
 # The kernels are counted where they run as plain Python: the test that does the same is left out before.
 coverage: setup
 	$(BIN)/python -m coverage erase
-	$(MAKE) test MORE='--deselect tests/unit/kernels/test_without_jit.py --cov --cov-append --cov-report= $(MORE)'
+	$(MAKE) test test-nights MORE='--deselect tests/unit/kernels/test_without_jit.py --cov --cov-append --cov-report= $(MORE)'
 	NUMBA_DISABLE_JIT=1 $(PYTEST) --numprocesses $(TEST_PROCESSES) tests/unit/kernels tests/unit/ingest/test_interest.py --cov --cov-append --cov-report=
 	$(BIN)/python -m coverage report --fail-under $(COVERED)
 
@@ -83,7 +90,7 @@ coverage: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pylint $(ROOMS)
+	$(BIN)/python .ci/duplicates.py $(ROOMS)
 	$(BIN)/mypy | tee -a /dev/stderr | grep -q "no issues found in $$(find $(ROOMS) -name '*.py' | wc -l) source files"
 
 bench: setup

@@ -1,6 +1,7 @@
 """What tests share: one cluster, one small lake and one published night a process, each made when first asked for."""
 
 import contextlib
+import resource
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,13 @@ collect_ignore = ["support"]
 def pytest_report_header() -> str:
     """Say which examples are tried."""
     return f"hypothesis: {PROFILE} examples"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the CPU seconds of this process and all that have ended: test processes, workers, compiled kernels."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    seconds = sum(each.ru_utime + each.ru_stime for each in used)
+    terminalreporter.write_line(f"{seconds:.0f} CPU seconds, kernels that were compiled included")
 
 
 @pytest.fixture(scope="session", autouse=True)

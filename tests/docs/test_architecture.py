@@ -1,6 +1,7 @@
 """The house: import directions, what each room must not contain, and files that must agree."""
 
 import ast
+import functools
 import importlib
 import importlib.metadata
 import itertools
@@ -32,13 +33,28 @@ KERNEL_IMPORTS = ("math", "typing", "numpy", "numba")
 SOURCES = [path for room in ROOMS for path in sorted((ROOT / room).rglob("*.py"))]
 
 
+@functools.cache
+def tree_of(path):
+    """Return the syntax tree of a source; nobody changes it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@functools.cache
+def nodes_of(path):
+    """Return all nodes of a source."""
+    return list(ast.walk(tree_of(path)))
+
+
+@functools.cache
 def imported_names(path):
-    for node in ast.walk(ast.parse(path.read_text())):
+    names = set()
+    for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} has a relative import"
-            yield node.module or ""
+            names.add(node.module or "")
+    return names
 
 
 def room_of(name):
@@ -51,7 +67,7 @@ def room_of(name):
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_imports__go_one_way(path):
     room = path.relative_to(ROOT).parts[0]
-    names = set(imported_names(path))
+    names = imported_names(path)
     against = {name for name in names if ROOMS.get(room_of(name), -1) > ROOMS[room]}
     assert not against, f"{room} must not import {against}"
     tops = {name.split(".")[0] for name in names}
@@ -68,12 +84,17 @@ def module_of(path):
 
 def imported_modules(path, modules):
     """Return which of our modules a source imports, also inside functions; not for type checkers only."""
-    tree = ast.parse(path.read_text())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            node.body = []
+    typed = {
+        inside
+        for node in nodes_of(path)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for statement in node.body
+        for inside in ast.walk(statement)
+    }
     found = set()
-    for node in ast.walk(tree):
+    for node in nodes_of(path):
+        if node in typed:
+            continue
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -151,7 +172,7 @@ def test_imports__files_are_read_and_written_in_storage():
     scratch = ROOT / "ammrank_dask" / "ingest" / "exchange.py"  # its files live for a minute
     for path in SOURCES:
         if path.relative_to(ROOT).parts[0] != "storage" and path != scratch:
-            assert not set(imported_names(path)) & formats, f"{path} must leave the format of files to storage"
+            assert not imported_names(path) & formats, f"{path} must leave the format of files to storage"
 
 
 def test_imports__name_one_package():
@@ -170,7 +191,7 @@ def test_rooms__refuse_any_other_name(name, monkeypatch):
 def test_names__of_classes_and_functions_have_one_meaning():
     seen = {}
     for path in SOURCES:
-        for node in ast.parse(path.read_text()).body:
+        for node in tree_of(path).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 seen.setdefault(node.name, []).append(str(path.relative_to(ROOT)))
     # Every command is called `command`, and click names it after its module.
@@ -180,7 +201,7 @@ def test_names__of_classes_and_functions_have_one_meaning():
 def test_functions__have_at_most_60_lines():
     sizes = {}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in nodes_of(path):
             if isinstance(node, ast.FunctionDef):
                 text = node.body[0] if ast.get_docstring(node) else None
                 described = 0 if text is None else text.end_lineno - text.lineno + 1
@@ -197,7 +218,7 @@ def test_event_path__every_stop_of_the_page_is_a_function_there():
     for _, room, file, function in stops:
         assert file.startswith(room)
         names = set()
-        for node in ast.parse((ROOT / file).read_text()).body:
+        for node in tree_of(ROOT / file).body:
             names.add(getattr(node, "name", None))
             inside = node.body if isinstance(node, ast.ClassDef) else []
             names |= {f"{node.name}.{method.name}" for method in inside if isinstance(method, ast.FunctionDef)}
@@ -208,7 +229,7 @@ def test_parameters__have_names_that_say_what_they_are():
     named = [
         f"{path.relative_to(ROOT)}:{node.name}({argument.arg})"
         for path in SOURCES
-        for node in ast.walk(ast.parse(path.read_text()))
+        for node in nodes_of(path)
         if isinstance(node, ast.FunctionDef)
         for argument in [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         if argument.arg in PLACEHOLDERS
@@ -225,7 +246,7 @@ def test_manifests__are_read_by_name_outside_the_store():
 
 def test_kernels__import_only_numpy_and_each_other():
     for path in sorted((ROOT / "ammrank_dask" / "kernels").glob("*.py")):
-        names = set(imported_names(path))
+        names = imported_names(path)
         if path.name == "jit.py":  # how kernels are compiled, and no kernel
             assert {name.split(".")[0] for name in names} <= {"numba", *sys.stdlib_module_names}, path
             continue

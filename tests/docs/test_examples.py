@@ -5,6 +5,7 @@ import sys
 
 import numpy as np
 import pandas as pd
+import pytest
 from distributed import Client, LocalCluster
 
 from ammrank_dask.workflows.examples.fair_shares import share_fairly
@@ -28,6 +29,7 @@ def test_run_example__finds_the_favourites_of_most_users(tmp_path):
     assert exposure["exposure"].sum() == len(qualifications)
 
 
+@pytest.mark.night
 def test_share_fairly__keeps_floors_and_opt_outs(client, tmp_path):
     qualifications, exposure = share_fairly(client, tmp_path, n_users=800)
     n_users = qualifications["user_id"].nunique()
@@ -39,6 +41,7 @@ def test_share_fairly__keeps_floors_and_opt_outs(client, tmp_path):
     assert ((qualifications["chance"] > 0) & (qualifications["chance"] < 1)).all()
 
 
+@pytest.mark.night
 def test_own_cluster__runs_as_a_script():
     done = subprocess.run(
         [sys.executable, "-m", "ammrank_dask.workflows.examples.own_cluster"],

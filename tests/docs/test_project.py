@@ -1,9 +1,12 @@
 """The files around the code: metadata, citation, workflow, templates and hooks."""
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -52,3 +55,15 @@ def test_project_files__name_no_address():
              *(path for path in (ROOT / ".github").rglob("*") if path.is_file())]  # fmt: skip
     assert len(files) >= 8
     assert [path.name for path in files if "://" in path.read_text(encoding="utf-8")] == []
+
+
+@pytest.mark.parametrize(("n_lines", "n_found"), [(11, 0), (12, 1), (30, 1)])
+def test_duplicates__names_twelve_lines_of_code_that_stand_twice(tmp_path, n_lines, n_found):
+    body = [f"    sums[{number}] = sums[{number}] + {number}" for number in range(n_lines)]
+    (tmp_path / "one.py").write_text("\n".join(["import math", "def add(sums):", '    """Add."""', *body]))
+    (tmp_path / "two.py").write_text("\n".join(["import math", "def add(sums):", '    """Add."""', "    # now", *body]))
+    command = [sys.executable, ROOT / ".ci" / "duplicates.py", tmp_path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == n_found, done.stderr
+    said = f"{tmp_path}/two.py:5: 12 lines or more stand at {tmp_path}/one.py:4, too\n"
+    assert done.stdout == said * n_found

@@ -10,6 +10,7 @@ from tests.histories.commands import KILLED, run_command
 from tests.histories.machine import CLUSTER, Differs, History, simulate_lakes
 
 
+@pytest.mark.night
 def test_run_command__is_killed_at_a_write_and_goes_on(world):
     cluster = world.path / "cluster.yaml"
     cluster.write_text(CLUSTER)

@@ -13,6 +13,8 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.backtest import command
 from ammrank_dask.workflows.stages.work_area import remove_work
 
+pytestmark = pytest.mark.night
+
 
 def run(site, cluster_file, first, last, *options):
     arguments = [str(site.path), "--from", str(day(first)), "--to", str(day(last)), "--every", "1", "--json", "--quiet"]

@@ -10,6 +10,8 @@ import pytest
 from begun import CONFIG, IDS, LAST, invoke
 from lakes import TAXONOMY, At, date_of, event, event_folder, good_events, write_events, write_site, write_taxonomy
 
+pytestmark = pytest.mark.night
+
 
 @pytest.fixture
 def world(world):

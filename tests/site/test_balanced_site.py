@@ -16,6 +16,8 @@ from ammrank_dask.workflows.operations.explain import describe_entry, explain_us
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 
+pytestmark = pytest.mark.night
+
 FEW = {"min_users": 10}
 BALANCED = {"k": 4, "policy": "balanced"}
 

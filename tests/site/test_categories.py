@@ -16,6 +16,8 @@ from ammrank_dask.storage.store.manifests import ModelManifest, QualificationsMa
 from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.workflows.stages.models import load_site_model
 
+pytestmark = pytest.mark.night
+
 GROWN = (*TAXONOMY, ("Sandals", "Shoes"), ("Caps", "Retail"))
 """With a node below a ranked category, and one more of these."""
 

@@ -26,6 +26,8 @@ from ammrank_dask.workflows.stages.features import plan_chance_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 
+pytestmark = pytest.mark.night
+
 FEW = {"min_users": 10}
 """The small world has 300 users: 28 to learn chances from, 21 to measure them on."""
 

@@ -14,6 +14,8 @@ from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.user_hash import bucket_of
 
+pytestmark = pytest.mark.night
+
 OLD, RECENT = 1, LAST - 1
 """A day before the label window of two days, and one in it."""
 

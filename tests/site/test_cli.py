@@ -189,7 +189,6 @@ def test_explain__the_id_may_come_from_a_file(tmp_path, arguments, content, code
     assert "4711" not in result.output
 
 
-@pytest.mark.serial
 def test_ammrank_command__sigterm_exits_143():
     result = run_function(lambda: os.kill(os.getpid(), signal.SIGTERM))
     assert result.exit_code == 143
@@ -214,7 +213,6 @@ def interruptible():
     signal.signal(signal.SIGINT, handler)
 
 
-@pytest.mark.serial
 @each_signal
 def test_ammrank__a_signal_while_a_command_is_imported(monkeypatch, interruptible, number, code, sentence):
     monkeypatch.setattr(importlib, "import_module", lambda name: os.kill(os.getpid(), number))
@@ -222,7 +220,6 @@ def test_ammrank__a_signal_while_a_command_is_imported(monkeypatch, interruptibl
     assert (result.exit_code, result.stderr) == (code, sentence)
 
 
-@pytest.mark.serial
 @each_signal
 @pytest.mark.parametrize("finalize", ["__del__", "weakref"])
 def test_ammrank_command__a_signal_in_a_finalizer_is_not_lost(interruptible, number, code, sentence, finalize):
@@ -245,7 +242,6 @@ def test_ammrank_command__a_signal_in_a_finalizer_is_not_lost(interruptible, num
     assert time.monotonic() - begin < 30
 
 
-@pytest.mark.serial
 @each_signal
 def test_ammrank_command__a_signal_in_a_finalizer_at_the_very_end_is_not_lost(interruptible, number, code, sentence):
     class Released:

@@ -19,6 +19,8 @@ from ammrank_dask.workflows.stages.models import load_site_model
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.verify import command as verify
 
+pytestmark = pytest.mark.night
+
 CONFIG = {
     **nights.CONFIG,
     "train": {"epochs": 1, "every_nights": 1},

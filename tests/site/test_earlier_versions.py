@@ -13,6 +13,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+pytestmark = pytest.mark.night
+
 ARCHIVE = Path(__file__).parent.parent / "data" / "site-0.1.0.tar.xz"
 CLUSTER = """version: 1
 class: distributed.LocalCluster

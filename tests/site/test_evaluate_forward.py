@@ -21,6 +21,8 @@ from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 
+pytestmark = pytest.mark.night
+
 LAST = 15
 SOURCES = {"own-history", "popularity", "amm-rank-plus", "own-logit", "item-knn"}
 

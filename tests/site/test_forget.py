@@ -38,6 +38,8 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
 
+pytestmark = pytest.mark.night
+
 N_DAYS = 7
 NUMBERS = list(range(101, 131))
 NAMES = [f"ü/{number}=<b>" for number in range(101, 131)]

@@ -7,6 +7,8 @@ import pytest
 from begun import IDS, LAST, assert_same_runs
 from lakes import date_of, event, event_folder, good_events, write_events
 
+pytestmark = pytest.mark.night
+
 OLD, RECENT, NEXT = 1, LAST - 1, LAST + 1
 """A day before the label window of two days, one in it, and the day after that of the held night."""
 HOLD = {"publish": {"hold": ["heaviest_ids"]}}

@@ -31,6 +31,8 @@ from ammrank_dask.storage.lake.iceberg import read_iceberg
 from ammrank_dask.storage.lake.listing import list_days, list_files, table_files
 from ammrank_dask.workflows.session.config import load_config
 
+pytestmark = pytest.mark.night
+
 
 def make_table(folder, lake, *, warehouse=None, by_time=False, **properties):
     """Make a table of the events of a lake: each day in two appends, the first day then written again."""

@@ -15,6 +15,8 @@ from ammrank_dask.workflows.cluster.certificates import check_scheduler_name
 from ammrank_dask.workflows.cluster.cluster_file import Tls
 from ammrank_dask.workflows.cluster.open import _security
 
+pytestmark = pytest.mark.night
+
 
 @pytest.fixture(scope="module")
 def papers(tmp_path_factory):

@@ -16,6 +16,8 @@ from pyiceberg.catalog.sql import SqlCatalog
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import load_config
 
+pytestmark = pytest.mark.night
+
 NIGHT = LAST - 1
 """The first night of the world that is begun; its site is that of the clean lake."""
 GROUP_FOLDERS = {

@@ -16,6 +16,8 @@ from ammrank_dask.workflows.operations.forget import forget_users
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 
+pytestmark = pytest.mark.night
+
 AT_ONCE = {
     "ammrank_dask.features.csr.VALUES_AT_ONCE": 500,
     "ammrank_dask.features.csr.ROWS_AT_ONCE": 7,

@@ -30,6 +30,8 @@ from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config, write_config
 from ammrank_dask.workflows.stages.copies import copy_published
 
+pytestmark = pytest.mark.night
+
 COLUMNS = ("user_id", "group", "category", "timestamp")
 
 

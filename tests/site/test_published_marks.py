@@ -8,6 +8,8 @@ from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 
+pytestmark = pytest.mark.night
+
 
 def latest(site):
     return (site.path / "qualifications" / "LATEST").read_text()

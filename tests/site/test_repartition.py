@@ -21,6 +21,8 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features
 from ammrank_dask.workflows.stages.ingest import ingest
 
+pytestmark = pytest.mark.night
+
 
 @pytest.fixture
 def run(cluster_file):

@@ -32,6 +32,8 @@ from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.report import write_night_report
 from ammrank_dask.workflows.stages.site_pages import write_site_pages
 
+pytestmark = pytest.mark.night
+
 K = 5
 CONFIG = {
     **nights.CONFIG,

@@ -35,6 +35,8 @@ from ammrank_dask.workflows.stages.published import find_previous, runs_in_use
 from ammrank_dask.workflows.stages.score import score_users
 from ammrank_dask.workflows.stages.train import train_model
 
+pytestmark = pytest.mark.night
+
 NIGHT = day(5)
 CONFIG = {
     **nights.CONFIG,

@@ -19,7 +19,7 @@ from nights import CONFIG, day
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import check_config, write_config
 
-pytestmark = pytest.mark.serial
+pytestmark = pytest.mark.system  # measures seconds
 SENTENCE = "ammrank: stopped by SIGTERM; run the same command again to go on\n"
 SECONDS_ALLOWED = 20
 """The process ends itself within 5 seconds; a busy machine may need longer."""

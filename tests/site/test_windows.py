@@ -21,6 +21,8 @@ from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 
+pytestmark = pytest.mark.night
+
 N_DAYS, LAST = 18, 15
 FORWARD = {"gate": {"forward": True, "min_users": 1}}
 TRAINED = {**FORWARD, "train": {"epochs": 1, "shards": 2, "every_nights": 1}}

@@ -17,7 +17,7 @@ from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import check_config, write_config
 
-pytestmark = [pytest.mark.system, pytest.mark.serial]
+pytestmark = pytest.mark.system
 CONFIG = {
     "lake": {"events": "../lake/events", "users": "../lake/users.parquet", "taxonomy": "../lake/taxonomy.csv"},
     "label": {"days": 3, "min_categories": 1},

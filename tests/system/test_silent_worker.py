@@ -14,7 +14,7 @@ import ammrank_dask.runtime.task_workers as task_workers
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 
-pytestmark = [pytest.mark.system, pytest.mark.serial]
+pytestmark = pytest.mark.system
 
 
 class StopOnce(WorkerPlugin):

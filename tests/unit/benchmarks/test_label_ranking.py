@@ -48,6 +48,7 @@ def test_random_bins__only_the_order_of_values_counts():
     assert plain.shape != other.shape or (plain != other).nnz
 
 
+@pytest.mark.night
 def test_ensemble__maps_learn_what_planes_say_badly():
     X, ranks = draw_steps(2)
     unseen, truth = draw_steps(3)
@@ -211,6 +212,7 @@ def test_boosted_trees__nothing_to_tell_apart():
     assert alone[0, 2] > alone[0, 3]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("feature_map", [TreeCells(n_trees=30), BoostedTrees(n_trees=60)], ids=["cells", "boosted"])
 def test_ensemble__trees_learn_what_planes_say_badly(feature_map):
     X, ranks = draw_steps(2)
@@ -230,6 +232,7 @@ def test_kendall_tau__by_hand():
     assert search.kendall_tau(np.array([[2.0, 3.0, 1.0]]), ranks) == pytest.approx(1 / 3)
 
 
+@pytest.mark.night
 def test_label_ranking__prints_a_table(tmp_path, monkeypatch, capsys):
     X, ranks = draw_steps(7, n=60)
     lines = ["L2,A1,L10,A2,L1"]
@@ -256,6 +259,7 @@ def test_random_bins__keep_rows_before_their_cells():
     np.testing.assert_array_equal(kept[:, X.shape[1] :].toarray(), cells.toarray())
 
 
+@pytest.mark.night
 def test_table_ranker__cells_learn_what_planes_say_badly():
     X, ranks = draw_steps(2)
     unseen, truth = draw_steps(3)

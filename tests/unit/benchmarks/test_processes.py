@@ -5,8 +5,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import benchmarks
 
 SCRIPT = """
@@ -25,7 +23,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.serial
 def test_start_processes__give_semaphores_back_when_they_end(tmp_path):
     script = tmp_path / "locks.py"
     script.write_text(SCRIPT)

@@ -44,6 +44,8 @@ from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.operations.evaluate import describe_evaluation
 
+pytestmark = pytest.mark.night
+
 METHOD_KEYS = {
     "disagreement", "kendall_tau", "precision", "recall", "f1", "fit_seconds", "score_seconds", "params",
 }  # fmt: skip

@@ -723,7 +723,6 @@ def exit_once(marker):
     return 1
 
 
-@pytest.mark.serial
 def test_plugin__a_lost_worker_is_told(tmp_path):
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address="127.0.0.1:0") as cluster,

@@ -143,7 +143,6 @@ def test_run_tasks__the_wait_has_an_end(client, tmp_path, monkeypatch, caplog):
     assert "1 of its tasks still run; it does not wait for them any longer" in caplog.text
 
 
-@pytest.mark.serial
 @pytest.mark.usefixtures("go")
 def test_run_tasks__ctrl_c_ends_the_wait_at_once(client, tmp_path):
     def press():
@@ -174,7 +173,6 @@ def freeze_or_fail(folder, name, seconds):
     (freeze if seconds else work)(folder, name, seconds)
 
 
-@pytest.mark.serial
 def test_run_tasks__a_worker_that_does_not_answer_is_given_up(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(stop_tasks, "SECONDS_TO_ANSWER", 1.0)
     with (
@@ -301,7 +299,6 @@ def kill_for_good(cluster, folder):
         os.kill(nanny.pid, signal.SIGKILL)
 
 
-@pytest.mark.serial
 def test_run_tasks__workers_that_are_gone_for_good_end_the_wait(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(task_workers, "SECONDS_WITHOUT_WORKERS", 1.0)
     with (
@@ -419,7 +416,6 @@ def freeze_once(folder, name):
 
 
 @pytest.mark.system  # half a minute beside other work
-@pytest.mark.serial
 @pytest.mark.parametrize(
     ("is_shared", "time_to_live"),
     [

@@ -251,7 +251,6 @@ def test_merge_arrays__does_not_depend_on_the_pieces(tmp_path, monkeypatch, at_o
     np.testing.assert_array_equal(squares, merge_sums([part[:, 0] for part in sums], weights))
 
 
-@pytest.mark.serial
 def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "block_rows": 40, "seed": 3}
     expected = train(client, features, **options)

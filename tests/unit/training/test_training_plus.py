@@ -87,7 +87,6 @@ def test_train__shards_give_the_same_bits_on_another_cluster(client, elsewhere, 
     assert one.training_ == again.training_
 
 
-@pytest.mark.serial
 def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "seed": 3, **PLUS}
     expected = train(client, features, **options)

@@ -246,7 +246,6 @@ def test_check_workers__a_worker_with_another_view_of_the_site(tmp_path, mount, 
     assert list(site.iterdir()) == []
 
 
-@pytest.mark.serial
 def test_private_files__a_worker_takes_the_umask_and_gives_it_back(tmp_path):
     before = os.umask(0o022)
     try:
@@ -267,7 +266,6 @@ def listening():
     return {tuple(connection.laddr) for connection in found if connection.status == psutil.CONN_LISTEN}
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("dashboard", ["", ", dashboard_address: null", ", processes: false"])
 def test_open_cluster__listens_on_loopback_only(tmp_path, dashboard):
     path = tmp_path / "cluster.yaml"
@@ -387,7 +385,6 @@ def peak_of_scoring(folder, n_users, n_categories, also):
 
 
 @pytest.mark.system
-@pytest.mark.serial
 def test_estimate_memory__is_near_what_a_worker_takes(tmp_path):
     peak, estimate = peak_of_scoring(tmp_path, 100_000, 400, also=("category_top_n",))
     assert 0.75 * estimate < peak < 1.2 * estimate  # above it while kernels are compiled

@@ -19,7 +19,6 @@ with ended_in_time(), stopped_in_a_sentence():
 """
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize(
     ("number", "code", "sentence"),
     [

@@ -14,8 +14,6 @@ from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, record_performanc
 from ammrank_dask.runtime.tasks import run_tasks
 from ammrank_dask.workflows.cluster.checks import PrivateFiles, checked_workers, private_workers
 
-pytestmark = pytest.mark.serial
-
 
 @contextlib.contextmanager
 def one_worker():

@@ -186,7 +186,6 @@ INTERRUPTED = "ammrank: interrupted; run the same command again to go on\n"
 TERMINATED = "ammrank: stopped by SIGTERM; run the same command again to go on\n"
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize("is_at_work", [False, True], ids=["starting", "working"])
 @pytest.mark.parametrize(
     ("number", "code", "sentence"),
@@ -219,7 +218,6 @@ def test_ammrank__a_signal_to_all_its_processes_ends_with_one_sentence(tmp_path,
     assert said == [sentence]
 
 
-@pytest.mark.serial
 @pytest.mark.parametrize(
     ("number", "code", "sentence"),
     [(signal.SIGINT, 130, INTERRUPTED), (signal.SIGTERM, 143, TERMINATED)],
