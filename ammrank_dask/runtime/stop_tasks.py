@@ -3,13 +3,11 @@
 import contextlib
 import logging
 import math
-import os
-import signal
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from distributed import Client, Future, Nanny, Worker
+from distributed import Client, Future, Worker
 
 logger = logging.getLogger(__name__)
 
@@ -81,16 +79,14 @@ def run_on_workers(
     *args: Any,
     timeout: float,
     workers: Sequence[str] | None,
-    nanny: bool = False,
 ) -> dict[str, Any]:
-    """Return what a function returns on each worker, or on the nanny of each that has one, or the error there."""
+    """Return what a function returns on each worker, or the error there."""
     # Called on the loop of the client, `run` returns an awaitable, for which there can be a time limit.
     answers: dict[str, Any] = client.sync(
         client.run,
         function,
         *args,
         workers=None if workers is None else list(workers),
-        nanny=nanny,
         on_error="return",
         callback_timeout=max(timeout, _PAUSE),
     )
@@ -106,13 +102,6 @@ def count_worker_tasks(token: str, dask_worker: Worker) -> int:
         for key, task in state.tasks.items()
         if isinstance(key, tuple) and key[1:2] == (token,)
     )
-
-
-def kill_worker(address: str, dask_worker: Nanny) -> None:
-    """Kill the process of a worker from its nanny, also one that is stopped; the nanny starts another."""
-    process = dask_worker.process
-    if process is not None and process.pid is not None and dask_worker.worker_address == address:
-        os.kill(process.pid, signal.SIGKILL)
 
 
 def wait_until_quiet(client: Client, token: str, workers: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import math
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import dask
@@ -27,9 +27,6 @@ class TasksInFlight(Protocol):
 
     def leave(self, workers: Sequence[str]) -> None:
         """Take them from workers that do not begin them."""
-
-    def leave_silent(self, workers: Collection[str]) -> None:
-        """Take them from workers of which nothing is heard, if they are the last."""
 
     def say(self, what: str) -> None:
         """Tell people who watch."""
@@ -103,9 +100,6 @@ class TaskWorkers:
         self.looked = now
         self._ask()
         self._name_silent(flight)
-        killable = [address for address in self.silent if self.workers[address].get("nanny")]
-        if killable:
-            flight.leave_silent(killable)
         paused = [address for address, worker in self.workers.items() if _is_stuck(worker)]
         if paused:
             with contextlib.suppress(Exception):  # who does not answer stays paused
@@ -123,10 +117,10 @@ class TaskWorkers:
             raise AmmrankError(say_no_workers(self.stage, patience, len(paused)))
 
     def _name_silent(self, flight: TasksInFlight) -> None:
-        """Tell once of each worker that the scheduler has long not heard of, while it has of others.
+        """Name once each worker that the scheduler has long not heard of, while it has heard of others.
 
-        It has no thread for anything, or its host is gone. When all others have nothing left to do, or else after a
-        while by Dask, a worker that has a nanny is killed and started anew: no two run a task at the same time.
+        It has no thread for anything, or its host is gone. After `TIME_TO_LIVE` the scheduler gives its tasks to others
+        and has its nanny kill it and start another.
         """
         heard = {address: worker["last_seen"] for address, worker in self.workers.items()}
         newest = max(heard.values(), default=0.0)
@@ -134,7 +128,7 @@ class TaskWorkers:
         for address in sorted(silent - self.silent):
             flight.say(
                 f"nothing was heard of the worker at {address} for {newest - heard[address]:.0f} s; if that stays so,"
-                f" its tasks go to others ({TIME_TO_LIVE} of the scheduler says when at the latest)"
+                f" its tasks go to others ({TIME_TO_LIVE} of the scheduler says when)"
             )
         self.silent = silent
 

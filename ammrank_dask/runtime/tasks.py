@@ -1,14 +1,13 @@
 """Submit block functions to a Dask cluster; `stop_tasks` and `task_workers` know the rest of scheduling."""
 
 import collections
-import contextlib
 import functools
 import itertools
 import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from distributed import Client, Future, KilledWorker, Reschedule, as_completed, get_worker
@@ -16,14 +15,7 @@ from distributed.scheduler import NoWorkerError
 
 from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.runtime.malloc import hand_back_freed
-from ammrank_dask.runtime.stop_tasks import (
-    SECONDS_TO_ANSWER,
-    is_scheduler_gone,
-    kill_worker,
-    run_on_workers,
-    stop_tasks,
-    wait_until_quiet,
-)
+from ammrank_dask.runtime.stop_tasks import is_scheduler_gone, stop_tasks, wait_until_quiet
 from ammrank_dask.runtime.task_workers import TaskWorkers, say_no_workers
 from ammrank_dask.runtime.thread_tasks import Progress, batches, run_again, silent
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -34,8 +26,6 @@ logger = logging.getLogger(__name__)
 _process = uuid.uuid4().hex[:12]
 _run_numbers = itertools.count()
 
-MOST_KILLS = 2
-"""So often a task is taken from a worker of which nothing is heard; Dask gives a task up that loses four."""
 SECONDS_BEFORE_RETURN = 0.2
 """A task that a worker must not run may be given to the same worker again, and not at once."""
 SUBMITTED_TOGETHER = 32
@@ -254,7 +244,6 @@ class _Flight:
         self.client, self.stage, self.token = client, stage, token
         self.function, self.items = function, items
         self.futures: set[Future] = set()
-        self.kills: collections.Counter[int] = collections.Counter()
         self.finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
 
     def submit(self, indices: Sequence[int], n_moves: int = 0) -> None:
@@ -279,8 +268,10 @@ class _Flight:
         Dask steals only from workers that have more tasks than threads. A worker that has begun one meanwhile is
         waited for: no two run a task at the same time.
         """
-        listed = self._tasks_of(workers)
-        keys = {tuple(key) for of_worker in listed.values() for key in of_worker if isinstance(key, tuple | list)}
+        # Asked for by name, a worker that has just left is an error.
+        listed = [keys for address, keys in self.client.processing().items() if address in workers]
+        # On its way from the scheduler a tuple may become a list.
+        keys = {tuple(key) for of_worker in listed for key in of_worker if isinstance(key, tuple | list)}
         moved = [future for future in self.futures if future.key in keys]
         if not moved:
             return
@@ -292,49 +283,10 @@ class _Flight:
             key: Any = future.key
             self.submit([key[2]], (*key, 0)[3] + 1)
 
-    def leave_silent(self, workers: Collection[str]) -> None:
-        """Let nannies kill workers of which nothing is heard, if the run waits for nothing else.
-
-        Others run their tasks then. Who is killed does not wake up and write into what is finished since: no two run a
-        task at the same time. A worker without a nanny, or with anything that is not of this driver, is left to the
-        scheduler's own patience, and so is a task that lost `MOST_KILLS` workers in this way: it may silence them.
-        """
-        waited_for: set[Any] = {future.key for future in self.futures if not future.done()}
-        listed = self._tasks_of(workers)
-        held = {address: {_as_key(key) for key in keys} & waited_for for address, keys in listed.items()}
-        held = {address: keys for address, keys in held.items() if keys}
-        indices = {key[2] for key in waited_for}
-        is_patient = any(self.kills[index] >= MOST_KILLS for index in indices)
-        if not waited_for or waited_for - set().union(*held.values()) or is_patient:
-            return
-        kept = self.client.has_what()
-        if not all(_is_ours(key) for address in held for key in (*listed[address], *kept.get(address, ()))):
-            return
-        self.say("it waits only for workers of which nothing is heard; they are killed, and others run their tasks")
-        self.kills.update(indices)
-        for address in held:
-            with contextlib.suppress(Exception):  # a nanny that does not answer is asked once more
-                run_on_workers(
-                    self.client, kill_worker, address, timeout=SECONDS_TO_ANSWER, workers=[address], nanny=True
-                )
-
-    def _tasks_of(self, workers: Collection[str]) -> dict[str, Any]:
-        """Return the keys of all tasks that workers have; asked for by name, one that has just left is an error."""
-        return {address: keys for address, keys in self.client.processing().items() if address in workers}
-
     def say(self, what: str) -> None:
         """Tell people who watch a stage, on the terminal and on the dashboard."""
         logger.warning("stage %s: %s", self.stage, what)
         publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
-
-
-def _as_key(key: Any) -> Any:
-    """Return the key of a task as a future has it: on its way from the scheduler a tuple may become a list."""
-    return tuple(key) if isinstance(key, list) else key
-
-
-def _is_ours(key: Any) -> bool:
-    return isinstance(key, tuple | list) and str(key[1]).startswith(_process)
 
 
 class _Waiting:

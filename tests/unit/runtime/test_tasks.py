@@ -12,7 +12,7 @@ import time
 import dask
 import psutil
 import pytest
-from distributed import Client, LocalCluster, Status, get_worker
+from distributed import Client, LocalCluster, Status
 
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.runtime import stop_tasks, task_workers, tasks
@@ -409,45 +409,24 @@ def test_run_tasks__workers_that_are_all_paused_end_the_wait_sooner(client, watc
 def freeze_once(folder, name):
     """Stop the whole worker at the first try of task 0, and leave a file at every other."""
     if name == "0" and not (folder / "pid").exists():
-        (folder / "address").write_text(get_worker().address)
         freeze(folder, name, 0)
     (folder / f"{name}.ended").touch()
     return name
 
 
 @pytest.mark.system  # half a minute beside other work
-@pytest.mark.parametrize(
-    ("is_shared", "time_to_live"),
-    [
-        pytest.param(False, "1 hour", id="by the run that waits for it"),
-        pytest.param(True, "1s", id="by Dask if it has what is not the run's"),  # after ten heartbeats, five seconds
-    ],
-)
-def test_run_tasks__a_worker_that_is_stopped_is_named_and_its_tasks_run_on_another(
-    tmp_path, monkeypatch, caplog, is_shared, time_to_live
-):
+def test_run_tasks__a_worker_that_is_stopped_is_named_and_its_tasks_run_on_another(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(task_workers, "SECONDS_BEFORE_WARNING", 0.3)
     monkeypatch.setattr(task_workers, "SECONDS_TO_ANSWER", 1.0)
-    killed = []  # others, too, that are silent for a second on a busy machine
-
-    def run_noted(client, function, *args, **kwargs):
-        killed.extend(args)
-        return stop_tasks.run_on_workers(client, function, *args, **kwargs)
-
-    monkeypatch.setattr(tasks, "run_on_workers", run_noted)
     with (
-        dask.config.set({task_workers.TIME_TO_LIVE: time_to_live}),
+        dask.config.set({task_workers.TIME_TO_LIVE: "1s"}),  # after ten heartbeats, five seconds
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
         caplog.at_level("WARNING", "ammrank_dask.runtime.tasks"),
     ):
-        workers = client.scheduler_info(n_workers=-1)["workers"] if is_shared else ()
-        theirs = [client.scatter({f"of {address}": 0}, workers=[address]) for address in workers]
         names = [str(i) for i in range(6)]
         assert run_tasks(client, "write", freeze_once, [(tmp_path, name) for name in names]) == names
         assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))
-        del theirs
-    assert ((tmp_path / "address").read_text() in killed) is not is_shared
     assert re.search(r"stage write: nothing was heard of the worker at tcp://\S+ for \d+ s; if that stays", caplog.text)
 
 
