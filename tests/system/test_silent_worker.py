@@ -46,7 +46,7 @@ def test_nightly__a_worker_that_is_stopped_is_not_waited_for(site, expected, tmp
     monkeypatch.setattr(task_workers, "SECONDS_BEFORE_WARNING", 0.3)
     monkeypatch.setattr(task_workers, "SECONDS_TO_ANSWER", 5.0)
     with (
-        dask.config.set({task_workers.TIME_TO_LIVE: "1s"}),  # after ten heartbeats, five seconds
+        dask.config.set({task_workers.TIME_TO_LIVE: "20s"}),
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
