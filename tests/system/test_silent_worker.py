@@ -17,6 +17,10 @@ from ammrank_dask.workflows.stages.nightly import nightly
 pytestmark = pytest.mark.system
 
 
+PRELOAD = {"distributed.worker.preload": [nightly.__module__]}
+"""On a busy machine an import silences a worker for longer than it is waited for, but not before it joins."""
+
+
 class StopOnce(WorkerPlugin):
     """Stop the process of the first worker that begins a task of a stage."""
 
@@ -46,7 +50,7 @@ def test_nightly__a_worker_that_is_stopped_is_not_waited_for(site, expected, tmp
     monkeypatch.setattr(task_workers, "SECONDS_BEFORE_WARNING", 0.3)
     monkeypatch.setattr(task_workers, "SECONDS_TO_ANSWER", 5.0)
     with (
-        dask.config.set({task_workers.TIME_TO_LIVE: "20s"}),
+        dask.config.set({task_workers.TIME_TO_LIVE: "20s", **PRELOAD}),
         LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
