@@ -33,7 +33,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Hold what past nights would have published against what came true: table, curves, JSON, HTML.
+    """Compare the lists of past nights with the clicks that followed: table, curves, JSON, HTML.
 
     Nights run in a work area of the site; what is published stays. Run it again to go on where it stopped.
     """

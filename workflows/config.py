@@ -37,7 +37,7 @@ def validate(site: Path, as_json: bool) -> None:
 @site_argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of YAML.")
 def show_config(site: Path, as_json: bool) -> None:
-    """Print every key with the value that is in force."""
+    """Print every key with its active value."""
     config = load_config(Site(site).config_path)
     click.echo(json.dumps(config.model_dump(mode="json"), sort_keys=True) if as_json else write_config(config).rstrip())
 

@@ -26,9 +26,9 @@ FIRST_DAY = dt.date(2026, 1, 5)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the simulated world.")
 @computing_options
 def command(site: Path, users: int, nights: int, seed: int, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Simulate a lake, make a site, run some nights, and say where the report is.
+    """Simulate a lake, create a site, run some nights, and print where the report is.
 
-    The lake is written into SITE/lake. Run it again to go on where it stopped.
+    The lake is written into SITE/lake. Run it again to continue.
     """
     from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, write_simulation
     from ammrank_dask.workflows.session.session import Session, open_lazily

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from ammrank_dask.evaluation.page import PAGE, write_evaluation
+from ammrank_dask.evaluation.page import PAGE, describe_choice, write_evaluation
 from ammrank_dask.methods.registry import METHODS, resolve_methods
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.site.site import Site
@@ -23,13 +23,13 @@ from ammrank_dask.workflows.session.session import open_lazily
 @click.argument("site", required=False, type=FOLDER)
 @date_option
 @click.option("--table", type=click.Path(path_type=Path), help="A CSV table instead of a site: ranks in L1, L2, …")
-@click.option("--variant", "variants", multiple=True, help="adv, no-adv, …; more than once for several.")
+@click.option("--variant", "variants", multiple=True, help="adv, no-adv, …; repeatable.")
 @click.option(
     "--methods", multiple=True, metavar="NAME[,NAME…]",
     help=f"Of {', '.join(METHODS)}; or FILE.py with a method of your own.  [default: all]",
 )  # fmt: skip
 @click.option("--folds", "n_folds", type=click.IntRange(min=2), default=5, show_default=True, help="Folds over users.")
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything random.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of everything random.")
 @click.option("--truth", type=click.Path(path_type=Path), help="Truth of a simulated lake.  [default: LAKE-truth]")
 @click.option(
     "--out", type=FOLDER,
@@ -73,7 +73,8 @@ def command(
         show({"page": str(out / PAGE), **evaluation}, as_json)
         return
     click.echo("\n".join(describe_evaluation(evaluation)))
-    show({"page": str(out / PAGE)}, as_json)
+    choice = describe_choice(evaluation)
+    show({**({"verdict": choice[1]} if choice else {}), "page": str(out / PAGE)}, as_json)
 
 
 if __name__ == "__main__":

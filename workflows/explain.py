@@ -1,4 +1,4 @@
-"""`ammrank explain`: say why a user got their categories."""
+"""`ammrank explain`: show why a user got their categories."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import click
 from ammrank_dask.report.explain_page import render_explanation
 from ammrank_dask.storage.objects.atomic import write_private
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.operations.explain import describe_entry, explain_user, read_one_id
+from ammrank_dask.workflows.operations.explain import describe_entry, explain_user, first_user, read_one_id
 from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPath, site_argument
 
 
@@ -22,12 +22,13 @@ from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPa
 @click.option(
     "--user-file",
     type=click.File(encoding="utf-8"),
-    help="A file with the id, - for stdin: not seen in lists of processes.",
+    help="File with the id, - for stdin; keeps the id out of process lists.",
 )
+@click.option("--any", "is_any", is_flag=True, help="The first user who has a list, without showing the id.")
 @click.option("--date", type=DATE, help="The night.  [default: the published one]")
-@click.option("-k", "--k", type=click.IntRange(min=1), help="So many categories.  [default: all of the user]")
+@click.option("-k", "--k", type=click.IntRange(min=1), help="Number of categories.  [default: all of the user]")
 @click.option(
-    "--features", "n_features", type=click.IntRange(min=1), default=5, show_default=True, help="Features a category."
+    "--features", "n_features", type=click.IntRange(min=1), default=5, show_default=True, help="Features per category."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option(
@@ -39,6 +40,7 @@ def command(
     site: Path,
     user: str | None,
     user_file: TextIO | None,
+    is_any: bool,
     date: dt.date | None,
     k: int | None,
     n_features: int,
@@ -46,12 +48,13 @@ def command(
     html: Path | None,
     show_id: bool,
 ) -> None:
-    """Say why a user got their categories: scores, winning planes, and the features that carried them."""
-    if (user is None) == (user_file is None):
-        raise click.UsageError("give the user's id with --user, or a file that has it with --user-file")
+    """Show why a user got their categories: scores, and the features that carried them."""
+    if (user is not None) + (user_file is not None) + is_any != 1:
+        raise click.UsageError("give the user's id with --user, a file that has it with --user-file, or --any")
     if (show_id and html is None) or (html is not None and as_json):
         raise click.UsageError("--html is without --json, and --show-id is for --html only")
-    user = read_one_id(user_file) if user_file is not None else str(user)
+    if user is None:
+        user = first_user(Site(site), date) if user_file is None else read_one_id(user_file)
     found = explain_user(Site(site), date, user, k=k, n_features=n_features)
     if html is not None:
         write_private(html, render_explanation(found, user if show_id else None))

@@ -41,7 +41,7 @@ def command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Write the lists of a published night for other systems, one line a user.
+    """Write the lists of a published night for other systems, one line per user.
 
     Users are by partition and id: a night always gives the same bytes. One partition is in memory at a time.
     """

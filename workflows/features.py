@@ -26,7 +26,7 @@ from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 @click.option(
     "--labels", is_flag=True, help="The training features: at DATE less label.days, with rankings up to DATE."
 )
-@click.option("--rebuild", is_flag=True, help="Make damaged runs again, and the state from the lake.")
+@click.option("--rebuild", is_flag=True, help="Build damaged runs again, and the state from the lake.")
 @computing_options
 def command(
     site: Path, date: dt.date, labels: bool, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool

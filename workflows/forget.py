@@ -27,11 +27,11 @@ from ammrank_dask.workflows.session.session import open_session
     "--users",
     required=True,
     type=LakePathType(),
-    help="File or URL of user ids: parquet, or text with one a line.",
+    help="File or URL of user ids: parquet, or text with one id per line.",
 )
 @computing_options
 def command(site: Path, users: LakePath, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Remove users from everything that is kept, and keep them out of later nights.
+    """Remove users from everything a site keeps, and leave them out of later nights.
 
     Partials, state, features, qualifications and quarantined rows of all kept runs are written again without them.
     """

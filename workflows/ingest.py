@@ -22,13 +22,13 @@ from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
 @click.command("ingest", cls=AmmrankCommand)
 @site_argument
 @date_option
-@click.option("--rebuild", is_flag=True, help="Fold everything again from the lake.")
+@click.option("--rebuild", is_flag=True, help="Count everything again from the lake.")
 @click.option("--forget-history", is_flag=True, help="With --rebuild: lose the days that the lake no longer has.")
 @computing_options
 def command(
     site: Path, date: dt.date, rebuild: bool, forget_history: bool, cluster: str | None, as_json: bool, quiet: bool
 ) -> None:
-    """Bring the interest state up to a date.
+    """Update the interest state to a date.
 
     The days that are new or changed are ingested and folded; nothing else of the history is read.
     """

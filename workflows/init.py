@@ -36,7 +36,7 @@ from ammrank_dask.workflows.session.options import (
 )  # fmt: skip
 @click.option(
     "--group", "groups", multiple=True, type=Assignment((*GROUPS, IGNORE_GROUP)),
-    help="Say what a value of the group column means, for example adc=tap; repeatable.",
+    help="Map a value of the group column, for example adc=tap; repeatable.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Replace the config that the site has.")
 @computing_options
@@ -50,7 +50,7 @@ def command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Look at a lake and write the config of a site.
+    """Inspect a lake and write the config of a site.
 
     It fills in and reports what it can guess, and names what it cannot.
     """

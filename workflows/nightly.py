@@ -28,7 +28,7 @@ from ammrank_dask.workflows.stages.publishing import describe_outcome
 @click.command("nightly", cls=AmmrankCommand)
 @site_argument
 @nights_options
-@click.option("--rebuild", is_flag=True, help="Fold everything again from the lake.")
+@click.option("--rebuild", is_flag=True, help="Count everything again from the lake.")
 @click.option("--dry-run", is_flag=True, help="Print what the night would do, without a cluster; nothing is written.")
 @computing_options
 def command(

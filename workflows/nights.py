@@ -15,7 +15,7 @@ from ammrank_dask.workflows.stages.nights import describe_night, night_table, re
 
 @click.command("nights", cls=AmmrankCommand)
 @site_argument
-@click.option("--last", type=click.IntRange(min=1), help="So many nights, the newest.  [default: all that are kept]")
+@click.option("--last", type=click.IntRange(min=1), help="Number of nights, the newest.  [default: all that are kept]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(site: Path, last: int | None, as_json: bool) -> None:
     """List the nights of a site: status, users, hits, error, starved categories, seconds."""

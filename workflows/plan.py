@@ -13,10 +13,10 @@ from ammrank_dask.workflows.session.options import AmmrankCommand, show, site_ar
 
 @click.command("plan", cls=AmmrankCommand)
 @site_argument
-@click.option("--users", type=int, help="Users.  [default: those of the lake]")
-@click.option("--events-per-day", type=float, help="Events a day.  [default: as many a user as in the lake]")
-@click.option("--workers", type=click.IntRange(min=1), help="Threads of workers.  [default: those of the last night]")
-@click.option("--deadline", type=float, help="Seconds a night may take: say how many workers that needs.")
+@click.option("--users", type=int, help="Number of users.  [default: those of the lake]")
+@click.option("--events-per-day", type=float, help="Events per day.  [default: as many per user as in the lake]")
+@click.option("--workers", type=click.IntRange(min=1), help="Worker threads.  [default: those of the last night]")
+@click.option("--deadline", type=float, help="Seconds that a night may take; prints how many workers it needs.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(
     site: Path,

@@ -1,4 +1,4 @@
-"""`ammrank publish`: let a night through that a check held back."""
+"""`ammrank publish`: release a night that is on hold."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ammrank_dask.workflows.stages.site_pages import try_site_pages
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @writes_site
 def command(site: Path, date: dt.date, anyway: bool, as_json: bool) -> None:
-    """Publish a night that a check of publish.hold held back."""
+    """Publish a night that a check of publish.hold put on hold."""
     place = Site(site)
     if not place.path.is_dir():
         raise BadInput(f"there is no site at {site}")

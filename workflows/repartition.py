@@ -18,7 +18,7 @@ from ammrank_dask.workflows.session.session import open_session
 )
 @computing_options
 def command(site: Path, partitions: int, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Place the users of a site in another number of partitions, without reading the lake.
+    """Change the number of partitions of a site, without reading the lake.
 
     Days, states, users and features are written again, run by run, and compared by a digest of their rows; the config
     changes last. Interrupted, it goes on when it is called again.

@@ -24,7 +24,7 @@ from ammrank_dask.workflows.stages.site_pages import try_site_pages, write_site_
 @click.command("report", cls=AmmrankCommand)
 @site_argument
 @date_option
-@click.option("--rebuild", is_flag=True, help="Measure again what was measured before.")
+@click.option("--rebuild", is_flag=True, help="Measure again, also what is up to date.")
 @click.option("--index", is_flag=True, help="Write only the pages of the site, SITE/index.html, without a cluster.")
 @click.option("--open", "is_opened", is_flag=True, help="Open the page in a browser.")
 @computing_options
@@ -32,7 +32,7 @@ def command(
     site: Path, date: dt.date, rebuild: bool, index: bool, is_opened: bool, cluster: str | None, as_json: bool,
     quiet: bool,
 ) -> None:  # fmt: skip
-    """Write the exposure report of a night that was scored."""
+    """Write the exposure report of a scored night."""
     if index:
         load_config(Site(site).config_path)
         page = write_site_pages(Site(site))

@@ -27,10 +27,10 @@ from ammrank_dask.workflows.stages.score import score_users
 @click.command("score", cls=AmmrankCommand)
 @site_argument
 @date_option
-@click.option("--rebuild", is_flag=True, help="Write them again if they are damaged or from other input.")
+@click.option("--rebuild", is_flag=True, help="Write lists again that are damaged or from other input.")
 @computing_options
 def command(site: Path, date: dt.date, rebuild: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Write for every user the categories they qualify for at the end of a date."""
+    """Write the list of every user at the end of a date."""
     with open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job:
         model = find_model(job.site, date)
         if model is None:

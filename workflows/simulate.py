@@ -40,7 +40,7 @@ def simulate_command(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    """Write a lake of simulated events with a known world.
+    """Write a lake of simulated events whose truth is known.
 
     The truth behind the events goes into a folder of its own. A rerun with the same parameters writes only
     the files that are missing.

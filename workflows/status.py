@@ -20,7 +20,7 @@ from ammrank_dask.workflows.stages.metrics import site_metrics
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option("--prometheus", is_flag=True, help="Print metrics, as SITE/metrics.prom has them, instead of text.")
 def command(site: Path, max_behind: int | None, as_json: bool, prometheus: bool) -> None:
-    """Say what is published, how old it is, and what is missing."""
+    """Show what is published, how old it is, and what is missing."""
     place = Site(site)
     if not place.path.is_dir():
         raise BadInput(f"there is no site at {site}")

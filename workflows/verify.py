@@ -15,7 +15,7 @@ from ammrank_dask.workflows.session.options import AmmrankCommand, name_own_nigh
 
 @click.command("verify", cls=AmmrankCommand)
 @site_argument
-@click.option("--digest", is_flag=True, help="Print one hash over the promised bytes of what is published.")
+@click.option("--digest", is_flag=True, help="Print one hash over all published bytes that are the same in every run.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 def command(site: Path, digest: bool, as_json: bool) -> None:
     """Check every manifest and every checksum of a site.

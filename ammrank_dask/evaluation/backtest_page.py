@@ -29,9 +29,9 @@ from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY
 
 RESULT, TABLE, PAGE = "backtest.json", "backtest.csv", "backtest.html"
 EXPOSURE = ("coverage", "gini", "starved_users", "overexposed_users", "starved_categories")
-"""What is told of the exposure of a night."""
+"""What is shown of the exposure of a night."""
 LABELS = {
-    POLICY: "in force",
+    POLICY: "published",
     OWN_HISTORY: "own history",
     POPULARITY: "popularity",
     LOGISTIC: "logistic regression",
@@ -95,8 +95,29 @@ def render_backtest(backtest: Mapping[str, Any]) -> str:
         ),
     ]
     return environment.get_template(_TEMPLATE).render(
-        backtest=backtest, charts=charts, labels=LABELS, exposure_names=EXPOSURE, own_history=OWN_HISTORY
+        backtest=backtest,
+        verdict=describe_gain(backtest),
+        charts=charts,
+        labels=LABELS,
+        exposure_names=EXPOSURE,
+        own_history=OWN_HISTORY,
     )
+
+
+def describe_gain(backtest: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether the published lists have more hits than the best other method, and that in a sentence."""
+    means, k = backtest["means"], backtest["k"]
+    others = {name: found for name, found in means.items() if found.get(GAIN) is not None}
+    nights = f"{len(backtest['nights'])} night{'s' if len(backtest['nights']) != 1 else ''}"
+    said = f"Over {nights} users clicked {means[POLICY]['hits']:.2f} of the {k} categories of a published list"
+    if not others:
+        return True, f"{said}."
+    best = max(others, key=lambda name: others[name]["hits"])
+    gain, error = others[best][GAIN], others[best][STANDARD_ERROR]
+    low, high = gain - 1.96 * error, gain + 1.96 * error
+    words = "more than of" if low > 0 else "fewer than of" if high < 0 else "too close to tell from"
+    interval = f"{gain:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
+    return low > 0, f"{said}, {words} the best other method, {LABELS[best]} ({interval})."
 
 
 def gain_text(means: Mapping[str, Any] | None) -> str:

@@ -103,7 +103,7 @@ def errors_chart(
     if floor is not None:
         x = left + width * floor / highest
         content.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="limit"))
-        content.append(text(f"floor {floor:.4f}", x, bottom + 13))
+        content.append(text(f"oracle {floor:.4f}", x, bottom + 13))
     return draw("errors", bottom + 18, len(errors), "Disagreement error of each method", *content)
 
 

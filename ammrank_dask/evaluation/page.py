@@ -15,6 +15,8 @@ from ammrank_dask.storage.site.reports import write_files
 
 RESULT, TABLE, PAGE = "evaluation.json", "evaluation.csv", "evaluation.html"
 _TEMPLATE = "evaluation.html.j2"
+_Z = 1.96
+"""Standard errors on each side of a 95 % interval."""
 
 
 def write_evaluation(folder: str | Path, evaluation: Mapping[str, Any]) -> None:
@@ -75,9 +77,45 @@ def render_evaluation(evaluation: Mapping[str, Any]) -> str:
     environment.filters["first_value"] = lambda found: next(iter(found.values()))
     styles = charts.style_methods(method for methods in evaluation["variants"].values() for method in methods)
     return environment.get_template(_TEMPLATE).render(
-        evaluation=evaluation, charts=charts, styles=styles, clicks_chart=clicks_chart, fairness_chart=fairness_chart,
+        evaluation=evaluation, verdict=describe_choice(evaluation), charts=charts, styles=styles,
+        clicks_chart=clicks_chart, fairness_chart=fairness_chart,
         **_VIEWS,
     )  # fmt: skip
+
+
+def describe_choice(evaluation: Mapping[str, Any]) -> tuple[bool, str] | None:
+    """Return whether to switch to our method, and in a sentence why; None where it was not compared with another.
+
+    Lists made before the clicks decide by their hits; without them the error on held-out users of the first variant.
+    """
+    ours, forward = evaluation["reference"], evaluation["forward"] or {}
+    if ours in forward.get("sources", {}):
+        k, other = forward["k"], forward["reference"]
+        own, base = forward["sources"][ours]["hits"], forward["sources"][other]["hits"]
+        low, high = (own["difference"] + sign * _Z * own["standard_error"] for sign in (-1, 1))
+        what = f"users clicked {own['mean']:.2f} of its {k} categories and {base['mean']:.2f} of those of {other}"
+        change = f"{own['difference']:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}, {forward['users']:,} users"
+    else:
+        variant, details = next(iter(evaluation["details"].items()))
+        best = details["best_others"].get(ours)
+        if best is None:
+            return None
+        other = best["method"]
+        versus = details["differences"][other]
+        low, high = versus["interval"]
+        errors = [evaluation["variants"][variant][name]["disagreement"]["mean"] for name in (ours, other)]
+        what = f"it ranks {100 * errors[0]:.1f} % of pairs in the wrong order and {other} {100 * errors[1]:.1f} %"
+        change = f"{other} minus {ours} {versus['disagreement']:+.4f}, 95 % interval {low:+.4f} to {high:+.4f}"
+    close = f"{ours} and {other} are too close to tell"
+    choice = f"Switch to {ours}" if low > 0 else f"Keep {other}" if high < 0 else close
+    return low > 0, f"{choice}: {what} ({change})."
+
+
+def _worse_than_random(evaluation: Mapping[str, Any], details: Mapping[str, Any]) -> list[tuple[str, int]]:
+    """Return the categories that our method ranks worse than at random, and how many test users clicked them."""
+    slices = details["slices"].get(evaluation["reference"], {}).get("category", [])
+    names = [part["category"] for part in slices if part["disagreement"] is not None and part["disagreement"] > 0.5]
+    return [(name, evaluation["clicks"][name]) for name in names]
 
 
 def _means(methods: Mapping[str, Any]) -> dict[str, float]:
@@ -126,6 +164,7 @@ _VIEWS: dict[str, Any] = {
     "sliced": _sliced,
     "of_category": _of_category,
     "worst": _worst,
+    "worse_than_random": _worse_than_random,
     "colors": range(charts.N_COLORS),
     "deciles": [str(decile) for decile in range(1, 11)],
 }

@@ -98,7 +98,7 @@ class Features:
         )  # fmt: skip
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
-        """Return the stored values (not normalised) of some users, or of all, one row a user, one column a feature."""
+        """Return the stored values (not normalised) of some users, or of all: a row per user, a column per feature."""
         wanted = None if users is None else ids_from_values(list(users))
         parts: Iterable[int] = range(self.n_partitions)
         if wanted is not None:

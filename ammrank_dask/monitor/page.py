@@ -94,7 +94,7 @@ def head_html(snapshot: dict[str, Any]) -> str:
     if night["state"] == "none" and stage is not None:
         state = "running"
     if night["error"]:
-        state = "held back" if night["error"] == "HeldBack" else f"failed: {label_of(night['error'])}"
+        state = "on hold" if night["error"] == "HeldBack" else f"failed: {label_of(night['error'])}"
     cells = [_cell("night", label_of(night["date"] or "–")), _cell("state", state, "state")]
     if stage is not None:
         cells.append(_cell("stage", label_of(stage["name"])))
@@ -137,8 +137,8 @@ def _banner(night: dict[str, Any]) -> str:
         return f'<p class="banner">The night of {escape(label_of(night["date"]))} is over: it took {took}.</p>'
     if night["state"] == "failed":
         how = f"failed ({label_of(night['error'], 60)})" if night["error"] else "failed"
-        how = "is held back by a check" if night["error"] == "HeldBack" else how
-        text = f"The night of {label_of(night['date'])} {how}; what was published before is whole."
+        how = "is on hold for a check" if night["error"] == "HeldBack" else how
+        text = f"The night of {label_of(night['date'])} {how}; the lists of the night before stay active."
         return f'<p class="banner wrong">{escape(text)}</p>'
     return ""
 

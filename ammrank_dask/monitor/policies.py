@@ -18,7 +18,7 @@ def policies_html(snapshot: dict[str, Any]) -> str:
     base = next((row["expected_clicks"] for row in rows if row["in_force"]), None)
     lines = [
         (
-            label_of(row["name"]) + (", in force" if row["in_force"] else ""),
+            label_of(row["name"]) + (", active" if row["in_force"] else ""),
             f"{row['starved_users']:,}",
             f"{row['overexposed_users']:,}",
             f"{row['starved_categories']:,}",

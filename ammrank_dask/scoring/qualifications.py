@@ -30,7 +30,7 @@ class Qualifications:
 
     @property
     def path(self) -> Path:
-        """The folder."""
+        """The folder of the night."""
         return self.run.path
 
     @property
@@ -50,7 +50,7 @@ class Qualifications:
 
     @property
     def policy(self) -> str:
-        """The policy that handed them out."""
+        """The policy that assigned them."""
         return self.manifest.policy
 
     @property
@@ -65,7 +65,7 @@ class Qualifications:
 
     @property
     def counts(self) -> PolicyCounts:
-        """What was handed out."""
+        """Counts of the assigned slots."""
         return PolicyCounts.from_json(self.manifest.policies[self.policy])
 
     @property

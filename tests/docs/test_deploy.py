@@ -100,7 +100,7 @@ def test_schedulers__run_a_command_there_is_and_do_not_repeat_bad_input(name):
 
 def test_grafana__panels_show_metrics_that_there_are_and_do_not_overlap():
     dashboard = json.loads((ROOT / "deploy" / "grafana" / "ammrank.json").read_text(encoding="utf-8"))
-    metrics = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
+    metrics = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     taken = set()
     for panel in dashboard["panels"]:
         asked = {name for target in panel["targets"] for name in re.findall(r"ammrank_\w+", target["expr"])}

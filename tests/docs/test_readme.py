@@ -3,6 +3,7 @@
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +18,8 @@ from ammrank_dask.workflows.session.config_table import config_table
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
+MAX_README_LINES = 100
+PYTHON = ROOT / "docs" / "python.md"
 PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -34,20 +37,41 @@ def all_blocks(page):
     ]
 
 
+def commands_of_readme():
+    """Return all commands of the README in their order: indented ones, and those of its blocks; not the tests."""
+    text = re.sub(r"^```sh\n(.*?)^```", r"\1", README.read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
+    commands = re.findall(r"^(?: {4})?((?:make|ammrank|\.) [^#\n]*?) *(?:#.*)?$", text, re.MULTILINE)
+    return [command for command in commands if command != "make test"]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Where the commands of the README have run, one after the other."""
+    """A clone in which the commands of the README have run in one shell that begins without our environment.
+
+    `make setup` finds its work done, since there is no package index: `.venv` has the environment of these tests. The
+    demo is small.
+    """
     place = tmp_path_factory.mktemp("readme")
-    run_script("\n".join(blocks(README, "sh")), place)
+    listed = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    names = subprocess.run(listed, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    for name in (name for name in names if (ROOT / name).is_file() and "/" not in name):
+        shutil.copy2(ROOT / name, place / name)
+    (place / ".venv").mkdir()
+    for part in Path(sys.prefix).iterdir():
+        (place / ".venv" / part.name).symlink_to(part)
+    (place / ".venv" / ".set-up").unlink(missing_ok=True)
+    (place / ".venv" / ".set-up").touch()
+    script = "\n".join(commands_of_readme())
+    run_script(script, place, {"PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(place), "DEMO_USERS": "300"})
     return place
 
 
-def run_script(script, place):
-    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
+def run_script(script, place, environment=None):
+    ours = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script],
         cwd=place,
-        env=environment,
+        env={**os.environ, "PATH": ours} if environment is None else environment,
         capture_output=True,
         text=True,
         check=False,
@@ -57,16 +81,27 @@ def run_script(script, place):
 
 
 @pytest.mark.docs
+@pytest.mark.timeout(3600)
 def test_readme__commands_run_one_after_the_other(folder):
-    assert (folder / "site" / "reports" / "date=2026-02-18" / "report.html").is_file()
-    assert (folder / "evaluation" / "evaluation.html").is_file()
+    assert (folder / "nightly-demo" / "index.html").is_file()
+    assert (folder / "site" / "reports" / "date=2026-05-04" / "report.html").is_file()
+    assert list((folder / "site" / "backtests").glob("from=*/backtest.html"))
+
+
+def test_readme__is_short_and_has_the_commands_of_a_first_report():
+    assert len(README.read_text(encoding="utf-8").splitlines()) <= MAX_README_LINES
+    commands = commands_of_readme()
+    assert [command.split()[1] for command in commands] == [
+        "nightly", "setup", ".venv/bin/activate", "--version", "simulate", "init", "nightly", "nights", "explain",
+        "backtest",
+    ]  # fmt: skip
 
 
 @pytest.mark.docs
 @pytest.mark.timeout(1200)
-def test_readme__python_blocks_run_one_after_the_other(folder):
+def test_python_page__scores_other_features_than_it_trains_on(folder):
     script = folder / "blocks.py"
-    script.write_text("\n".join(blocks(README, "python")), encoding="utf-8")
+    script.write_text("\n".join(blocks(PYTHON, "python")), encoding="utf-8")
     output = run_script(f"{sys.executable} blocks.py", folder)
     assert "exposure_share" in output
     # Scored are later features than those trained on, whose clicks nobody knows yet: they have no rankings.
@@ -76,7 +111,7 @@ def test_readme__python_blocks_run_one_after_the_other(folder):
     assert rankings[scored] is False
 
 
-RUNNABLE = [page for page in PAGES[1:] if blocks(page, "python") or blocks(page, "sh")]
+RUNNABLE = [page for page in PAGES[1:] if page != PYTHON and (blocks(page, "python") or blocks(page, "sh"))]
 
 
 @pytest.mark.docs
@@ -123,8 +158,26 @@ def test_docs__config_table_is_that_of_the_config():
     )
 
 
-def test_docs__python_reference_is_that_of_the_docstrings():
-    written = runpy.run_path(str(ROOT / "docs" / "api_reference.py"))["reference"]()
-    assert (ROOT / "docs" / "api.md").read_text(encoding="utf-8") == written, (
-        "write it again with `python docs/api_reference.py > docs/api.md`"
+@pytest.mark.parametrize(("page", "script"), [("api", "api_reference"), ("commands", "command_reference")])
+def test_docs__references_are_those_of_the_code(page, script):
+    written = runpy.run_path(str(ROOT / "docs" / f"{script}.py"))["reference"]()
+    assert (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8") == written, (
+        f"write it again with `python docs/{script}.py > docs/{page}.md`"
     )
+
+
+def test_docs__every_page_is_in_the_contents_of_the_site():
+    listed = re.findall(r"^([a-z-]+)$", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(listed) == sorted(page.stem for page in PAGES[1:] if page.stem != "index")
+
+
+def test_troubleshooting__messages_are_those_of_the_code():
+    page = (ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`[^`]+`(?:, )?)+).*? \|", page, re.MULTILINE)
+    assert len(rows) >= 15
+    sources = [path for room in ("ammrank_dask", "storage", "workflows") for path in (ROOT / room).rglob("*.py")]
+    code = re.sub(r'"\s*f?"', "", "".join(path.read_text(encoding="utf-8") for path in sources))
+    parts = [
+        part.strip(" ;,") for row in rows for quoted in re.findall(r"`([^`]+)`", row) for part in quoted.split("…")
+    ]
+    assert [part for part in parts if part and part not in code] == []

@@ -163,7 +163,7 @@ def test_nightly__chance_is_in_the_files_and_explained(world):
     user = frame["user_id"].iloc[0]
     explained = explain_user(world, None, str(user))["categories"]
     assert [entry["chance"] for entry in explained] == frame[frame["user_id"] == user]["chance"].tolist()
-    assert re.search(r"score [+-]\d+\.\d+, chance [\d.e-]+ %, ", describe_entry(explained[0])[0])
+    assert re.search(r"score [+-]\d+\.\d+, click probability [\d.e-]+ %$", describe_entry(explained[0])[0])
 
 
 def test_nightly__opt_outs_are_kept_and_unknown_users_said(client, small_world, tmp_path):

@@ -175,12 +175,13 @@ def test_demo__refuses_a_site_that_is_not_a_demo(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "content", "code", "sentence"),
     [
-        ([], "", 2, "give the user's id with --user, or a file that has it with --user-file"),
-        (["--user", "1", "--user-file", "-"], "1", 2, "give the user's id with --user, or a file"),
+        ([], "", 2, "give the user's id with --user, a file that has it with --user-file, or --any"),
+        (["--user", "1", "--user-file", "-"], "1", 2, "give the user's id with --user, a file"),
+        (["--any", "--user-file", "-"], "1", 2, "give the user's id with --user, a file"),
         (["--user-file", "-"], "", 65, "--user-file must hold one id on one line, found 0 lines"),
         (["--user-file", "-"], "4711\n4712\n", 65, "--user-file must hold one id on one line, found 2 lines"),
     ],
-    ids=["none", "both", "empty", "two"],
+    ids=["none", "both", "any-too", "empty", "two"],
 )
 def test_explain__the_id_may_come_from_a_file(tmp_path, arguments, content, code, sentence):
     result = CliRunner().invoke(ammrank, ["explain", str(tmp_path), *arguments], input=content)

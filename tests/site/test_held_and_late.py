@@ -44,7 +44,7 @@ def hold(world, day, **settings):
     before = world.site.current()
     world.configure(**HOLD, **settings)
     said = world.run("nightly", "--date", date_of(day), "--json", exit_code=66)
-    assert f"the night of {date_of(day)} is held back by heaviest_ids" in said
+    assert f"the night of {date_of(day)} is on hold for heaviest_ids" in said
     assert world.site.current() == before
     return json.loads(next(line for line in said.splitlines() if line.startswith("{")))
 

@@ -65,8 +65,8 @@ def test_nightly__one_id_with_most_events_is_held_back(held_world, cluster_file)
     site, result = held_world
     assert result.exit_code == 66
     command = f"ammrank publish {site.path} --date {day(BAD)} --anyway"
-    assert f"the night of {day(BAD)} is held back by heaviest_ids (events of the heaviest id" in result.stderr
-    assert f"the night of {day(5)} stays in force" in result.stderr
+    assert f"the night of {day(BAD)} is on hold for heaviest_ids (events of the heaviest id" in result.stderr
+    assert f"the night of {day(5)} stays active" in result.stderr
     assert command in result.stderr
     assert site.current().date == day(5)
     assert not site.is_published(day(BAD))
@@ -94,7 +94,7 @@ def test_publish__a_held_night_anyway(held, cluster_file):
     site = held
     refused = run(site, cluster_file, "publish", "--date", str(day(BAD)))
     assert refused.exit_code == 66
-    assert f"the night of {day(BAD)} is held back by heaviest_ids (events of" in refused.stderr
+    assert f"the night of {day(BAD)} is on hold for heaviest_ids (events of" in refused.stderr
     assert site.current().date == day(5)
     done = run(site, cluster_file, "publish", "--date", str(day(BAD)), "--anyway", "--json")
     assert done.exit_code == 0, done.stderr
@@ -186,8 +186,8 @@ def test_nightly__a_day_of_null_categories_is_held_back_by_default(site, cluster
     blank_categories(site)
     result = run(site, cluster_file, "nightly", "--date", str(day(BAD)), "--json")
     assert result.exit_code == 66
-    assert f"held back by used_share (rows of {day(BAD)} that are used: 0, limit 1)" in result.stderr
-    assert f"the night of {day(5)} stays in force" in result.stderr
+    assert f"on hold for used_share (rows of {day(BAD)} that are used: 0, limit 1)" in result.stderr
+    assert f"the night of {day(5)} stays active" in result.stderr
     assert site.current().date == day(5)
     counts = day_counts(site).events_by_outcome
     assert list(counts) == ["null_category"]
@@ -198,14 +198,14 @@ def test_nightly__a_first_night_without_a_click_is_held_back(empty_site, cluster
     set_config(empty_site)
     result = run(empty_site, cluster_file, "nightly", "--date", str(day(BAD)), "--json")
     assert result.exit_code == 66
-    assert f"held back by used_share (clicks of {day(BAD)} that are used: 0, limit 1)" in result.stderr
+    assert f"on hold for used_share (clicks of {day(BAD)} that are used: 0, limit 1)" in result.stderr
     assert "nothing is published yet" in result.stderr
 
 
 def test_publish__a_night_that_is_not_held(site, cluster_file):
     result = run(site, cluster_file, "publish", "--date", str(day(BAD)), "--anyway")
     assert result.exit_code == 65
-    assert f"the night of {day(BAD)} is not held back; run `ammrank nightly" in result.stderr
+    assert f"the night of {day(BAD)} is not on hold; run `ammrank nightly" in result.stderr
 
 
 def test_load_config__a_hold_on_an_unknown_check(site, cluster_file):

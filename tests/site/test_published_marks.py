@@ -24,7 +24,7 @@ def test_publish__marks_the_night_and_names_the_latest(client, site):
     assert latest(site) == f"date={day(5)}\n"
     verify_run(site.qualifications_folder(day(5)))
     held = config_of(publish={"hold": ["starved_categories"]}, report={"thresholds": {"starved_categories": 0.0}})
-    with pytest.raises(HeldBack, match="held back by starved_categories"):
+    with pytest.raises(HeldBack, match="on hold for starved_categories"):
         nightly(Night(client, site, held, day(6)))
     assert not is_marked(site, 6)
     assert latest(site) == f"date={day(5)}\n"

@@ -295,6 +295,7 @@ def test_explain__prints_text_or_json(world):
     user = str(all_users(world)[0])
     text = CliRunner().invoke(explain_command, [str(world.path), "--user", user])
     assert CliRunner().invoke(explain_command, [str(world.path), "--user-file", "-"], input=user).output == text.output
+    assert CliRunner().invoke(explain_command, [str(world.path), "--any"]).output.count("\n") > 10
     assert text.exit_code == 0, text.output
     assert text.output.startswith("night of 2026-01-10, user_top_k, model of 2026-01-10\n\n 1. ")
     assert re.search(r"    [+-]\d\.\d{3}  (page views of|searches in|ad views of|age|gender|s)", text.output)
@@ -317,6 +318,16 @@ def test_explain__refuses_what_is_not_there_and_echoes_no_id(world, arguments, m
     assert done.exit_code == 65
     assert message in done.output
     assert arguments[1] not in done.output.replace("2026-01-10", "").replace("64-bit", "") or arguments[1] == "1"
+
+
+def test_explain__any_user_of_a_night_without_lists(client, place):
+    night = Night(client, place, config_of(min_score=1e9), NIGHT)
+    known = ingest(night)
+    remove_run(place.qualifications_folder(NIGHT))
+    score_users(night, known, score_features(night, known), find_model(place, NIGHT))
+    done = CliRunner().invoke(explain_command, [str(place.path), "--any"])
+    assert done.exit_code == 65
+    assert "no user of the night of 2026-01-10 holds a category; there is nothing to explain" in done.output
 
 
 def test_explain__nothing_published_or_features_gone(client, place, tmp_path):

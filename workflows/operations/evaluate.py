@@ -308,5 +308,5 @@ def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
             lines += textwrap.wrap(line, LINE_WIDTH, initial_indent="  ", subsequent_indent="    ")
         lines += [f"  {line}" for line in describe_fairness(details.get("fairness"))]
     for name, found in (evaluation["floor"] or {}).items():
-        lines.append(f"floor, the simulator's {name.replace('_', ' ')}: {found['disagreement']:.4f}")
+        lines.append(f"oracle error, the simulator's {name.replace('_', ' ')}: {found['disagreement']:.4f}")
     return lines

@@ -18,6 +18,7 @@ from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.lake.user_lists import parse_integer_id
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
+from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.storage.vocabulary import AGE, CATEGORY, CHANCE, GENDER, INTENSITY, PROPENSITY, RANK, RECENCY, SCORE
 from ammrank_dask.user_hash import partition_of
@@ -42,6 +43,16 @@ def read_one_id(file: TextIO) -> str:
     if len(lines) != 1:
         raise BadInput(f"--user-file must hold one id on one line, found {len(lines)} lines; give one user at a time")
     return lines[0]
+
+
+def first_user(site: Site, date: dt.date | None) -> str:
+    """Return the id of the first user of a night who holds a category, in the order of the files."""
+    night, quals = _find_night(site, date)
+    for part in qualification_parts(quals.run):
+        rows = part.read(quals.categories)
+        if len(rows.user_ids):
+            return str(rows.user_ids.to_arrow()[0].as_py())
+    raise BadInput(f"no user of the night of {night} holds a category; there is nothing to explain")
 
 
 def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None = None, n_features: int = 5) -> Any:
@@ -176,18 +187,18 @@ def _parse_user(user: str, id_kind: str) -> UserIds:
 def describe_entry(entry: dict[str, Any]) -> list[str]:
     """Return the lines that explain one category to a person."""
     head = f"{entry['rank']:>2}. {entry['category']}"
-    chance = f", chance {100 * entry['chance']:.2g} %" if "chance" in entry else ""
+    chance = f", click probability {100 * entry['chance']:.2g} %" if "chance" in entry else ""
     if "drawn" in entry:
         chance += f", drawn by exploration with probability {entry['drawn']:.2g}"
     if entry["score"] is None:
-        return [f"{head}: no plane was learned for it; it stands here by popularity{chance}"]
-    plane = "no plane won" if entry["plane"] is None else f"plane {entry['plane']} of {entry['planes']}"
-    lines = [f"{head}: score {entry['score']:+.3f}{chance}, {plane}"]
+        return [f"{head}: nothing was learned for it; it is here by popularity{chance}"]
+    lines = [f"{head}: score {entry['score']:+.3f}{chance}"]
     if "prior" in entry:
         lines.append(f"    {entry['prior']:+.3f}  how often it is clicked")
         lines += [f"    {own['contribution']:+.3f}  its own {own['words']}" for own in entry["own"]]
     lines += [f"    {feature['contribution']:+.3f}  {feature['words']}" for feature in entry["features"]]
     lines += [f"    {entry['other_features']:+.3f}  all other features"]
     if "prior" in entry:
-        lines.append(f"    {entry['memberships']:+.3f}  what users alike click")
-    return [*lines, f"    {entry['constant']:+.3f}  constant"]
+        lines.append(f"    {entry['memberships']:+.3f}  what similar users click")
+    plane = "" if entry["plane"] is None else f" of plane {entry['plane']} of {entry['planes']}"
+    return [*lines, f"    {entry['constant']:+.3f}  constant{plane}"]

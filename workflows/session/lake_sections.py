@@ -13,7 +13,7 @@ from ammrank_dask.workflows.session.config_section import Section, existing_zone
 class Lake(Section):
     events: str = Field(
         "events",
-        description="folder of events, one folder a day, or a table of Delta Lake or Iceberg; a path relative to this"
+        description="folder of events, one folder per day, or a table of Delta Lake or Iceberg; a path relative to this"
         " file or a URL (s3://, gs://)",
     )
     users: str | None = Field("users.parquet", description="file or folder of users; null: no demographics")

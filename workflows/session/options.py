@@ -97,7 +97,7 @@ def _say_unexpected(error: Exception) -> str:
     own = [frame for frame in frames if PACKAGE in Path(frame.filename).parts] or list(frames)
     at = f" at {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
     return (
-        f"an unexpected {type(error).__name__}{at}; what is published is whole; this is a mistake in ammrank-dask, and"
+        f"an unexpected {type(error).__name__}{at}; what is published is whole; this is a bug in ammrank-dask, and"
         f" {SHOW_TRACEBACK}=1 shows where"
     )
 

@@ -127,7 +127,7 @@ class NightRecord:
         if isinstance(error, HeldBack):
             self.attempt["facts"] = dict(error.outcome)
         expected = is_gone or isinstance(error, AmmrankError | OSError | SystemExit | KeyboardInterrupt)
-        ended = "is held back" if isinstance(error, HeldBack) else "failed"
+        ended = "is on hold" if isinstance(error, HeldBack) else "failed"
         logger.error("night %s: %s", ended, message, exc_info=None if expected else error)
         with contextlib.suppress(OSError):  # a full disk is told by the command
             self._end(HELD if isinstance(error, HeldBack) else "failed", code)

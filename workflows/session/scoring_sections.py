@@ -60,7 +60,7 @@ class Score(Section):
     suppress: str | None = Field(
         None,
         description="file of user ids to leave out of training, scores and reports (counts of clicks have them): "
-        "parquet, or text with one a line; null: none",
+        "parquet, or text with one id per line; null: none",
     )
     opt_out: str | None = Field(
         None,
@@ -147,7 +147,7 @@ class ThresholdsConfig(Section):
 class ReportConfig(Section):
     policies: list[Literal["user_top_k", "category_top_n", "balanced"]] = Field(
         ["user_top_k", "category_top_n"],
-        description="shown side by side with the policy in force; balanced only where there are chances",
+        description="shown side by side with the active policy; balanced only where there are click probabilities",
     )
     thresholds: ThresholdsConfig = Field(ThresholdsConfig(), description="what counts as starved, and what warns")
 

@@ -15,7 +15,7 @@ class State(Section):
 
 class Label(Section):
     days: int = Field(30, ge=1, le=LONGEST_DAYS, description="length of the label window")
-    alpha: float = Field(0.97, gt=0, lt=1, description="decay a day of the clicks that order a user's ranking")
+    alpha: float = Field(0.97, gt=0, lt=1, description="decay per day of the clicks that order a user's ranking")
     min_categories: int = Field(1, ge=1, description="users with fewer clicked categories do not train")
 
 
@@ -71,7 +71,7 @@ class Train(Section):
         None, ge=0, description="amm-rank-plus: clusterings of the training users; null: 3, 0: no memberships"
     )
     regularization: float | None = Field(None, gt=0, description="amm-rank: lambda; null: 1e-3")
-    max_planes: int = Field(5, ge=1, description="limit of planes a category")
+    max_planes: int = Field(5, ge=1, description="limit of planes per category")
     rank_weight: Literal["uniform", "reciprocal"] | None = Field(
         None, description="amm-rank: weight of a rank in the loss; null: uniform"
     )

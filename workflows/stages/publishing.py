@@ -35,7 +35,7 @@ def publish_night(site: Site, config: Config, date: dt.date, roles: Mapping[str,
 
 
 def hold_back(site: Site, config: Config, date: dt.date, outcome: Mapping[str, Any]) -> None:
-    """Raise HeldBack when a check of `publish.hold` warns; a night that is published already is not held back.
+    """Raise HeldBack when a check of `publish.hold` warns; a night that is published already is not put on hold.
 
     Parameters
     ----------
@@ -46,9 +46,9 @@ def hold_back(site: Site, config: Config, date: dt.date, outcome: Mapping[str, A
     if not warned or site.is_published(date):
         return
     current = site.current()
-    before = "nothing is published yet" if current is None else f"the night of {current.date} stays in force"
+    before = "nothing is published yet" if current is None else f"the night of {current.date} stays active"
     raise HeldBack(
-        f"the night of {date} is held back by {_describe(warned)}; {before}: look at {outcome['report']}, correct the"
+        f"the night of {date} is on hold for {_describe(warned)}; {before}: look at {outcome['report']}, correct the"
         f" day and run it again, or publish it with `{_command(site, date)}`",
         {**outcome, "published": False, "held_by": [check["name"] for check in warned]},
     )
@@ -60,16 +60,16 @@ def checks_that_hold(config: Config, checks: Sequence[Mapping[str, Any]]) -> lis
 
 
 def publish_held(site: Site, config: Config, date: dt.date, *, anyway: bool) -> dict[str, Any]:
-    """Publish a night that was held back, and return what it came to.
+    """Publish a night that is on hold, and return what it came to.
 
-    Raises HeldBack without `anyway`, and BadInput when the night was not held back or its runs are gone.
+    Raises HeldBack without `anyway`, and BadInput when the night is not on hold or its runs are gone.
     """
     nightly = f"`ammrank nightly {shell_word(site.path)} --date {date}`"
     attempt = read_attempt(site.run_folder(date))
     if site.is_published(date):
         return {"date": str(date), "published": True, "unchanged": True}
     if attempt is None or attempt.get("status") != HELD:
-        raise BadInput(f"the night of {date} is not held back; run {nightly}")
+        raise BadInput(f"the night of {date} is not on hold; run {nightly}")
     if not anyway:
         raise HeldBack(attempt["error"]["message"], attempt["facts"])
     roles = {role: site.path / name for role, name in attempt["runs"].items()}
@@ -93,7 +93,7 @@ def describe_outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def held_nights(site: Site) -> list[dict[str, Any]]:
-    """Return the nights after the published one that are held back, oldest first: `date` and the checks `held_by`."""
+    """Return the nights after the published one that are on hold, oldest first: `date` and the checks `held_by`."""
     current = site.current()
     attempts = [read_attempt(path) for path in sorted((site.path / "runs").glob("date=*"))]
     return [

@@ -25,7 +25,7 @@ from ammrank_dask.evaluation.backtest import (
     score_logistic,
     summarise_backtest,
 )
-from ammrank_dask.evaluation.backtest_page import tabulate_backtest, time_chart, write_backtest
+from ammrank_dask.evaluation.backtest_page import describe_gain, tabulate_backtest, time_chart, write_backtest
 from ammrank_dask.features.write import write_features
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -213,16 +213,17 @@ def test_write_backtest__table_page_and_json(backtest, tmp_path):
     assert "policy_gain" not in table
     assert table["starved_categories"].tolist()[:2] == [7, 7]
     page = (tmp_path / "backtest.html").read_text()
+    assert '<p class="verdict ' in page
     assert "none: &lt;b&gt;too few&lt;/b&gt;" in page
     assert "<script" not in page
     assert 'data-chart="disagreement" data-points="5"' in page
     assert 'data-chart="ndcg" data-points="5"' in page
     assert "<td>own history</td><td>0.1000</td><td>1.000</td><td>+2.500 ± 0.016</td><td>0.200</td>" in page
-    assert "<td>in force</td><td>0.3500</td><td>3.500</td><td>–</td><td>0.700</td>" in page
+    assert "<td>published</td><td>0.3500</td><td>3.500</td><td>–</td><td>0.700</td>" in page
     assert "<td>+3.000 ± 0.020</td>" in page
     head, _, second, silent, over_all = describe_backtest(backtest)
     assert re.split("  +", head) == [
-        "ε_dis / hits / NDCG", "in force", "own history", "logistic regression", "in force − own history",
+        "ε_dis / hits / NDCG", "published", "own history", "logistic regression", "published − own history",
     ]  # fmt: skip
     assert re.split("  +", second) == [
         "2026-01-02", "300", "0.4000 / 4.000 / 0.800", "0.1000 / 1.000 / 0.200", "0.3000 / 3.000 / 0.600",
@@ -230,6 +231,31 @@ def test_write_backtest__table_page_and_json(backtest, tmp_path):
     ]  # fmt: skip
     assert silent.split()[:6] == ["2026-01-03", "0", "–", "–", "–", "–"]
     assert over_all.endswith("+2.500 ± 0.016")
+
+
+@pytest.mark.parametrize(
+    ("gain", "error", "better", "words"),
+    [
+        (0.5, 0.1, True, "more than of the best other method, own history (+0.50, 95 % interval +0.30 to +0.70)."),
+        (-0.5, 0.1, False, "fewer than of the best other method, own history (-0.50, 95 % interval -0.70 to -0.30)."),
+        (0.1, 0.1, False, "too close to tell from the best other method, own history (+0.10, 95 % interval"),
+    ],
+)
+def test_describe_gain__is_against_the_method_with_most_hits(gain, error, better, words):
+    means = {
+        "policy": {"hits": 2.5},
+        "own-history": {"hits": 2.0, "gain": gain, "standard_error": error},
+        "popularity": {"hits": 1.0, "gain": 1.5, "standard_error": 0.1},
+    }
+    is_better, sentence = describe_gain({"means": means, "nights": [{}, {}], "k": 10})
+    assert is_better is better
+    assert sentence.startswith("Over 2 nights users clicked 2.50 of the 10 categories of a published list, ")
+    assert words in sentence
+
+
+def test_describe_gain__of_one_night_without_another_method():
+    sentence = "Over 1 night users clicked 2.50 of the 10 categories of a published list."
+    assert describe_gain({"means": {"policy": {"hits": 2.5}}, "nights": [{}], "k": 10}) == (True, sentence)
 
 
 def test_time_chart__leaves_out_what_is_not_known():

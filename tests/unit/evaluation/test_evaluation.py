@@ -21,7 +21,7 @@ from ammrank_dask.evaluation.compare import (
     settings_beyond,
 )
 from ammrank_dask.evaluation.folds import RESAMPLING_SALT, DenseBlocks, activity_bounds, deal_users, prepare_table
-from ammrank_dask.evaluation.page import render_evaluation
+from ammrank_dask.evaluation.page import describe_choice, render_evaluation
 from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.evaluation.summary import describe_checks, describe_details
 from ammrank_dask.features.write import write_features
@@ -773,10 +773,49 @@ def test_evaluate_site__page_shows_figures_and_the_paper_as_another_data_set(sit
     assert 'data-chart="precision-at-k"' in page
     assert 'data-chart="slice-activity"' in page
     assert "lr + category_top_n" in page
-    assert "floor: expected clicks" in page
+    assert "oracle: expected clicks" in page
     assert "http" not in page
     assert str(folder) not in page
     assert sorted(path.name for path in out.iterdir()) == ["evaluation.csv", "evaluation.html", "evaluation.json"]
+
+
+@pytest.mark.parametrize(
+    ("difference", "is_better", "choice"),
+    [
+        (0.5, True, "Switch to amm-rank-plus: users clicked 2.50 of its 10 categories and 2.00 of those of own-history"
+         " (+0.50, 95 % interval +0.30 to +0.70, 800 users)."),
+        (-0.5, False, "Keep own-history: "),
+        (0.1, False, "amm-rank-plus and own-history are too close to tell: "),
+    ],
+)  # fmt: skip
+def test_describe_choice__lists_made_before_the_clicks_decide(difference, is_better, choice):
+    sources = {
+        "own-history": {"hits": {"mean": 2.0}},
+        "amm-rank-plus": {"hits": {"mean": 2.0 + difference, "difference": difference, "standard_error": 0.1}},
+    }
+    forward = {"k": 10, "users": 800, "reference": "own-history", "sources": sources}
+    found = describe_choice({"reference": "amm-rank-plus", "forward": forward})
+    assert found[0] is is_better
+    assert found[1].startswith(choice)
+
+
+def test_evaluate_site__page_begins_with_a_choice_and_names_categories_worse_than_random(site_result):
+    found = evaluate_json(site_result[1])
+    assert found["reference"] == "amm-rank"
+    best = found["details"]["adv"]["best_others"]["amm-rank"]["method"]
+    _, sentence = describe_choice({**found, "forward": None})
+    choices = f"Switch to amm-rank|Keep {best}|amm-rank and {best} are too close to tell"
+    assert re.match(f"({choices}): it ranks", sentence)
+    assert "95 % interval" in sentence
+    assert describe_choice({**found, "forward": None, "reference": None}) is None
+    slices = found["details"]["adv"]["slices"]["amm-rank"]["category"]
+    for part in slices:
+        part["disagreement"] = 0.4
+    assert "worse than at random" not in render_evaluation(found)
+    slices[0]["disagreement"], n_users = 0.6, found["clicks"][slices[0]["category"]]
+    page = render_evaluation(found)
+    assert f"amm-rank ranks 1 category worse than at random: {slices[0]['category']} ({n_users:,} user" in page
+    assert page.index('class="verdict') < page.index("<nav>") < page.index('<h2 id="')
 
 
 def test_evaluate_site__groups_large_enough_are_figure_2(site_result):
@@ -784,7 +823,7 @@ def test_evaluate_site__groups_large_enough_are_figure_2(site_result):
     assert found["details"]["adv"]["groups"] == []  # no group of this small lake has 30 users
     found["details"]["adv"]["groups"] = [{"gender": "female", "age": "21-24", "top": ["Retail/Apparel", "Pets"]}]
     page = render_evaluation(found)
-    assert "Figure 2" in page
+    assert "What ag-mal predicts for four groups" in page
     assert "Female, 21-24" in page
     assert "<li>Retail/Apparel</li><li>Pets</li>" in page
 

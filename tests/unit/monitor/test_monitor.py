@@ -281,7 +281,7 @@ def test_policies__are_side_by_side_with_what_fairness_costs():
     state.apply(sent[-1], 2.0)
     facts = take_snapshot(state, 2.0)
     page = policies_html(facts)
-    assert page.index("balanced, in force") < page.index("user_top_k")
+    assert page.index("balanced, active") < page.index("user_top_k")
     assert "<td>985</td><td>11 of 70</td>" in page
     assert "<td>1,000 (+1.5%)</td><td>–</td>" in page
     panel.update(facts)
@@ -426,7 +426,7 @@ def test_page__tells_which_checks_warn():
     assert "0.4, limit 0.1" in troubles
     assert "psi" not in troubles
     state.apply({"kind": "night", "state": "failed", "error": "HeldBack"}, 103.0)
-    assert '<b class="state">held back</b>' in head_html(take_snapshot(state, 104.0))
+    assert '<b class="state">on hold</b>' in head_html(take_snapshot(state, 104.0))
     begin_night(state, 200.0)
     assert take_snapshot(state, 201.0)["checks"] == []
 
@@ -500,10 +500,10 @@ def test_head_html__says_that_a_night_is_over_and_how_it_ended():
     begin_night(state, 600.0, date="2026-03-06")
     state.apply({"kind": "night", "state": "failed", "error": "BadInput"}, 601.0)
     page = head_html(take_snapshot(state, 602.0))
-    assert "The night of 2026-03-06 failed (BadInput); what was published before is whole." in page
+    assert "The night of 2026-03-06 failed (BadInput); the lists of the night before stay active." in page
     begin_night(state, 700.0, date="2026-03-07")
     state.apply({"kind": "night", "state": "failed", "error": "HeldBack"}, 701.0)
-    assert "The night of 2026-03-07 is held back by a check; what was" in head_html(take_snapshot(state, 702.0))
+    assert "The night of 2026-03-07 is on hold for a check; the lists of" in head_html(take_snapshot(state, 702.0))
 
 
 def test_head_html__shows_the_memory_of_the_fullest_worker():
@@ -872,9 +872,10 @@ def test_alerts__use_only_metrics_that_there_are():
     assert {"AmmrankPublishedNightIsOld", "AmmrankLastNightFailed"} <= {rule["alert"] for rule in groups[0]["rules"]}
 
 
-def test_monitoring_md__names_every_metric_and_its_examples_run():
+def test_docs__name_every_metric_and_the_examples_of_monitoring_run():
     text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"`(ammrank_[a-z_]+)`", text))
+    metrics = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(ammrank_[a-z_]+)`", metrics))
     source = (ROOT / "ammrank_dask" / "monitor" / "prometheus.py").read_text(encoding="utf-8")
     written = set(re.findall(r'"(ammrank_[a-z_]+)"', source))
     of_site = (ROOT / "workflows" / "stages" / "metrics.py").read_text(encoding="utf-8")
