@@ -13,8 +13,8 @@ import ammrank_dask
 
 HEAD = """# Python reference
 
-The names of `ammrank_dask`, from their docstrings; written by `python docs/api_reference.py > docs/api.md`. The
-README shows how they go together.
+The names of `ammrank_dask`, from their docstrings; written by `python docs/api_reference.py > docs/api.md`.
+[Use it from Python](python.md) shows how they go together.
 """
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _ADDRESS = re.compile(r"<function (\w+) at 0x\w+>")

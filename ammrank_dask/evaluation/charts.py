@@ -26,6 +26,8 @@ _METHODS = (
 )  # fmt: skip
 _DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "", "", "1 4", "4 2", "12 3", "12 3 2 3")
 
+_LEGEND_COLUMNS = 3
+
 
 class Style(NamedTuple):
     """How the line of a method looks: a class of the style sheet, and dashes, None for a line without gaps."""
@@ -73,7 +75,7 @@ def curves_chart(measure: str, curves: Mapping[str, Sequence[float]], styles: Ma
             content.append(tag("circle", what, cx=x, cy=y, r=2.6, class_=f"dot {styles[method].color}"))
     content.append(text("K", left + width / 2, bottom + 30, is_tick=False))
     content += _legend(curves, styles, left, bottom + 44)
-    rows = -(-len(curves) // 4)
+    rows = -(-len(curves) // _LEGEND_COLUMNS)
     return draw(f"{measure}-at-k", bottom + 46 + LEGEND_ROW * rows, len(values), f"{measure} at 1 to {n}", *content)
 
 
@@ -181,7 +183,7 @@ def slice_chart(
         for x, y in points:
             content.append(tag("circle", cx=x, cy=y, r=2.6, class_=f"dot {styles[method].color}"))
     content += _legend(errors, styles, left, bottom + 32)
-    rows = -(-len(errors) // 4)
+    rows = -(-len(errors) // _LEGEND_COLUMNS)
     return draw(f"slice-{name}", bottom + 34 + LEGEND_ROW * rows, len(values), f"Error by {name}", *content)
 
 
@@ -194,4 +196,4 @@ def _line(style: Style, points: Sequence[tuple[float, float]]) -> Markup:
 
 def _legend(methods: Iterable[str], styles: Mapping[str, Style], left: float, top: float) -> list[Markup]:
     entries = [(name, f"curve {styles[name].color}", styles[name].dashes) for name in methods]
-    return legend(entries, left, top, columns=4)
+    return legend(entries, left, top, columns=_LEGEND_COLUMNS)

@@ -268,6 +268,8 @@ class Exposure(Panel):
         above = 0.05 * max([*tops, *(clicked or [0.0])])
         heights = [above + max(tops[i], clicked[order[i]] if clicked else 0.0) for i in marked]
         self.set(self.marks, data={"x": [x[i] for i in marked], "top": heights})
+        for entry, is_drawn in zip(self.figure.legend[0].items, (bool(clicked), bool(marked)), strict=True):
+            self.set(entry, visible=is_drawn)  # what has no mark has no place in the legend
         shares = [clicked[code] for code in order] if clicked else []
         self.set(self.clicks, data={"x": x if clicked else [], "y": shares})
 

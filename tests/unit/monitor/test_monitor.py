@@ -396,6 +396,20 @@ def test_build_page__an_unchanged_night_sends_nothing():
     assert changes
 
 
+def test_exposure__its_legend_has_only_what_is_drawn():
+    chart = next(panel for panel in make_panels() if panel.figure.name == "exposure")
+    snapshot = take_snapshot(NightState(), 1.0)
+    found = {"categories": ["Hats", "Shoes"], "counts": [8, 2], "share": [0.8, 0.2], "users": 10}
+    for starved, clicks, shown in (([False, True], [0.5, 0.5], [True, True]), ([False, False], None, [False, False])):
+        chart.update(
+            {
+                **snapshot,
+                "exposure": {**found, "starved": starved, "starved_categories": sum(starved), "click_share": clicks},
+            }
+        )
+        assert [entry.visible for entry in chart.figure.legend[0].items] == shown
+
+
 def test_curve__draws_popularity_as_a_level_beside_the_error():
     state = NightState()
     chart = next(panel for panel in make_panels() if panel.figure.name == "error")
