@@ -73,8 +73,7 @@ def command(
         show({"page": str(out / PAGE), **evaluation}, as_json)
         return
     click.echo("\n".join(describe_evaluation(evaluation)))
-    choice = describe_choice(evaluation)
-    show({**({"verdict": choice[1]} if choice else {}), "page": str(out / PAGE)}, as_json)
+    show({"verdict": (describe_choice(evaluation) or [None])[-1], "page": str(out / PAGE)}, as_json)
 
 
 if __name__ == "__main__":

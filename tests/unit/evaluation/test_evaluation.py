@@ -801,20 +801,20 @@ def test_describe_choice__lists_made_before_the_clicks_decide(difference, is_bet
 
 def test_evaluate_site__page_begins_with_a_choice_and_names_categories_worse_than_random(site_result):
     found = evaluate_json(site_result[1])
-    assert found["reference"] == "amm-rank"
-    best = found["details"]["adv"]["best_others"]["amm-rank"]["method"]
+    ours = found["reference"]
+    best = found["details"]["adv"]["best_others"][ours]["method"]
     _, sentence = describe_choice({**found, "forward": None})
-    choices = f"Switch to amm-rank|Keep {best}|amm-rank and {best} are too close to tell"
+    choices = f"Switch to {ours}|Keep {best}|{ours} and {best} are too close to tell"
     assert re.match(f"({choices}): it ranks", sentence)
     assert "95 % interval" in sentence
     assert describe_choice({**found, "forward": None, "reference": None}) is None
-    slices = found["details"]["adv"]["slices"]["amm-rank"]["category"]
+    slices = found["details"]["adv"]["slices"][ours]["category"]
     for part in slices:
         part["disagreement"] = 0.4
     assert "worse than at random" not in render_evaluation(found)
     slices[0]["disagreement"], n_users = 0.6, found["clicks"][slices[0]["category"]]
     page = render_evaluation(found)
-    assert f"amm-rank ranks 1 category worse than at random: {slices[0]['category']} ({n_users:,} user" in page
+    assert f"{ours} ranks 1 category worse than at random: {slices[0]['category']} ({n_users:,} user" in page
     assert page.index('class="verdict') < page.index("<nav>") < page.index('<h2 id="')
 
 
