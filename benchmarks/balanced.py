@@ -99,7 +99,7 @@ def _compare_stage(client: Client, work: Path, users: int, memory: str) -> None:
     for turn in range(3):  # the first compiles
         for policy in best:
             started = time.perf_counter()
-            quals = score(client, model, features, work / "balanced-quals", k=K, policy=policy, chances=chances)
+            quals = score(model, features, work / "balanced-quals", client=client, k=K, policy=policy, chances=chances)
             if turn:
                 best[policy] = min(best[policy], time.perf_counter() - started)
             facts = quals.run.manifest["facts"]["policies"][policy]

@@ -126,10 +126,10 @@ def _measure_categories(client: Client, work: Path, categories: int) -> dict[str
     features = write_features(path, X, np.arange(len(rankings)), names, rankings)
     found = {}
     begin = first = sample()
-    model = train(client, features, shards=8, epochs=2)
+    model = train(features, client=client, shards=8, epochs=2)
     for name in ("train", "score"):
         if name == "score":
-            score(client, model, features, out, k=10)
+            score(model, features, out, client=client, k=10)
         end, usage = sample(), Usage()
         usage.add(begin, end)
         found[f"stage {name}"] = usage.cpu

@@ -86,7 +86,7 @@ def cluster(n_workers: int = 2, memory_limit: str | None = None) -> Iterator[Cli
 def make_lake(client: Client, folder: Path, *, users: int, days: int, activity: float = 1.0, seed: int = 1) -> int:
     """Simulate a lake unless it is there from an earlier run; return its number of events."""
     truth = folder.with_name(f"{folder.name}-truth")
-    summary = simulate(client, folder, truth=truth, users=users, days=days, seed=seed, activity=activity)
+    summary = simulate(folder, client=client, truth=truth, users=users, days=days, seed=seed, activity=activity)
     return int(sum(summary["events"].values()))
 
 

@@ -86,14 +86,14 @@ def compare_options(
 
 def _compare_starts(client: Client, early: Features, late: Features, X: sp.csr_matrix, rankings: np.ndarray) -> None:
     """Print what a model of a week before is worth as a start."""
-    before = train(client, early, epochs=5)
+    before = train(early, client=client, epochs=5)
     print(
         f"  {'8 shards; a week before, as it is':44} {disagreement_error(before.decision_function(X), rankings):7.4f}"
     )
     for epochs in (1, 2, 5):
         for name, start in (("from nothing", None), ("from the week before", before)):
             started = time.perf_counter()
-            model = train(client, late, epochs=epochs, start=start)
+            model = train(late, client=client, epochs=epochs, start=start)
             error = disagreement_error(model.decision_function(X), rankings)
             label = f"8 shards, {epochs} epochs {name}"
             print(f"  {label:44} {error:7.4f} {'':30} {time.perf_counter() - started:8.1f}")

@@ -335,7 +335,7 @@ def _train_asleep(work: Path, processes: ProcessCluster, features: Features, per
     driver.train_shard, driver.run_tasks = asleep, run  # type: ignore[assignment]
     try:
         train(
-            processes.client, features, shards=shards, rounds_per_epoch=ROUNDS, block_rows=BLOCK_ROWS, epochs=1,
+            features, client=processes.client, shards=shards, rounds_per_epoch=ROUNDS, block_rows=BLOCK_ROWS, epochs=1,
             scratch=work,
         )  # fmt: skip
     finally:

@@ -53,11 +53,11 @@ def compare_score(work: Path, *, users: Users = 1_000_000) -> None:
     part = features.partition(0).X
     times: dict[str, list[float]] = {"kernel": [], "stage": [], "kernel cpu": [], "stage cpu": []}
     with cluster(1) as client, threadpool_limits(1):
-        score(client, model, features, work / "score-quals", k=K)  # compiles
+        score(model, features, work / "score-quals", client=client, k=K)  # compiles
         for _ in range(10):  # in turns, on the same rows
             shutil.rmtree(work / "score-quals")
             started, spent = time.perf_counter(), _cpu_seconds(client)
-            score(client, model, features, work / "score-quals", k=K)
+            score(model, features, work / "score-quals", client=client, k=K)
             times["stage"].append((time.perf_counter() - started) / users)
             times["stage cpu"].append((_cpu_seconds(client) - spent) / users)
             for _ in range(3):
@@ -98,7 +98,7 @@ def compare_score_plus(work: Path, *, users: Users = 100_000) -> None:
         for turn in range(TURNS):  # in turns, so that all meet the same noise; the first compiles
             for name, model in models.items():
                 started, spent = time.perf_counter(), _cpu_seconds(client)
-                score(client, model, features, work / "score-plus-quals", k=K)
+                score(model, features, work / "score-plus-quals", client=client, k=K)
                 seconds = {"stage": time.perf_counter() - started, "cpu": _cpu_seconds(client) - spent}
                 shutil.rmtree(work / "score-plus-quals")
                 if turn:
@@ -153,7 +153,7 @@ def score_million(work: Path, *, users: Users = 1_000_000, memory: Memory = "1Gi
     with cluster(2, memory) as client:
         before = worker_facts(client)["pids"]
         started = time.perf_counter()
-        first = score(client, model, features, work / "score-first", k=K)
+        first = score(model, features, work / "score-first", client=client, k=K)
         print(f"\nscoring {users:,} users, 2 workers of {memory}; {describe_machine()}")
         print(f"  user_top_k, first night            {time.perf_counter() - started:7.1f} s", end="")
         print(f"   peak of a worker {worker_facts(client)['peak_mib']:5.0f} MiB")

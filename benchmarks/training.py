@@ -119,9 +119,9 @@ def compare_toolbox(work: Path, *, users: Users = 200_000, epochs: Epochs = 5) -
     stages = {}
     with cluster(2) as client:
         for name in kernels:
-            train(client, features, model=name, shards=8, epochs=1)  # compiles
+            train(features, client=client, model=name, shards=8, epochs=1)  # compiles
             spent = cpu_seconds()
-            train(client, features, model=name, shards=8, epochs=epochs)
+            train(features, client=client, model=name, shards=8, epochs=epochs)
             stages[name] = n_trained * epochs / (cpu_seconds() - spent)
     shutil.rmtree(path)
     n_planes = int(planes.n_planes.sum())
@@ -165,7 +165,7 @@ def compare_shards(work: Path, *, users: Users = 532_000, days: Days = 60, epoch
         errors = {}
         for shards in (1, 8, 64):
             started = time.perf_counter()
-            model = train(client, features, shards=shards, epochs=epochs)
+            model = train(features, client=client, shards=shards, epochs=epochs)
             seconds = time.perf_counter() - started
             errors[shards] = _gate_error(model, features)
             change = errors[shards] / errors[1] - 1
@@ -185,7 +185,7 @@ def compare_workers(work: Path, *, users: Users = 400_000, epochs: Epochs = 3) -
     for _ in range(3):  # in turns, so that both meet the same noise
         for n_workers in (1, 2):
             with cluster(n_workers) as client:
-                train(client, features, shards=8, epochs=1)
+                train(features, client=client, shards=8, epochs=1)
                 for name, function in alone.items():
                     client.run(function)
                     bare[name][n_workers].append(max(client.run(function).values()))
@@ -214,7 +214,7 @@ def _seconds_by_stage(client: Client, features: Features, epochs: int) -> dict[s
     """Train and return the seconds of its stages, by what the driver publishes."""
     begun = time.time()
     started = time.perf_counter()
-    train(client, features, shards=8, epochs=epochs)
+    train(features, client=client, shards=8, epochs=epochs)
     total = time.perf_counter() - started
     stages = ("prepare", "sample", "centres", "memberships", "first", "rounds", "merge", "validate")
     spent = dict.fromkeys(stages, 0.0)
@@ -262,7 +262,9 @@ def measure_memory(
     """
     with cluster(1, "2GiB") as client:
         few = write_large_store(work / "memory-warm", users=2_000, values=40)
-        score(client, train(client, few, model=model, shards=2, epochs=1), few, work / "memory-warm-quals")
+        score(
+            train(few, client=client, model=model, shards=2, epochs=1), few, work / "memory-warm-quals", client=client
+        )
     for folder in ("memory-warm", "memory-warm-quals"):
         shutil.rmtree(work / folder)
     path = work / f"memory-{users}"
@@ -271,10 +273,10 @@ def measure_memory(
     with cluster(workers, memory) as client:
         before = worker_facts(client)["pids"]
         started = time.perf_counter()
-        fitted = train(client, features, model=model, shards=8, epochs=2)
+        fitted = train(features, client=client, model=model, shards=8, epochs=2)
         trained, while_training = time.perf_counter(), worker_facts(client)["peak_mib"]
         client.run(reset_peak_memory)
-        score(client, fitted, features, work / "memory-quals")
+        score(fitted, features, work / "memory-quals", client=client)
         scored, after = time.perf_counter(), worker_facts(client)
     size_of = f"{users:,} users with {values} values, {model}, 2 epochs, {workers} workers of {memory}"
     print(f"\nout of core, {size_of}; {describe_machine()}")

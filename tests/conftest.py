@@ -101,7 +101,7 @@ def features(tmp_path_factory: pytest.TempPathFactory, model: AMMRank) -> Featur
 @pytest.fixture(scope="session")
 def chances(client: Client, model: AMMRank, features: Features) -> Chances:
     """What the scores of `model` are worth to the users of `features`."""
-    return learn_chances(client, model, features)
+    return learn_chances(model, features, client=client)
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import population_stability
 from ammrank_dask.report.exposure import exposure_table, has_ranks, measure_policy
 from ammrank_dask.report.thresholds import Thresholds, share_of, starved
-from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
+from ammrank_dask.runtime.client import client_by_name, current_client
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications
@@ -20,15 +21,18 @@ from ammrank_dask.storage.store.qualifications import read_ranks
 from ammrank_dask.storage.vocabulary import CATEGORY
 
 
-def exposure_report(client: Client, quals: Qualifications, *, progress: Progress = silent) -> pd.DataFrame:
+@client_by_name
+def exposure_report(
+    quals: Qualifications, *, client: Client | None = None, progress: Progress = silent
+) -> pd.DataFrame:
     """Count in the files of `quals` how many users hold each category, and at which rank.
 
     Parameters
     ----------
-    client
-        The cluster to count on, one task per partition.
     quals
         The qualifications to count.
+    client
+        The cluster to count on, one task per partition; None for the current client.
 
     Returns
     -------
@@ -36,7 +40,7 @@ def exposure_report(client: Client, quals: Qualifications, *, progress: Progress
         One row per category, in the order of their codes: `category`, `exposure` (users who hold it),
         `exposure_share` (of all qualifications), and `rank_1` … `rank_k` (users who hold it at that rank).
     """
-    check_client(client)
+    client = current_client(client)
     check_qualifications(quals)
     tasks = [(part, quals.categories, quals.n_ranks) for part in quals.parts]
     counts = run_tasks(client, "report", count_part, tasks, progress=progress)

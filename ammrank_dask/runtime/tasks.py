@@ -45,20 +45,6 @@ def driver_id() -> str:
     return _process
 
 
-def check_client(client: Any) -> None:
-    """Refuse what is no client, and one whose calls return coroutines: nobody would await them, and nothing would end.
-
-    The client of a notebook is none of those, although an event loop runs there.
-    """
-    if not isinstance(client, Client):
-        raise TypeError(f"client must be a distributed.Client, got {type(client).__name__}; pass Client(…)")
-    if client.asynchronous:
-        raise TypeError(
-            "client must be synchronous, got an asynchronous one; make it without asynchronous=True, or make the call"
-            " in another thread with asyncio.to_thread"
-        )
-
-
 def run_tasks(
     client: Client,
     stage: str,

@@ -16,7 +16,8 @@ from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panel_arrays, panels_from
-from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
+from ammrank_dask.runtime.client import client_by_name, current_client
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chance_sums import ChanceSums, fold_of, measure_chances
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
@@ -53,11 +54,12 @@ class LearntChances:
         return {"users": self.n_users, "gate_users": gate_users, **self.sums.to_json()}
 
 
+@client_by_name
 def learn_chances(
-    client: Client,
     model: RankModel,
     features: Features,
     *,
+    client: Client | None = None,
     split: str = "validation",
     variant: str | None = None,
     min_users: int = 1,
@@ -81,7 +83,7 @@ def learn_chances(
     """
     from ammrank_dask.model.kept_model import check_model
 
-    check_client(client)
+    client = current_client(client)
     check_features(features)
     check_model(model)
     tasks = _tasks_of(features, model, split, variant, _sample_share(features), scratch)

@@ -16,7 +16,8 @@ from ammrank_dask.model.kept_model import check_model
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
-from ammrank_dask.runtime.tasks import Progress, check_client, silent
+from ammrank_dask.runtime.client import client_by_name, current_client
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.scoring.by_category import write_by_category
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
@@ -45,12 +46,13 @@ from ammrank_dask.storage.store.scratch_arrays import save_arrays
 logger = logging.getLogger(__name__)
 
 
+@client_by_name
 def score(
-    client: Client,
     model: RankModel | str | Path,
     features: Features,
     path: str | Path,
     *,
+    client: Client | None = None,
     k: int = 10,
     policy: str = "user_top_k",
     n: int | None = None,
@@ -76,14 +78,14 @@ def score(
 
     Parameters
     ----------
-    client
-        The cluster to score on, one task per partition.
     model
         A fitted model or the folder of a saved one.
     features
         The users to score.
     path
         A folder that all workers see: `by_user/part-00000.parquet` and so on, `by_category/category=…/`, `delta/`.
+    client
+        The cluster to score on, one task per partition; None for the current client.
     k
         Categories per user.
     policy
@@ -124,7 +126,8 @@ def score(
     """
     path = local_path(path)
     fitted = load_model(model) if isinstance(model, str | Path) else model
-    _check_objects(client, fitted, features, previous)
+    client = current_client(client)
+    _check_objects(fitted, features, previous)
     settings = ScoreSettings(
         k=k, policy=policy, n=n, min_score=min_score, min_chance=min_chance, exclude=tuple(exclude),
         exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
@@ -159,9 +162,8 @@ def score(
     return open_qualifications(path)
 
 
-def _check_objects(client: Any, model: Any, features: Any, previous: Any) -> None:
+def _check_objects(model: Any, features: Any, previous: Any) -> None:
     """Refuse objects of other kinds than scoring needs, and say what to pass."""
-    check_client(client)
     check_features(features)
     check_model(model)
     if previous is not None:

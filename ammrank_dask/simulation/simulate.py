@@ -13,7 +13,8 @@ import pyarrow as pa
 from distributed import Client
 from numpy.typing import NDArray
 
-from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
+from ammrank_dask.runtime.client import client_by_name, current_client
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.simulation.day_events import (
     DayEvents,
     arrange_day,
@@ -91,8 +92,8 @@ class SimulationParameters:
         return date.fromisoformat(self.start) + timedelta(days=day)
 
 
+@client_by_name
 def simulate(
-    client: Client,
     lake: Path,
     *,
     truth: Path,
@@ -104,6 +105,7 @@ def simulate(
     activity: float = 1.0,
     alpha: float = 0.97,
     label_days: int = 30,
+    client: Client | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Write a lake with a known world, and its truth apart; a rerun writes only the files that are missing.
@@ -119,9 +121,9 @@ def simulate(
     --------
     >>> from distributed import Client
     >>> client = Client(n_workers=2, threads_per_worker=1)  # doctest: +SKIP
-    >>> simulate(client, Path("lake"), truth=Path("truth"), users=1000, days=60)  # doctest: +SKIP
+    >>> simulate(Path("lake"), truth=Path("truth"), users=1000, days=60)  # doctest: +SKIP
     """
-    check_client(client)
+    client = current_client(client)
     parameters = SimulationParameters(
         users, days, seed, start.isoformat(), user_ids, float(activity), float(alpha), label_days
     )

@@ -20,7 +20,8 @@ from ammrank_dask.features.store import Features, check_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import PACE, AMMRankPlus, usual_epochs
 from ammrank_dask.model.saved import RankModel, make_model
-from ammrank_dask.runtime.tasks import Progress, check_client, silent
+from ammrank_dask.runtime.client import client_by_name, current_client
+from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.objects.folders import local_path
@@ -29,10 +30,11 @@ from ammrank_dask.training.driver import Training, TrainingPlan, Windows
 from ammrank_dask.training.own_parameters import own_parameters
 
 
+@client_by_name
 def train(
-    client: Client,
     features: Features,
     *,
+    client: Client | None = None,
     model: str = AMMRankPlus.method,
     shards: int = 8,
     rounds_per_epoch: int = 2,
@@ -67,10 +69,10 @@ def train(
 
     Parameters
     ----------
-    client
-        The cluster; it is left as it is.
     features
         Features with rankings, in a folder that all workers see.
+    client
+        The cluster, which is left as it is; None for the current client.
     shards, rounds_per_epoch, block_rows
         Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
     model
@@ -107,7 +109,7 @@ def train(
         Folder for decoded rows and checkpoints, seen by all workers; beside the features when None. It is removed
         at the end, and a rerun after a crash goes on from it.
     """
-    check_client(client)
+    client = current_client(client)
     check_features(features)
     plan = TrainingPlan(shards, rounds_per_epoch, block_rows, patience)
     by_kind: dict[str, dict[str, Any]] = {

@@ -30,7 +30,8 @@ from ammrank_dask.model.halving import (
 )
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.saved import make_model
-from ammrank_dask.runtime.tasks import Progress, check_client, run_tasks, silent
+from ammrank_dask.runtime.client import client_by_name, current_client
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.scratch_arrays import load_facts
@@ -44,10 +45,11 @@ FEWEST_ROWS = 10_000
 """Rows of the sample even if a shard has fewer: with a few hundred the last rung would choose by chance."""
 
 
+@client_by_name
 def tune(
-    client: Client,
     features: Features,
     *,
+    client: Client | None = None,
     model: str = AMMRankPlus.method,
     kappas: Sequence[float] | None = None,
     clickers_per_plane: Sequence[int] = CLICKERS_PER_PLANE,
@@ -88,7 +90,7 @@ def tune(
     sample_rows
         Most training rows of the last rung.
     """
-    check_client(client)
+    client = current_client(client)
     check_features(features)
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to tune on, found none")

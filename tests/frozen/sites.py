@@ -108,7 +108,9 @@ def without_performance_pages() -> Iterator[None]:
 def simulate_lakes(client: Client, folder: Path) -> None:
     """Simulate the lake of all sites, once with integers and once with strings as ids."""
     for ids in ("int64", "string"):
-        simulate(client, folder / ids, truth=folder / f"{ids}-truth", users=300, days=N_DAYS, seed=3, user_ids=ids)
+        simulate(
+            folder / ids, client=client, truth=folder / f"{ids}-truth", users=300, days=N_DAYS, seed=3, user_ids=ids
+        )
 
 
 def run_site(site: FrozenSite, lakes: Path, folder: Path, cluster_file: Path) -> Iterator[tuple[str, dict[str, str]]]:

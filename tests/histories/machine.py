@@ -44,7 +44,7 @@ def simulate_lakes(folder: Path) -> None:
     with own_cluster(folder, 2) as (client, _):
         for ids in ("int64", "string"):
             truth = folder / f"{ids}-truth"
-            simulate(client, folder / ids, truth=truth, users=200, days=N_DAYS, seed=5, user_ids=ids)
+            simulate(folder / ids, client=client, truth=truth, users=200, days=N_DAYS, seed=5, user_ids=ids)
 
 
 class History:

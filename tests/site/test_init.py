@@ -98,7 +98,7 @@ def write_small_lake(lake: Path) -> None:
 @pytest.fixture(scope="module")
 def simulated(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulated")
-    simulate(client, folder / "lake", truth=folder / "truth", users=400, days=8, seed=3)
+    simulate(folder / "lake", client=client, truth=folder / "truth", users=400, days=8, seed=3)
     return folder / "lake"
 
 

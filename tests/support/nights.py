@@ -41,7 +41,7 @@ def config_of(**changes: Any) -> Config:
 
 def simulate_world(client: Client, folder: Path, *, users: int = 300, days: int = N_DAYS) -> Site:
     """Simulate a lake, and return an empty site beside it."""
-    simulate(client, folder / "lake", truth=folder / "truth", users=users, days=days, seed=3, start=FIRST)
+    simulate(folder / "lake", client=client, truth=folder / "truth", users=users, days=days, seed=3, start=FIRST)
     (folder / "site").mkdir()
     return Site(folder / "site")
 

@@ -47,7 +47,7 @@ def quiet(cluster, tmp_path_factory):
     world = tmp_path_factory.mktemp("world")
     lake, begun, site = world / "lake", world / "begun", world / "quiet"
     with LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as local, Client(local) as client:
-        simulate(client, lake, truth=world / "truth", users=1_000, days=8, seed=7)
+        simulate(lake, client=client, truth=world / "truth", users=1_000, days=8, seed=7)
     begun.mkdir()
     (begun / "ammrank.yaml").write_text(write_config(check_config(CONFIG, "test")))
     settings = "wait_for_workers: 2\ntimeout: 15\n"

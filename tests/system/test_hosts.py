@@ -109,7 +109,7 @@ def quiet(hosts, tmp_path_factory):
     """A site with one published night, and what the next one is when nothing disturbs it."""
     world = tmp_path_factory.mktemp("world")
     with LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as local, Client(local) as client:
-        simulate(client, world / "lake", truth=world / "truth", users=2_000, days=8, seed=7)
+        simulate(world / "lake", client=client, truth=world / "truth", users=2_000, days=8, seed=7)
     begun = world / "begun"
     begun.mkdir()
     (begun / "ammrank.yaml").write_text(write_config(check_config(CONFIG, "test")))

@@ -42,7 +42,9 @@ def site(cluster, tmp_path_factory):
     """A site on a lake of users with long ids, that joins the cluster of the test."""
     folder = tmp_path_factory.mktemp("world")
     with Client(cluster, set_as_default=False) as client:
-        simulate(client, folder / "lake", truth=folder / "truth", users=3_000, days=24, seed=3, user_ids="string")
+        simulate(
+            folder / "lake", client=client, truth=folder / "truth", users=3_000, days=24, seed=3, user_ids="string"
+        )
     names = {"events": "events", "users": "users.parquet", "taxonomy": "taxonomy.csv"}
     config = {
         "lake": {key: str(folder / "lake" / name) for key, name in names.items()},

@@ -40,7 +40,7 @@ def small_disk(tmp_path):
 def lake(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world") / "lake"
     with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster, Client(cluster) as client:
-        simulate(client, folder, truth=folder.with_name("truth"), users=2_000, days=8, seed=7)
+        simulate(folder, client=client, truth=folder.with_name("truth"), users=2_000, days=8, seed=7)
     return folder
 
 

@@ -45,7 +45,7 @@ def cluster(tmp_path_factory):
 def lake(tmp_path_factory):
     folder = tmp_path_factory.mktemp("world") / "lake"
     with LocalCluster(n_workers=1, processes=False, dashboard_address="127.0.0.1:0") as local, Client(local) as client:
-        simulate(client, folder, truth=folder.with_name("truth"), users=1_000, days=8, seed=7)
+        simulate(folder, client=client, truth=folder.with_name("truth"), users=1_000, days=8, seed=7)
     return folder
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import datetime as dt
 import os
+import re
 from pathlib import Path
 
 import dask.array as da
@@ -26,7 +27,7 @@ def _write_features(client, model, features, url):
 
 
 def _simulate(client, model, features, url):
-    ammrank_dask.simulate(client, url, truth=url, users=10, days=1, start=dt.date(2026, 1, 5))
+    ammrank_dask.simulate(url, client=client, truth=url, users=10, days=1, start=dt.date(2026, 1, 5))
 
 
 CALLS = {
@@ -35,13 +36,13 @@ CALLS = {
     "save": lambda client, model, features, url: model.save(url),
     "load": lambda client, model, features, url: ammrank_dask.AMMRank.load(url),
     "serve.load": lambda client, model, features, url: serve.load(url),
-    "score": lambda client, model, features, url: ammrank_dask.score(client, model, features, url),
-    "score model": lambda client, model, features, url: ammrank_dask.score(client, url, features, "quals"),
+    "score": lambda client, model, features, url: ammrank_dask.score(model, features, url, client=client),
+    "score model": lambda client, model, features, url: ammrank_dask.score(url, features, "quals", client=client),
     "open_qualifications": lambda client, model, features, url: ammrank_dask.open_qualifications(url),
-    "train": lambda client, model, features, url: ammrank_dask.train(client, features, scratch=url),
-    "tune": lambda client, model, features, url: ammrank_dask.tune(client, features, scratch=url),
+    "train": lambda client, model, features, url: ammrank_dask.train(features, client=client, scratch=url),
+    "tune": lambda client, model, features, url: ammrank_dask.tune(features, client=client, scratch=url),
     "learn_chances": lambda client, model, features, url: ammrank_dask.learn_chances(
-        client, model, features, scratch=url
+        model, features, client=client, scratch=url
     ),
     "simulate": _simulate,
 }
@@ -59,13 +60,15 @@ def test_library__refuses_urls_where_it_reads_and_writes_folders(
 
 
 WITH_CLIENT = {
-    "train": lambda client, model, features, folder: ammrank_dask.train(client, features, epochs=1),
-    "tune": lambda client, model, features, folder: ammrank_dask.tune(client, features, epochs=1),
-    "score": lambda client, model, features, folder: ammrank_dask.score(client, model, features, folder / "quals"),
-    "learn_chances": lambda client, model, features, folder: ammrank_dask.learn_chances(client, model, features),
-    "exposure_report": lambda client, model, features, folder: ammrank_dask.exposure_report(client, None),
+    "train": lambda client, model, features, folder: ammrank_dask.train(features, client=client, epochs=1),
+    "tune": lambda client, model, features, folder: ammrank_dask.tune(features, client=client, epochs=1),
+    "score": lambda client, model, features, folder: ammrank_dask.score(
+        model, features, folder / "quals", client=client
+    ),
+    "learn_chances": lambda client, model, features, folder: ammrank_dask.learn_chances(model, features, client=client),
+    "exposure_report": lambda client, model, features, folder: ammrank_dask.exposure_report(None, client=client),
     "simulate": lambda client, model, features, folder: ammrank_dask.simulate(
-        client, folder / "lake", truth=folder / "truth", users=10, days=1
+        folder / "lake", client=client, truth=folder / "truth", users=10, days=1
     ),
 }
 
@@ -88,9 +91,51 @@ def test_library__refuses_an_asynchronous_client(model, features, call, tmp_path
 
 @pytest.mark.parametrize("call", WITH_CLIENT)
 def test_library__refuses_what_is_no_client(model, features, call, tmp_path):
-    with pytest.raises(TypeError, match=r"client must be a distributed.Client, got str; pass Client"):
+    with pytest.raises(TypeError, match=r"client must be a distributed.Client, got str; pass client=Client"):
         WITH_CLIENT[call]("tcp://127.0.0.1:8786", model, features, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", WITH_CLIENT)
+def test_library__refuses_a_call_where_there_is_no_client(model, features, call, tmp_path):
+    with pytest.raises(ValueError, match=r"there is no Dask client; make one with client = distributed\.Client\(\)$"):
+        WITH_CLIENT[call](None, model, features, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("call", WITH_CLIENT)
+def test_library__refuses_a_closed_client(model, features, call, tmp_path):
+    with Client(n_workers=1, processes=False, dashboard_address=None, set_as_default=False) as own:
+        pass
+    with pytest.raises(ValueError, match=r"client must be connected, got one that is closed; make a new one$"):
+        WITH_CLIENT[call](own, model, features, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+CLIENT_FIRST = {
+    "train(features, client=client)": lambda client: ammrank_dask.train(client, "features", shards=2),
+    "tune(features, client=client)": lambda client: ammrank_dask.tune(client, "features"),
+    "score(model, features, path, client=client)": lambda client: ammrank_dask.score(client, "model", "features", "q"),
+    "learn_chances(model, features, client=client)": lambda client: ammrank_dask.learn_chances(client, "m", "f"),
+    "exposure_report(quals, client=client)": lambda client: ammrank_dask.exposure_report(client, "quals"),
+    "simulate(lake, client=client)": lambda client: ammrank_dask.simulate(client, "lake", truth="truth"),
+}
+
+
+@pytest.mark.parametrize("call", CLIENT_FIRST)
+def test_library__shows_the_call_to_who_gives_a_client_first(client, call):
+    message = f"client must be given by name: {call}, or without it for the current client"
+    with pytest.raises(TypeError, match=re.escape(message)):
+        CLIENT_FIRST[call](client)
+
+
+def test_library__takes_the_current_client_and_leaves_it_as_it_is(client, features, tmp_path):
+    with client.as_current():
+        before = client.scheduler_comm.interval
+        model = ammrank_dask.train(features, shards=1, epochs=1)
+        quals = ammrank_dask.score(model, features, tmp_path / "quals", k=2)
+        assert ammrank_dask.exposure_report(quals)["exposure"].sum() == len(quals.to_pandas())
+    assert (client.status, client.scheduler_comm.interval) == ("running", before)
 
 
 def test_train__takes_an_asynchronous_client_in_another_thread(features):
@@ -101,7 +146,7 @@ def test_train__takes_an_asynchronous_client_in_another_thread(features):
             ) as cluster,
             Client(cluster, asynchronous=True, set_as_default=False) as own,
         ):
-            return await asyncio.to_thread(ammrank_dask.train, own, features, shards=1, epochs=1)
+            return await asyncio.to_thread(ammrank_dask.train, features, client=own, shards=1, epochs=1)
 
     assert asyncio.run(call_it()).n_categories_ == 6
 
@@ -110,22 +155,28 @@ WRONG_FEATURES = r"features must be Features, got (str|ndarray); pass open_featu
 WRONG_MODEL = r"model must be an AMMRankPlus or AMMRank, got Features; pass what train or load returns"
 WRONG_QUALS = r"quals must be Qualifications, got str; pass what score returns, or open_qualifications\(path\)"
 WRONG_OBJECTS = {
-    "train path": (lambda client, model, features: ammrank_dask.train(client, "features"), WRONG_FEATURES),
-    "train matrix": (lambda client, model, features: ammrank_dask.train(client, np.eye(2)), WRONG_FEATURES),
-    "tune": (lambda client, model, features: ammrank_dask.tune(client, "features"), WRONG_FEATURES),
-    "score features": (lambda client, model, features: ammrank_dask.score(client, model, "a", "b"), WRONG_FEATURES),
-    "score model": (lambda client, model, features: ammrank_dask.score(client, features, features, "b"), WRONG_MODEL),
+    "train path": (lambda client, model, features: ammrank_dask.train("features", client=client), WRONG_FEATURES),
+    "train matrix": (lambda client, model, features: ammrank_dask.train(np.eye(2), client=client), WRONG_FEATURES),
+    "tune": (lambda client, model, features: ammrank_dask.tune("features", client=client), WRONG_FEATURES),
+    "score features": (
+        lambda client, model, features: ammrank_dask.score(model, "a", "b", client=client), WRONG_FEATURES
+    ),
+    "score model": (
+        lambda client, model, features: ammrank_dask.score(features, features, "b", client=client), WRONG_MODEL
+    ),
     "score previous": (
-        lambda client, model, features: ammrank_dask.score(client, model, features, "b", previous="a"),
+        lambda client, model, features: ammrank_dask.score(model, features, "b", client=client, previous="a"),
         WRONG_QUALS.replace("quals must", "previous must"),
     ),
     "learn_chances features": (
-        lambda client, model, features: ammrank_dask.learn_chances(client, model, "features"), WRONG_FEATURES
+        lambda client, model, features: ammrank_dask.learn_chances(model, "features", client=client), WRONG_FEATURES
     ),
     "learn_chances model": (
-        lambda client, model, features: ammrank_dask.learn_chances(client, features, features), WRONG_MODEL
+        lambda client, model, features: ammrank_dask.learn_chances(features, features, client=client), WRONG_MODEL
     ),
-    "exposure_report": (lambda client, model, features: ammrank_dask.exposure_report(client, "quals"), WRONG_QUALS),
+    "exposure_report": (
+        lambda client, model, features: ammrank_dask.exposure_report("quals", client=client), WRONG_QUALS
+    ),
 }  # fmt: skip
 
 
@@ -158,23 +209,23 @@ OWN_VIEW = Path("/proc/self/cwd")
 
 def test_library__says_which_worker_does_not_see_a_folder(client, blind, model, features, tmp_path):
     hidden = make_features(OWN_VIEW / "features", model, 200)
-    quals = ammrank_dask.score(client, model, hidden, OWN_VIEW / "earlier", k=2)
+    quals = ammrank_dask.score(model, hidden, OWN_VIEW / "earlier", client=client, k=2)
     calls = {
         "features/manifest.json": [
-            lambda: ammrank_dask.train(blind, hidden, epochs=1),
-            lambda: ammrank_dask.tune(blind, hidden, epochs=1, scratch=tmp_path),
-            lambda: ammrank_dask.score(blind, model, hidden, tmp_path / "quals", k=2),
-            lambda: ammrank_dask.learn_chances(blind, model, hidden),
+            lambda: ammrank_dask.train(hidden, client=blind, epochs=1),
+            lambda: ammrank_dask.tune(hidden, client=blind, epochs=1, scratch=tmp_path),
+            lambda: ammrank_dask.score(model, hidden, tmp_path / "quals", client=blind, k=2),
+            lambda: ammrank_dask.learn_chances(model, hidden, client=blind),
         ],
         "earlier/by_user/part-00000.parquet": [
-            lambda: ammrank_dask.exposure_report(blind, quals),
-            lambda: ammrank_dask.score(blind, model, features, tmp_path / "others", k=2, previous=quals),
+            lambda: ammrank_dask.exposure_report(quals, client=blind),
+            lambda: ammrank_dask.score(model, features, tmp_path / "others", client=blind, k=2, previous=quals),
         ],
         r"\.building-quals-\w+/\.work/model/facts.json": [
-            lambda: ammrank_dask.score(blind, model, features, OWN_VIEW / "quals", k=2),
+            lambda: ammrank_dask.score(model, features, OWN_VIEW / "quals", client=blind, k=2),
         ],
         r"chances-\w+/facts.json": [
-            lambda: ammrank_dask.learn_chances(blind, model, features, scratch=OWN_VIEW),
+            lambda: ammrank_dask.learn_chances(model, features, client=blind, scratch=OWN_VIEW),
         ],
     }  # fmt: skip
     for name, of_name in calls.items():
@@ -188,22 +239,22 @@ def test_library__says_which_worker_does_not_see_a_folder(client, blind, model, 
     # What is missing for the client too is missing.
     (OWN_VIEW / "earlier" / "by_user" / "part-00000.parquet").unlink()
     with pytest.raises(BadInput, match=r"part-00000\.parquet is missing; make it again with"):
-        ammrank_dask.score(blind, model, features, tmp_path / "others", k=2, previous=quals)
+        ammrank_dask.score(model, features, tmp_path / "others", client=blind, k=2, previous=quals)
 
 
 def test_train__says_that_the_client_does_not_see_what_workers_wrote(blind, features, tmp_path):
     message = rf"this process does not see {OWN_VIEW}/\.training-\w+/rows-00000, which workers have written; its folder"
     with pytest.raises(BadInput, match=message):
-        ammrank_dask.train(blind, features, epochs=1, scratch=OWN_VIEW)
+        ammrank_dask.train(features, client=blind, epochs=1, scratch=OWN_VIEW)
 
 
 def test_library__takes_relative_paths_where_workers_have_another_current_folder(blind, model):
     features = make_features("features", model, 200)
-    trained = ammrank_dask.train(blind, features, shards=1, epochs=1, scratch="scratch")
-    quals = ammrank_dask.score(blind, trained, ammrank_dask.open_features("features"), "quals", k=2)
-    report = ammrank_dask.exposure_report(blind, ammrank_dask.open_qualifications("quals"))
+    trained = ammrank_dask.train(features, client=blind, shards=1, epochs=1, scratch="scratch")
+    quals = ammrank_dask.score(trained, ammrank_dask.open_features("features"), "quals", client=blind, k=2)
+    report = ammrank_dask.exposure_report(ammrank_dask.open_qualifications("quals"), client=blind)
     assert report["exposure"].sum() == len(quals.to_pandas()) == 400
-    ammrank_dask.simulate(blind, "lake", truth="truth", users=10, days=1)
+    ammrank_dask.simulate("lake", client=blind, truth="truth", users=10, days=1)
     assert Path("lake", "users.parquet").is_file()
 
 

@@ -37,17 +37,19 @@ def share_fairly(client: Client, folder: Path, n_users: int = 2_000) -> tuple[pd
     X, user_ids, columns = interest_features(log, at=then, taxonomy=flat, level=1)
     rankings, categories = click_rankings(log, then, NOW, user_ids, flat, level=1)
     past = write_features(folder / "past", X, user_ids, columns, rankings=rankings, categories=categories)
-    model = train(client, past, shards=2, epochs=3)
-    chances = learn_chances(client, model, past)  # from users who did not train, also those who clicked nothing
+    model = train(past, client=client, shards=2, epochs=3)
+    chances = learn_chances(model, past, client=client)  # from users who did not train, also those who clicked nothing
 
     X, user_ids, columns = interest_features(log, at=NOW, taxonomy=flat, level=1)
     today = write_features(folder / "today", X, user_ids, columns, categories=categories)
-    usual = score(client, model, today, folder / "user_top_k", k=2, chances=chances)
+    usual = score(model, today, folder / "user_top_k", client=client, k=2, chances=chances)
     fair = score(
-        client, model, today, folder / "balanced", k=2, policy="balanced", chances=chances, floor=0.5,
+        model, today, folder / "balanced", client=client, k=2, policy="balanced", chances=chances, floor=0.5,
         floors={"Hats": 0.25}, opt_out=[(user_ids[0], "Hats")],
     )  # fmt: skip
-    tables = {quals.policy: exposure_report(client, quals).set_index("category")["exposure"] for quals in (usual, fair)}
+    tables = {
+        quals.policy: exposure_report(quals, client=client).set_index("category")["exposure"] for quals in (usual, fair)
+    }
     return fair.to_pandas(), pd.DataFrame(tables)
 
 

@@ -51,12 +51,12 @@ def run_example(client: Client, folder: Path, n_users: int = 2_000) -> tuple[pd.
     X, user_ids, columns = interest_features(log, at=then, taxonomy=flat, level=1)
     rankings, categories = click_rankings(log, then, NOW, user_ids, flat, level=1)
     past = write_features(folder / "past", X, user_ids, columns, rankings=rankings, categories=categories)
-    model = train(client, past, shards=2, epochs=3)
+    model = train(past, client=client, shards=2, epochs=3)
 
     X, user_ids, columns = interest_features(log, at=NOW, taxonomy=flat, level=1)
     today = write_features(folder / "today", X, user_ids, columns, categories=categories)
-    qualifications = score(client, model, today, folder / "qualifications", k=2)
-    return qualifications.to_pandas(), exposure_report(client, qualifications)
+    qualifications = score(model, today, folder / "qualifications", client=client, k=2)
+    return qualifications.to_pandas(), exposure_report(qualifications, client=client)
 
 
 @click.command()

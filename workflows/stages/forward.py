@@ -105,7 +105,7 @@ def train_before(night: Night, ingested: Ingested, features: Run, earlier: list[
 
     newest, *others = [open_features(run.path) for run in earlier]
     return train(
-        night.client, newest, earlier=others, tonight=open_features(features.path),
+        newest, client=night.client, earlier=others, tonight=open_features(features.path),
         renames=renames_since(earlier, ingested), left_out=users_left_out(night, ingested),
         scratch=night.site.scratch, progress=night.progress, **night.config.train.parameters(),
     )  # fmt: skip

@@ -77,7 +77,7 @@ def train_model(
     if is_finished(path):
         return open_run(path, MODEL_KIND)
     model = train(
-        night.client, open_features(features.path), earlier=[open_features(run.path) for run in earlier],
+        open_features(features.path), client=night.client, earlier=[open_features(run.path) for run in earlier],
         tonight=open_features(tonight.path), renames=renames, left_out=users_left_out(night, ingested),
         start=first, scratch=site.scratch, progress=night.progress, **parameters,
     )  # fmt: skip
@@ -132,7 +132,7 @@ def _tune_model(night: Night, features: Run) -> Tuning:
     given = night.config.train.parameters()
     options = {name: given[name] for name in names if name in given}
     opened = open_features(features.path)
-    return tune(night.client, opened, scratch=night.site.scratch, progress=night.progress, **options)
+    return tune(opened, client=night.client, scratch=night.site.scratch, progress=night.progress, **options)
 
 
 def _describe_tuning(tuning: Tuning) -> dict[str, Any]:

@@ -121,9 +121,11 @@ def test_leave_room__takes_the_worst_away():
 @pytest.mark.parametrize("policy", POLICIES)
 def test_score__explores_at_the_last_ranks(client, tmp_path, model, features, chances, policy):
     options = {"k": 2, "policy": policy, "chances": chances, "explore": 0.1, "exclude": ["news"], "floor": 0.9}
-    quals = score(client, model, features, tmp_path / "quals", **options)
+    quals = score(model, features, tmp_path / "quals", client=client, **options)
     frame, facts = quals.to_pandas(), quals.facts["explored"]
-    plain = score(client, model, features, tmp_path / "plain", **options | {"policy": "user_top_k", "explore": 0.0})
+    plain = score(
+        model, features, tmp_path / "plain", client=client, **options | {"policy": "user_top_k", "explore": 0.0}
+    )
     held = plain.to_pandas()["category"].value_counts().reindex(CATEGORIES, fill_value=0).to_numpy()
     floor = np.maximum(1, np.ceil(0.9 * CLICKS / CLICKS.sum() * 12_000 - 1e-9))
     floor[CATEGORIES.index("news")] = 0
@@ -187,7 +189,7 @@ def test_score__draws_are_the_same_on_any_number_of_workers_and_after_a_kill(
     client, tmp_path, model, features, chances, monkeypatch
 ):
     options = {"k": 2, "policy": "balanced", "chances": chances, "explore": 0.2, "floor": 0.5}
-    score(client, model, features, tmp_path / "one", **options)
+    score(model, features, tmp_path / "one", client=client, **options)
     with Client(processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, memory_limit=0) as three:
         score(three, model, features, tmp_path / "three", **options)
     draw = score_passes.draw_partitions
@@ -200,42 +202,46 @@ def test_score__draws_are_the_same_on_any_number_of_workers_and_after_a_kill(
     monkeypatch.setattr(score_passes, "USERS_OF_TASK", 1)
     monkeypatch.setattr(score_passes, "draw_partitions", dies)
     with pytest.raises(OSError, match="killed"):
-        score(client, model, features, tmp_path / "killed", **options)
+        score(model, features, tmp_path / "killed", client=client, **options)
     monkeypatch.setattr(score_passes, "draw_partitions", draw)
-    score(client, model, features, tmp_path / "killed", **options)
+    score(model, features, tmp_path / "killed", client=client, **options)
     assert len({digest_tree(tmp_path / name, ["."]) for name in ("one", "three", "killed")}) == 1
 
 
 def test_score__draws_nothing_that_a_user_may_not_hold(client, tmp_path, model, features):
     ids = features.partition(0).user_ids.to_arrow().to_pylist()[:200]
     opt_out = [(user, name) for user in ids for name in CATEGORIES[:4]]
-    quals = score(client, model, features, tmp_path / "quals", k=2, explore=0.5, floor=2.0, opt_out=opt_out, seed=3)
+    quals = score(
+        model, features, tmp_path / "quals", client=client, k=2, explore=0.5, floor=2.0, opt_out=opt_out, seed=3
+    )
     frame = quals.to_pandas()
     assert (frame["propensity"] < 1).any()
     mine = frame[frame["user_id"].isin(ids)]
     assert not mine["category"].isin(CATEGORIES[:4]).any()
     assert "chance" not in frame
-    other = score(client, model, features, tmp_path / "other", k=2, explore=0.5, floor=2.0, opt_out=opt_out, seed=4)
+    other = score(
+        model, features, tmp_path / "other", client=client, k=2, explore=0.5, floor=2.0, opt_out=opt_out, seed=4
+    )
     assert not other.to_pandas().equals(frame)
 
 
 def test_score__draws_nothing_where_every_category_has_its_floor(client, tmp_path, model, features, chances):
     options = {"k": 5, "policy": "balanced", "chances": chances, "floor": 1e-6, "exclude": ["no planes"]}
-    quals = score(client, model, features, tmp_path / "drawn", explore=0.1, **options)
+    quals = score(model, features, tmp_path / "drawn", client=client, explore=0.1, **options)
     assert (quals.facts["explored"]["slots"], quals.facts["explored"]["targets"]) == (0, [])
     frame = quals.to_pandas()
     assert (frame["propensity"] == 1).all()
-    plain = score(client, model, features, tmp_path / "plain", **options).to_pandas()
+    plain = score(model, features, tmp_path / "plain", client=client, **options).to_pandas()
     assert frame[list(plain)].equals(plain)
 
 
 @pytest.mark.parametrize("explore", [-0.1, 0.51, float("nan")])
 def test_score__refuses_to_explore_more_than_half(client, tmp_path, model, features, explore):
     with pytest.raises(BadInput, match=rf"explore must be a share of all slots between 0 and 0.5, got {explore}"):
-        score(client, model, features, tmp_path / "q", k=2, explore=explore)
+        score(model, features, tmp_path / "q", client=client, k=2, explore=explore)
 
 
 def test_score__without_exploration_there_is_no_propensity(client, tmp_path, model, features):
-    quals = score(client, model, features, tmp_path / "q", k=2)
+    quals = score(model, features, tmp_path / "q", client=client, k=2)
     assert not {"propensity", "inclusion", "held_by"} & set(quals.to_pandas())
     assert "explored" not in quals.facts

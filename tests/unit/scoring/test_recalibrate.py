@@ -99,7 +99,7 @@ def test_level_step__chances_sum_to_what_is_wanted(wanted):
 def test_carry_chances__of_users_who_are_there_both_nights(client, tmp_path):
     model = make_model()
     then = make_features(tmp_path / "then", model, 400)
-    chances = learn_chances(client, model, then)
+    chances = learn_chances(model, then, client=client)
     # Tonight every third user is gone, some are new, and all have one value more.
     ids = np.concatenate([part.user_ids.to_arrow().to_numpy() for part in map(then.partition, range(4))])
     kept = np.sort(np.concatenate([ids[ids % 9 > 0], [7, 11]]))

@@ -52,14 +52,14 @@ def features(tmp_path):
 
 def test_train__refuses_features_without_rankings(client, tmp_path):
     with pytest.raises(BadInput, match="must have rankings to train on, found none"):
-        train(client, make_features(tmp_path / "f", np.arange(40), has_rankings=False))
+        train(make_features(tmp_path / "f", np.arange(40), has_rankings=False), client=client)
 
 
 @pytest.mark.parametrize("ids", [np.arange(100, 400), np.array([f"u{i:03d}" for i in range(300)])])
 def test_score__writes_the_top_k_of_every_user(client, tmp_path, ids):
     features = make_features(tmp_path / "features", ids)
-    model = train(client, features, model="amm-rank", variant="no-adv")
-    quals = score(client, model, features, tmp_path / "quals", k=3)
+    model = train(features, client=client, model="amm-rank", variant="no-adv")
+    quals = score(model, features, tmp_path / "quals", client=client, k=3)
     assert sorted(p.name for p in quals.path.iterdir()) == ["by_category", "by_user", "delta", "manifest.json"]
     parts = ["part-00000.parquet", "part-00001.parquet", "part-00002.parquet"]
     assert sorted(p.name for p in (quals.path / "by_user").iterdir()) == parts
@@ -108,14 +108,14 @@ def test_score_pieces__does_not_depend_on_the_pieces(features, monkeypatch, valu
 
 
 def test_score__rerun_and_fewer_partitions_leave_the_right_files(client, features, tmp_path):
-    model = train(client, features)
+    model = train(features, client=client)
     model.save(tmp_path / "model")
-    first = score(client, model, features, tmp_path / "quals", k=2)
+    first = score(model, features, tmp_path / "quals", client=client, k=2)
     contents = [path.read_bytes() for path in first.parts]
-    again = score(client, tmp_path / "model", features, tmp_path / "quals", k=2)
+    again = score(tmp_path / "model", features, tmp_path / "quals", client=client, k=2)
     assert [path.read_bytes() for path in again.parts] == contents
     fewer = make_features(tmp_path / "fewer", np.arange(100, 400), n_partitions=2)
-    quals = score(client, model, fewer, tmp_path / "quals", k=2)
+    quals = score(model, fewer, tmp_path / "quals", client=client, k=2)
     assert sorted((quals.path / "by_user").iterdir()) == quals.parts
     assert len(quals.to_pandas()) == 600
 
@@ -123,14 +123,14 @@ def test_score__rerun_and_fewer_partitions_leave_the_right_files(client, feature
 def test_score__the_disk_begins_to_take_every_file_before_the_end(client, features, tmp_path, monkeypatch):
     begun = []
     monkeypatch.setattr(atomic, "begin_sync", begun.append)
-    model = train(client, features)
-    quals = score(client, model, features, tmp_path / "quals", k=2)
+    model = train(features, client=client)
+    quals = score(model, features, tmp_path / "quals", client=client, k=2)
     names = sorted(Path(*path.parts[len(tmp_path.parts) + 1 :]).as_posix() for path in begun)
     assert names == sorted(quals.run.files)
 
 
 def test_qualifications__to_pandas_of_some_users(client, features, tmp_path):
-    quals = score(client, train(client, features), features, tmp_path / "quals", k=2)
+    quals = score(train(features, client=client), features, tmp_path / "quals", client=client, k=2)
     everyone = quals.to_pandas()
     assert everyone["user_id"].tolist() == np.repeat(np.arange(100, 400), 2).tolist()
     assert everyone["rank"].tolist() == [1, 2] * 300
@@ -160,35 +160,35 @@ def test_qualifications__a_damaged_page_is_named(client, features, tmp_path, col
 
 
 def test_score__refuses_a_model_of_other_features(client, features, tmp_path):
-    model = train(client, features)
+    model = train(features, client=client)
     ids = np.arange(40)
     renamed = make_features(tmp_path / "renamed", ids, categories=["other", *CATEGORIES[1:]])
     with pytest.raises(BadInput, match=r"must rank the categories of the features at .*, found other ones"):
-        score(client, model, renamed, tmp_path / "quals", k=2)
+        score(model, renamed, tmp_path / "quals", client=client, k=2)
     moved = make_features(tmp_path / "moved", ids, columns=[*COLUMNS[3::-1], *COLUMNS[4:]])
     with pytest.raises(BadInput, match=r"must be trained on the columns of the features at .*, found other ones"):
-        score(client, model, moved, tmp_path / "quals", k=2)
+        score(model, moved, tmp_path / "quals", client=client, k=2)
     with pytest.raises(BadInput, match=r"\(variant None in the model, no-adv asked for\)"):
-        score(client, model, features, tmp_path / "quals", k=2, variant="no-adv")
+        score(model, features, tmp_path / "quals", client=client, k=2, variant="no-adv")
     own = AMMRank(n_categories=4).fit(np.ones((1, 3)), np.array([[0]]))
     with pytest.raises(BadInput, match="must have the model's 3 columns, found 6"):
-        score(client, own, features, tmp_path / "quals", k=2)
+        score(own, features, tmp_path / "quals", client=client, k=2)
     with pytest.raises(BadInput, match=r"k must be between 1 and n_categories \(4\), got 5"):
-        score(client, model, features, tmp_path / "quals", k=5)
+        score(model, features, tmp_path / "quals", client=client, k=5)
     with pytest.raises(NotFittedError, match="not fitted yet"):
-        score(client, AMMRank(), features, tmp_path / "quals", k=2)
+        score(AMMRank(), features, tmp_path / "quals", client=client, k=2)
     assert not (tmp_path / "quals").exists()
 
 
 def test_score__failed_task_leaves_nothing_at_the_place(client, features, tmp_path, monkeypatch):
-    model = train(client, features)
+    model = train(features, client=client)
 
     def fail(self, index, **options):
         raise BadInput("the disk is gone")
 
     monkeypatch.setattr(Features, "open_partition", fail)
     with pytest.raises(BadInput, match="the disk is gone"):
-        score(client, model, features, tmp_path / "quals", k=2)
+        score(model, features, tmp_path / "quals", client=client, k=2)
     assert not (tmp_path / "quals").exists()
 
 
@@ -196,7 +196,7 @@ def test_score__failed_task_leaves_nothing_at_the_place(client, features, tmp_pa
 def test_score__a_crash_at_the_end_leaves_no_work_in_what_the_next_try_publishes(
     client, features, tmp_path, monkeypatch, is_whole
 ):
-    model = train(client, features)
+    model = train(features, client=client)
 
     def crash(*args, **options):
         if is_whole:
@@ -205,17 +205,17 @@ def test_score__a_crash_at_the_end_leaves_no_work_in_what_the_next_try_publishes
 
     monkeypatch.setattr("ammrank_dask.scoring.score.finish_run", crash)
     with pytest.raises(KeyboardInterrupt):
-        score(client, model, features, tmp_path / "quals", k=2)
+        score(model, features, tmp_path / "quals", client=client, k=2)
     monkeypatch.undo()
-    quals = score(client, model, features, tmp_path / "quals", k=2)
+    quals = score(model, features, tmp_path / "quals", client=client, k=2)
     found = {path.relative_to(quals.path).as_posix() for path in quals.path.rglob("*") if path.is_file()}
     assert found == {"manifest.json", *quals.run.manifest["files"]}
     assert len(quals.to_pandas()) == 600
 
 
 def test_exposure_report__counts_what_score_counted(client, features, tmp_path):
-    quals = score(client, train(client, features), features, tmp_path / "quals", k=2)
-    report = exposure_report(client, quals)
+    quals = score(train(features, client=client), features, tmp_path / "quals", client=client, k=2)
+    report = exposure_report(quals, client=client)
     np.testing.assert_array_equal(report[["rank_1", "rank_2"]], quals.counts.exposure)
     holders = quals.to_pandas().groupby("category", observed=False)["user_id"].nunique()
     assert dict(zip(report["category"], report["exposure"], strict=True)) == holders.to_dict()

@@ -21,7 +21,7 @@ from ammrank_dask.user_hash import split_of
 
 def test_learn_chances__come_true_for_gate_users(client, tmp_path, model):
     features = make_features(tmp_path / "f", model, 40_000)
-    sums = check_reliability(client, learn_chances(client, model, features), model, features)
+    sums = check_reliability(client, learn_chances(model, features, client=client), model, features)
     assert sums.n_unreliable() == 0
     assert sums.brier < sums.base_brier
     in_gate = sum(int((split_of(features.partition(i).user_ids) == 2).sum()) for i in range(4))
@@ -30,7 +30,7 @@ def test_learn_chances__come_true_for_gate_users(client, tmp_path, model):
 
 def test_score__balanced_hands_out_the_best_there_is(client, tmp_path, model, features, chances):
     quals = score(
-        client, model, features, tmp_path / "quals", k=2, policy="balanced", chances=chances, floor=0.9, cap=1.1
+        model, features, tmp_path / "quals", client=client, k=2, policy="balanced", chances=chances, floor=0.9, cap=1.1
     )
     frame = quals.to_pandas()
     ids, table = all_chances(model, features, chances)
@@ -51,7 +51,7 @@ def test_score__balanced_hands_out_the_best_there_is(client, tmp_path, model, fe
 
 
 def test_score__balanced_starves_nobody_by_default(client, tmp_path, model, features, chances):
-    quals = score(client, model, features, tmp_path / "quals", k=1, policy="balanced", chances=chances)
+    quals = score(model, features, tmp_path / "quals", client=client, k=1, policy="balanced", chances=chances)
     n_users = quals.to_pandas()["category"].value_counts().reindex(CATEGORIES, fill_value=0).to_numpy()
     assert not starved(n_users, CLICKS, 0.25).any()
     assert quals.counts.categories_per_user[0] == 0
@@ -59,7 +59,7 @@ def test_score__balanced_starves_nobody_by_default(client, tmp_path, model, feat
 
 def test_score__balanced_respects_limits(client, tmp_path, model, features, chances):
     quals = score(
-        client, model, features, tmp_path / "quals", k=2, policy="balanced", chances=chances, exclude=["news"],
+        model, features, tmp_path / "quals", client=client, k=2, policy="balanced", chances=chances, exclude=["news"],
         floor=0.1, cap=9, floors={"ünï": 700}, caps={"autos": 0.05},
     )  # fmt: skip
     n_users = quals.to_pandas()["category"].value_counts()
@@ -72,7 +72,7 @@ def test_score__balanced_is_the_same_on_any_number_of_workers_and_after_a_kill(
     client, tmp_path, model, features, chances, monkeypatch
 ):
     options = {"k": 2, "policy": "balanced", "chances": chances, "floor": 0.8, "cap": 1.2}
-    score(client, model, features, tmp_path / "one", **options)
+    score(model, features, tmp_path / "one", client=client, **options)
     with Client(processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, memory_limit=0) as three:
         score(three, model, features, tmp_path / "three", **options)
     apply = score_passes.apply_policy
@@ -85,16 +85,16 @@ def test_score__balanced_is_the_same_on_any_number_of_workers_and_after_a_kill(
     monkeypatch.setattr(score_passes, "USERS_OF_TASK", 1)
     monkeypatch.setattr(score_passes, "apply_policy", dies)
     with pytest.raises(OSError, match="killed"):
-        score(client, model, features, tmp_path / "killed", **options)
+        score(model, features, tmp_path / "killed", client=client, **options)
     monkeypatch.setattr(score_passes, "apply_policy", apply)
-    score(client, model, features, tmp_path / "killed", **options)
+    score(model, features, tmp_path / "killed", client=client, **options)
     assert len({digest_tree(tmp_path / name, ["."]) for name in ("one", "three", "killed")}) == 1
 
 
 def test_score__prices_of_the_night_before_start_the_next(client, tmp_path, model, features, chances):
     options = {"k": 2, "policy": "balanced", "chances": chances, "floor": 0.8, "cap": 1.2}
-    first = score(client, model, features, tmp_path / "first", **options)
-    second = score(client, model, features, tmp_path / "second", previous=first, **options)
+    first = score(model, features, tmp_path / "first", client=client, **options)
+    second = score(model, features, tmp_path / "second", client=client, previous=first, **options)
     one, two = (quals.run.manifest["facts"]["policies"]["balanced"] for quals in (first, second))
     assert two["expected_clicks"] == pytest.approx(one["expected_clicks"], rel=1e-6)
     assert last_prices(first, ["news", "brand new"]).tolist() == [one["prices"][4], 0.0]
@@ -116,7 +116,13 @@ def test_score_settings__bounds_are_in_the_digest_of_balanced_runs_only():
 )
 def test_score__refuses_bounds_that_cannot_be(client, tmp_path, model, features, chances, options, message):
     with pytest.raises(BadInput, match=message):
-        score(client, model, features, tmp_path / "q", **{"k": 2, "policy": "balanced", "chances": chances} | options)
+        score(
+            model,
+            features,
+            tmp_path / "q",
+            client=client,
+            **{"k": 2, "policy": "balanced", "chances": chances} | options,
+        )
 
 
 def test_check_chances__refuses_those_of_other_categories(client, tmp_path, model, features):
@@ -129,9 +135,9 @@ def test_check_chances__refuses_those_of_other_categories(client, tmp_path, mode
 def test_learn_chances__refuses_what_has_no_clicks(client, tmp_path, model, features):
     bare = write_features(tmp_path / "f", np.ones((9, 4)), np.arange(9), ["a", "b", "c", "d"], categories=CATEGORIES)
     with pytest.raises(BadInput, match=r"chances are learnt from clicks, and the features at .* have no rankings"):
-        learn_chances(client, model, bare)
+        learn_chances(model, bare, client=client)
     with pytest.raises(BadInput, match=r"splits are train, validation, gate, got test"):
-        learn_chances(client, model, features, split="test")
+        learn_chances(model, features, client=client, split="test")
 
 
 def test_clicked_table__marks_codes():

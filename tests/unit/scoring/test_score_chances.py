@@ -30,7 +30,7 @@ def features(tmp_path_factory, model):
 
 @pytest.fixture(scope="module")
 def chances(client, model, features):
-    return learn_chances(client, model, features)
+    return learn_chances(model, features, client=client)
 
 
 @pytest.fixture(scope="module")
@@ -50,7 +50,7 @@ def chance_of(truth, frame):
 def test_score__chance_stands_beside_the_score_under_every_policy(
     client, tmp_path, model, features, chances, truth, policy
 ):
-    quals = score(client, model, features, tmp_path / "quals", k=2, policy=policy, chances=chances)
+    quals = score(model, features, tmp_path / "quals", client=client, k=2, policy=policy, chances=chances)
     frame = quals.to_pandas()
     assert list(frame.columns) == ["user_id", "rank", "category", "score", "chance", "cold"]
     np.testing.assert_array_equal(frame["chance"], chance_of(truth, frame))
@@ -65,7 +65,7 @@ def test_score__chance_stands_beside_the_score_under_every_policy(
 
 
 def test_score__without_chances_there_is_no_column(client, tmp_path, model, features):
-    quals = score(client, model, features, tmp_path / "quals", k=2)
+    quals = score(model, features, tmp_path / "quals", client=client, k=2)
     assert list(quals.to_pandas().columns) == ["user_id", "rank", "category", "score", "cold"]
     assert quals.counts.expected is None
     assert qualification_parts(quals.run)[0].read(CATEGORIES).chance is None
@@ -73,7 +73,7 @@ def test_score__without_chances_there_is_no_column(client, tmp_path, model, feat
 
 def test_score__min_chance_leaves_the_best_that_reach_it(client, tmp_path, model, features, chances, truth):
     low = float(np.quantile(truth.to_numpy(), 0.6))
-    quals = score(client, model, features, tmp_path / "quals", k=2, chances=chances, min_chance=low)
+    quals = score(model, features, tmp_path / "quals", client=client, k=2, chances=chances, min_chance=low)
     frame = quals.to_pandas()
     # By hand: of the categories whose chance reaches it, the two with the highest score; ties by popularity.
     expected = []
@@ -90,11 +90,11 @@ def test_score__min_chance_leaves_the_best_that_reach_it(client, tmp_path, model
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_score__nobody_gets_what_they_opted_out_of(client, tmp_path, model, features, chances, policy):
-    usual = score(client, model, features, tmp_path / "usual", k=2, policy=policy, chances=chances).to_pandas()
+    usual = score(model, features, tmp_path / "usual", client=client, k=2, policy=policy, chances=chances).to_pandas()
     first = usual[usual["rank"] == 1]
     opt_out = [*zip(first["user_id"][::2], first["category"][::2], strict=True), (-1, "news")]
     quals = score(
-        client, model, features, tmp_path / "quals", k=2, policy=policy, chances=chances, opt_out=iter(opt_out)
+        model, features, tmp_path / "quals", client=client, k=2, policy=policy, chances=chances, opt_out=iter(opt_out)
     )
     frame = quals.to_pandas()
     assert not set(zip(frame["user_id"], frame["category"], strict=True)) & set(opt_out)
@@ -112,10 +112,10 @@ def test_score__nobody_gets_what_they_opted_out_of(client, tmp_path, model, feat
 @pytest.mark.parametrize("policy", ["category_top_n", "balanced"])
 def test_score__min_chance_holds_under_other_policies(client, tmp_path, model, features, chances, policy):
     quals = score(
-        client,
         model,
         features,
         tmp_path / "quals",
+        client=client,
         k=2,
         chances=chances,
         min_chance=0.1,
@@ -130,7 +130,7 @@ def test_score__min_chance_holds_under_other_policies(client, tmp_path, model, f
 
 def test_score__a_run_of_before_chances_is_still_read(client, tmp_path, model, features):
     """What reads the files of a night takes the column as it comes."""
-    quals = score(client, model, features, tmp_path / "quals", k=2)
+    quals = score(model, features, tmp_path / "quals", client=client, k=2)
     assert open_qualifications(quals.path).to_pandas(users=[0, 3])["user_id"].tolist() == [0, 0, 3, 3]
 
 
@@ -145,7 +145,7 @@ def test_score__a_run_of_before_chances_is_still_read(client, tmp_path, model, f
 )
 def test_score__what_needs_chances_is_refused_without(client, tmp_path, model, features, options, message):
     with pytest.raises(BadInput, match=message):
-        score(client, model, features, tmp_path / "quals", k=2, **options)
+        score(model, features, tmp_path / "quals", client=client, k=2, **options)
 
 
 def test_take_barred__equals_a_full_sort():

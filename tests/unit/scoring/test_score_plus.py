@@ -47,7 +47,7 @@ def model(stored):
 
 def test_score__writes_what_the_model_ranks_from_stored_rows(client, stored, model, tmp_path):
     model.save(tmp_path / "model")
-    quals = score(client, tmp_path / "model", stored, tmp_path / "quals", k=3).to_pandas()
+    quals = score(tmp_path / "model", stored, tmp_path / "quals", client=client, k=3).to_pandas()
     by_user = quals.sort_values(["user_id", "rank"])
     for part in (stored.partition(i, normalize=False) for i in range(3)):
         codes, scores = model.predict_top_k(part.X, k=3)
@@ -69,7 +69,7 @@ def test_score__processes_write_the_same_bytes(client, two_processes, stored, mo
 
 
 def test_score__category_top_n_takes_the_best_users(client, stored, model, tmp_path):
-    quals = score(client, model, stored, tmp_path / "quals", k=2, policy="category_top_n", n=10).to_pandas()
+    quals = score(model, stored, tmp_path / "quals", client=client, k=2, policy="category_top_n", n=10).to_pandas()
     everything = [
         (score, user, code)
         for part in (stored.partition(i, normalize=False) for i in range(3))
@@ -85,7 +85,7 @@ def test_score__refuses_a_model_of_another_taxonomy(client, stored, model, tmp_p
     other = AMMRankPlus.load(_saved(model, tmp_path))
     other.categories_ = ["a", "b", "c", "x"]
     with pytest.raises(BadInput, match=r"must rank the categories of the features at .* found other ones"):
-        score(client, other, stored, tmp_path / "quals", k=2)
+        score(other, stored, tmp_path / "quals", client=client, k=2)
 
 
 def _saved(model, folder):

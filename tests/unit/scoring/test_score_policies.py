@@ -177,7 +177,7 @@ def test_score__category_top_n_is_the_head_of_every_category(client, tmp_path, w
     rng = np.random.default_rng(8)
     model, features = make_model(rng, whole=whole), make_features(tmp_path / "f", rng, whole=whole, texts=texts)
     ids, scores = all_scores(model, features)
-    quals = score(client, model, features, tmp_path / "quals", k=2, policy="category_top_n")
+    quals = score(model, features, tmp_path / "quals", client=client, k=2, policy="category_top_n")
     # 200 users × 2 slots over the five categories that have scores.
     expected = take_best(scores.T, np.array(ids), [80, 80, 80, 80, 80, 0])
     frame = quals.to_pandas()
@@ -192,7 +192,7 @@ def test_score__category_top_n_is_the_head_of_every_category(client, tmp_path, w
     ]
     ranks = frame.groupby("user_id")["rank"].apply(list)
     assert all(found == list(range(1, len(found) + 1)) for found in ranks)
-    given_n = score(client, model, features, tmp_path / "n", k=2, policy="category_top_n", n=7)
+    given_n = score(model, features, tmp_path / "n", client=client, k=2, policy="category_top_n", n=7)
     assert given_n.facts["policies"]["category_top_n"]["slots"] == 35
 
 
@@ -200,7 +200,7 @@ def test_score__category_top_n_is_the_head_of_every_category(client, tmp_path, w
 def test_score__user_top_k_gives_every_user_exactly_k(client, tmp_path, k):
     rng = np.random.default_rng(2)
     model, features = make_model(rng, whole=True), make_features(tmp_path / "f", rng, whole=True)
-    quals = score(client, model, features, tmp_path / "quals", k=k)
+    quals = score(model, features, tmp_path / "quals", client=client, k=k)
     counts = Counter(quals.to_pandas()["user_id"])
     assert set(counts.values()) == {k}
     assert len(counts) == 200
@@ -215,7 +215,7 @@ def test_score__user_top_k_gives_every_user_exactly_k(client, tmp_path, k):
 def test_score__by_category_is_by_user_in_another_order(client, tmp_path, policy):
     rng = np.random.default_rng(4)
     model, features = make_model(rng, whole=True), make_features(tmp_path / "f", rng, whole=True)
-    quals = score(client, model, features, tmp_path / "quals", k=3, policy=policy)
+    quals = score(model, features, tmp_path / "quals", client=client, k=3, policy=policy)
     by_user = {(row.user_id, row.category, row.rank, row.score) for row in quals.to_pandas().itertuples(index=False)}
     by_category = set()
     folders = sorted((quals.path / "by_category").iterdir())
@@ -239,7 +239,7 @@ def test_score__a_category_longer_than_a_file_name_has_a_short_folder_in_the_man
     names = sorted([long, long + "本", "x" + fits, fits, "news", "autos"])
     rng = np.random.default_rng(4)
     model, features = make_model(rng), make_features(tmp_path / "f", rng, categories=names)
-    quals = score(client, model, features, tmp_path / "quals", k=4)
+    quals = score(model, features, tmp_path / "quals", client=client, k=4)
     short = quals.run.manifest["config"]["short_folders"]
     assert sorted(short.values()) == sorted([long, long + "本", "x" + fits])
     assert all(len(folder) < 150 for folder in short)
@@ -266,7 +266,7 @@ def test_score__by_category_has_few_files_of_ranges_of_partitions(client, tmp_pa
     digests = []
     for rows_of_file, n_files in ((10**6, 1), (60, 3), (1, 6)):
         monkeypatch.setattr("ammrank_dask.scoring.by_category.ROWS_OF_FILE", rows_of_file)
-        quals = score(client, model, features, tmp_path / f"quals-{rows_of_file}", k=3)
+        quals = score(model, features, tmp_path / f"quals-{rows_of_file}", client=client, k=3)
         folder = quals.path / "by_category" / "category=news"
         parts = sorted(folder.iterdir())
         rows = []
@@ -293,8 +293,8 @@ def test_score__delta_leads_from_one_night_to_the_next(client, tmp_path):
     model = make_model(rng)
     before = make_features(tmp_path / "before", rng, n_users=150, n_partitions=2)
     after = make_features(tmp_path / "after", rng, n_users=170, n_partitions=3)
-    first = score(client, model, before, tmp_path / "first", k=2)
-    second = score(client, model, after, tmp_path / "second", k=2, previous=first, exclude=["autos"])
+    first = score(model, before, tmp_path / "first", client=client, k=2)
+    second = score(model, after, tmp_path / "second", client=client, k=2, previous=first, exclude=["autos"])
     held = held_by(first)
     rows = [row for part in sorted((first.path / "delta").iterdir()) for row in pq.read_table(part).to_pylist()]
     assert {(row["user_id"], row["category"]): (row["rank"], row["score"]) for row in rows} == held
@@ -316,13 +316,15 @@ def test_score__delta_leads_from_one_night_to_the_next(client, tmp_path):
     assert seen == {"added", "changed", "removed"}
     assert held == held_by(second)
     # The same partitions on both sides.
-    third = score(client, model, after, tmp_path / "third", k=2, previous=second, exclude=["autos"])
+    third = score(model, after, tmp_path / "third", client=client, k=2, previous=second, exclude=["autos"])
     assert all(pq.read_table(part).num_rows == 0 for part in (third.path / "delta").iterdir())
 
 
 def test_compare_qualifications__a_category_that_is_gone_is_removed_by_name(client, tmp_path):
     rng = np.random.default_rng(6)
-    first = score(client, make_model(rng), make_features(tmp_path / "f", rng, n_partitions=1), tmp_path / "first", k=1)
+    first = score(
+        make_model(rng), make_features(tmp_path / "f", rng, n_partitions=1), tmp_path / "first", client=client, k=1
+    )
     previous = PreviousQualifications.of(first.run)
     users = ids_from_values([10**6])
     rows = QualificationRows(users, np.array([0, 1]), np.array([1], np.int32), np.zeros(1, np.float32))
@@ -337,7 +339,7 @@ def test_compare_qualifications__a_category_that_is_gone_is_removed_by_name(clie
 def test_compare_qualifications__who_was_forgotten_has_a_row_without_a_category(client, tmp_path):
     rng = np.random.default_rng(6)
     features = make_features(tmp_path / "f", rng, n_partitions=1)
-    first = score(client, make_model(rng), features, tmp_path / "first", k=1)
+    first = score(make_model(rng), features, tmp_path / "first", client=client, k=1)
     nobody = QualificationRows(ids_from_values([7]), np.array([0, 0]), np.empty(0, np.int32), np.empty(0, np.float32))
     changes = compare_qualifications(
         nobody, list(first.categories), PreviousQualifications.of(first.run), 0, 1, ids_from_values([5, 10**6])
@@ -356,7 +358,7 @@ def test_score__limits_hold_under_both_policies(client, tmp_path):
     allowed = (scores >= lowest) & ~np.isin(np.arange(6), [0, 4])
     slots = np.minimum(allowed.sum(axis=1), 2).sum()
     for policy in WITHOUT_CHANCES:
-        quals = score(client, model, features, tmp_path / policy, k=2, policy=policy, **limits)
+        quals = score(model, features, tmp_path / policy, client=client, k=2, policy=policy, **limits)
         frame = quals.to_pandas()
         assert not set(frame["category"]) & {"news", "autos", "no planes"}
         assert frame["score"].min() >= np.float32(lowest)
@@ -388,7 +390,7 @@ def test_score__refuses_what_does_not_fit(client, tmp_path, options, message):
     rng = np.random.default_rng(9)
     features = make_features(tmp_path / "f", rng, n_users=5)
     with pytest.raises(BadInput, match=message):
-        score(client, make_model(rng), features, tmp_path / "quals", **{"k": 2, **options})
+        score(make_model(rng), features, tmp_path / "quals", client=client, **{"k": 2, **options})
     assert [path.name for path in tmp_path.iterdir()] == ["f"]
 
 
@@ -403,7 +405,7 @@ def test_score__refuses_a_folder_of_something_else(client, tmp_path):
     (tmp_path / "quals").mkdir()
     (tmp_path / "quals" / "mine.txt").write_text("mine")
     with pytest.raises(BadInput, match="is not a finished run"):
-        score(client, make_model(rng), features, tmp_path / "quals", k=2)
+        score(make_model(rng), features, tmp_path / "quals", client=client, k=2)
     assert (tmp_path / "quals" / "mine.txt").read_text() == "mine"
 
 

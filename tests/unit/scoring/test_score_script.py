@@ -52,9 +52,9 @@ def test_workflow_script__runs_with_an_own_client_and_no_site(tmp_path):
         assert part.X.shape == (len(part.user_ids), len(columns))
         some = list(user_ids[:2])
         assert features.to_pandas(users=some).index.tolist() == sorted(some, key=features.to_pandas().index.get_loc)
-        model = train(client, features, shards=8, epochs=5)
-        quals = score(client, model, features, tmp_path / "quals", k=10)
-        exposure = exposure_report(client, quals)
+        model = train(features, client=client, shards=8, epochs=5)
+        quals = score(model, features, tmp_path / "quals", client=client, k=10)
+        exposure = exposure_report(quals, client=client)
 
         assert client.status == "running"
         assert client.scheduler_info()["workers"].keys() == before

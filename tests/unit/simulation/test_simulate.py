@@ -27,7 +27,7 @@ SIZE = {"users": 1500, "days": 12, "seed": 5, "label_days": 6}
 @pytest.fixture(scope="module")
 def lake(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("simulated")
-    simulate(client, folder / "lake", truth=folder / "truth", **SIZE)
+    simulate(folder / "lake", client=client, truth=folder / "truth", **SIZE)
     return folder / "lake"
 
 
@@ -68,7 +68,7 @@ def test_simulate__pages_have_checksums(lake: Path, tmp_path: Path, name: str) -
 
 
 def test_simulate__another_seed_gives_other_bytes(client: Client, lake: Path, tmp_path: Path) -> None:
-    simulate(client, tmp_path / "lake", truth=tmp_path / "truth", **(SIZE | {"seed": 6}))
+    simulate(tmp_path / "lake", client=client, truth=tmp_path / "truth", **(SIZE | {"seed": 6}))
     ours, other = hash_files(lake), hash_files(tmp_path / "lake")
     assert ours.keys() == other.keys()
     assert [name for name in ours if ours[name] == other[name]] == ["taxonomy.csv"]
@@ -98,7 +98,7 @@ def test_simulate__layout_and_types(lake: Path) -> None:
 
 
 def test_simulate__string_ids_are_the_same_users(client: Client, lake: Path, tmp_path: Path) -> None:
-    simulate(client, tmp_path / "lake", truth=tmp_path / "truth", **SIZE, user_ids="string")
+    simulate(tmp_path / "lake", client=client, truth=tmp_path / "truth", **SIZE, user_ids="string")
     numbers = pd.read_parquet(lake / "users.parquet")["user_id"]
     strings = pd.read_parquet(tmp_path / "lake" / "users.parquet")["user_id"]
     assert strings.tolist() == [f"u{number:016x}" for number in numbers]
@@ -211,7 +211,7 @@ def test_simulate__rerun_restores_a_missing_file(client: Client, lake: Path, tmp
     (tmp_path / "lake" / "events" / "date=2026-01-07" / ".tmp-part-00000.parquet-0").touch()
     (tmp_path / "lake" / "users.parquet").unlink()
     shutil.rmtree(tmp_path / "truth" / "block-00003.zarr")
-    simulate(client, tmp_path / "lake", truth=tmp_path / "truth", **SIZE)
+    simulate(tmp_path / "lake", client=client, truth=tmp_path / "truth", **SIZE)
     assert hash_files(tmp_path) == before
 
 
@@ -232,14 +232,14 @@ def test_find_simulation__other_parameters_are_refused(lake: Path) -> None:
 
 def test_simulate__other_parameters_are_refused(client: Client, lake: Path) -> None:
     with pytest.raises(BadInput, match="holds a simulation with days = 12, not 13"):
-        simulate(client, lake, truth=lake.parent / "truth", **(SIZE | {"days": 13}))
+        simulate(lake, client=client, truth=lake.parent / "truth", **(SIZE | {"days": 13}))
 
 
 def test_simulate__folder_of_somebody_else_is_refused(client: Client, tmp_path: Path) -> None:
     (tmp_path / "lake").mkdir()
     (tmp_path / "lake" / "notes.txt").touch()
     with pytest.raises(BadInput, match=r"is not empty and .* holds no simulation"):
-        simulate(client, tmp_path / "lake", truth=tmp_path / "truth", users=10, days=1)
+        simulate(tmp_path / "lake", client=client, truth=tmp_path / "truth", users=10, days=1)
     assert not (tmp_path / "truth").exists()
 
 

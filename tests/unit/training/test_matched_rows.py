@@ -67,9 +67,9 @@ def test_prepare_rows__brings_rows_to_other_columns_by_name(stores, tmp_path, va
 
 def test_train__rows_of_other_categories_teach_as_if_they_had_those_of_now(client, stores, tmp_path):
     newest, then, by_hand = stores
-    matched = train(client, newest, earlier=[then], renames=RENAMES, **PLUS)
-    expected = train(client, newest, earlier=[by_hand], **PLUS)
-    alone = train(client, newest, **PLUS)
+    matched = train(newest, client=client, earlier=[then], renames=RENAMES, **PLUS)
+    expected = train(newest, client=client, earlier=[by_hand], **PLUS)
+    alone = train(newest, client=client, **PLUS)
     assert matched.digest() == expected.digest() != alone.digest()
     assert (matched.categories_, matched.columns_) == (NOW, newest.columns)
 
@@ -87,15 +87,15 @@ def test_train__users_who_are_left_out_have_no_rows_in_any_window(client, stores
         path = tmp_path / f"without-{number}"
         options = {"categories": each.categories, "n_partitions": 2}
         without.append(write_features(path, X, ids[kept], each.columns, rankings, **options))
-    model = train(client, newest, earlier=[then], renames=RENAMES, left_out=ids_from_values(gone), **PLUS)
-    expected = train(client, without[0], earlier=[without[1]], renames=RENAMES, **PLUS)
+    model = train(newest, client=client, earlier=[then], renames=RENAMES, left_out=ids_from_values(gone), **PLUS)
+    expected = train(without[0], client=client, earlier=[without[1]], renames=RENAMES, **PLUS)
     assert model.digest() == expected.digest()
 
 
 def test_train__the_model_has_the_categories_of_tonight(client, stores):
     newest, then, by_hand = stores
-    model = train(client, then, tonight=newest, renames=RENAMES, **PLUS)
-    assert model.digest() == train(client, by_hand, tonight=newest, **PLUS).digest()
+    model = train(then, client=client, tonight=newest, renames=RENAMES, **PLUS)
+    assert model.digest() == train(by_hand, client=client, tonight=newest, **PLUS).digest()
     assert (model.categories_, model.columns_) == (NOW, newest.columns)
 
 
@@ -130,7 +130,7 @@ def test_train__refuses_windows_with_nothing_in_common(client, stores, tmp_path)
     X, rankings = np.ones((40, 2)), np.zeros((40, 1), int)
     other = write(tmp_path / "other", X, rankings, ["x", "age:18-20"], ["Cars"])
     with pytest.raises(BadInput, match=r"must share categories with .*newest, found none in common; leave them out"):
-        train(client, newest, earlier=[other], **PLUS)
+        train(newest, client=client, earlier=[other], **PLUS)
     other = write(tmp_path / "columns", X, rankings, ["x", "y"], ["Hats"])
     with pytest.raises(BadInput, match=r"must share columns with .*newest, found none in common; leave them out"):
-        train(client, newest, earlier=[other], **PLUS)
+        train(newest, client=client, earlier=[other], **PLUS)

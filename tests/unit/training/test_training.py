@@ -69,7 +69,7 @@ def validation_error(model, features):
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_train__one_shard_equals_the_estimator_bit_for_bit(client, features, average, rounds):
     options = {"epochs": 3, "max_planes": 4, "seed": 5, "average": average}
-    model = train(client, features, shards=1, rounds_per_epoch=rounds, block_rows=100, **options)
+    model = train(features, client=client, shards=1, rounds_per_epoch=rounds, block_rows=100, **options)
     alone = AMMRank(n_categories=6, **options).fit_blocks(blocks_of(features, 100))
     np.testing.assert_array_equal(model.weights_, alone.weights_)
     np.testing.assert_array_equal(model.plane_category_, alone.plane_category_)
@@ -99,7 +99,7 @@ def test_prepare_rows__does_not_depend_on_the_pieces(features, monkeypatch, tmp_
 
 def test_train__any_number_of_workers_gives_the_same_bits(client, elsewhere, features):
     options = {"shards": 9, "epochs": 2, "block_rows": 50, "seed": 1}
-    here = train(client, features, **options)
+    here = train(features, client=client, **options)
     there = train(elsewhere, features, **options)
     np.testing.assert_array_equal(here.weights_, there.weights_)
 
@@ -107,7 +107,8 @@ def test_train__any_number_of_workers_gives_the_same_bits(client, elsewhere, fea
 def test_train__shards_learn_nearly_what_one_learns(client, features):
     options = {"epochs": 6, "block_rows": 25, "regularization": 1e-2}
     errors = {
-        shards: validation_error(train(client, features, shards=shards, **options), features) for shards in (1, 8)
+        shards: validation_error(train(features, client=client, shards=shards, **options), features)
+        for shards in (1, 8)
     }
     untrained = 0.5
     assert errors[1] < 0.25 < untrained
@@ -126,7 +127,7 @@ def test_train__validation_users_of_small_partitions_share_a_task(client, featur
     monkeypatch.setattr(tasks, "run_tasks", count)
     monkeypatch.setattr(driver, "run_tasks", count)
     monkeypatch.setattr(validation, "USERS_OF_TASK", in_a_task)
-    model = train(client, features, shards=2, epochs=2, block_rows=60, average=False)
+    model = train(features, client=client, shards=2, epochs=2, block_rows=60, average=False)
     expected = n_tasks or features.n_partitions
     assert features.n_partitions > 1
     measured = {"train-first": [1 + expected], "train-validate": [expected]}
@@ -142,7 +143,7 @@ def test_train__validation_users_of_small_partitions_share_a_task(client, featur
 )
 def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, monkeypatch, tmp_path, failing):
     options = {"shards": 4, "epochs": 3, "block_rows": 60, "seed": 2}
-    expected = train(client, features, **options)
+    expected = train(features, client=client, **options)
     real, n_rounds = driver.run_tasks, []
 
     def fail_later(client, stage, *arguments, **keywords):
@@ -154,11 +155,11 @@ def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, m
 
     monkeypatch.setattr(driver, "run_tasks", fail_later)
     with pytest.raises(RuntimeError, match="the scheduler is gone"):
-        train(client, features, scratch=tmp_path, **options)
+        train(features, client=client, scratch=tmp_path, **options)
     monkeypatch.setattr(driver, "run_tasks", real)
     stages = []
     resumed = train(
-        client, features, scratch=tmp_path, progress=lambda stage, done, total: stages.append(stage), **options
+        features, client=client, scratch=tmp_path, progress=lambda stage, done, total: stages.append(stage), **options
     )
     assert "train-e000-r00" in n_rounds
     assert "train-e000-r00" not in stages
@@ -179,7 +180,7 @@ def test_sweep_earlier__leaves_the_round_to_go_on_with(tmp_path):
 
 def test_train__leaves_the_client_and_the_features_as_they_were(client, features):
     before = sorted(path.name for path in features.path.parent.iterdir())
-    train(client, features, epochs=1, block_rows=100)
+    train(features, client=client, epochs=1, block_rows=100)
     assert sorted(path.name for path in features.path.parent.iterdir()) == before
     assert client.status == "running"
     assert open_features(features.path).n_users == 1500
@@ -196,7 +197,7 @@ def test_train__leaves_the_client_and_the_features_as_they_were(client, features
 )
 def test_train__refuses_plans_that_cannot_be(client, features, options, message):
     with pytest.raises(BadInput, match=message):
-        train(client, features, **options)
+        train(features, client=client, **options)
 
 
 def test_deal_blocks__deals_every_block_once_and_one_shard_in_order():
@@ -253,7 +254,7 @@ def test_merge_arrays__does_not_depend_on_the_pieces(tmp_path, monkeypatch, at_o
 
 def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "block_rows": 40, "seed": 3}
-    expected = train(client, features, **options)
+    expected = train(features, client=client, **options)
     with lose_a_worker("train-e001-r00", 2) as (elsewhere, progress, killed):
         model = train(elsewhere, features, scratch=tmp_path, progress=progress, **options)
     assert len(killed) == 1
@@ -262,7 +263,7 @@ def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
 
 
 def test_train__keeps_loss_and_validation_error_by_epoch(client, features):
-    model = train(client, features, shards=4, epochs=4, block_rows=60, average=False)
+    model = train(features, client=client, shards=4, epochs=4, block_rows=60, average=False)
     epochs = model.training_["epochs"]
     assert [closed["epoch"] for closed in epochs] == [1, 2, 3, 4]
     assert epochs[-1]["loss"] < epochs[0]["loss"]
@@ -273,11 +274,11 @@ def test_train__keeps_loss_and_validation_error_by_epoch(client, features):
 def test_train__the_validation_users_choose_between_last_and_average(client, features):
     options = {"shards": 4, "epochs": 4, "block_rows": 60}
     candidates = {
-        kind: validation_error(train(client, features, average=kind == "average", **options), features)
+        kind: validation_error(train(features, client=client, average=kind == "average", **options), features)
         for kind in ("last", "average")
     }
     assert candidates["last"] != candidates["average"]
-    model = train(client, features, **options)
+    model = train(features, client=client, **options)
     assert model.training_["published"] == min(candidates, key=candidates.get)
     assert validation_error(model, features) == pytest.approx(min(candidates.values()))
 
@@ -285,11 +286,11 @@ def test_train__the_validation_users_choose_between_last_and_average(client, fea
 def test_train__stops_early_and_keeps_the_best_epoch(client, features):
     # So strong a λ that later epochs swing around the best one.
     options = {"shards": 2, "block_rows": 60, "regularization": 0.3, "average": False, "seed": 1}
-    full = train(client, features, epochs=12, **options).training_["epochs"]
+    full = train(features, client=client, epochs=12, **options).training_["epochs"]
     errors = [closed["validation_error"] for closed in full]
     stop = next(e for e in range(2, 13) if e - (1 + int(np.argmin(errors[:e]))) >= 2)
     assert stop < 12
-    stopped = train(client, features, epochs=12, patience=2, **options)
+    stopped = train(features, client=client, epochs=12, patience=2, **options)
     assert [closed["validation_error"] for closed in stopped.training_["epochs"]] == errors[:stop]
     assert stopped.training_["published"] == "best"
     assert validation_error(stopped, features) == pytest.approx(min(errors[:stop]))
@@ -297,22 +298,22 @@ def test_train__stops_early_and_keeps_the_best_epoch(client, features):
 
 def test_train__warm_start_goes_on_where_the_model_was(client, features):
     options = {"block_rows": 60, "regularization": 1e-2}
-    first = train(client, features, shards=1, epochs=4, **options)
-    cold = train(client, features, shards=1, epochs=1, **options)
-    warm = train(client, features, shards=1, epochs=1, start=first, **options)
+    first = train(features, client=client, shards=1, epochs=4, **options)
+    cold = train(features, client=client, shards=1, epochs=1, **options)
+    warm = train(features, client=client, shards=1, epochs=1, start=first, **options)
     assert validation_error(warm, features) < validation_error(cold, features)
     # Several shards plant no planes when every category has some.
-    sharded = train(client, features, shards=4, epochs=1, start=first, **options)
+    sharded = train(features, client=client, shards=4, epochs=1, start=first, **options)
     np.testing.assert_array_equal(sharded.n_planes_, first.n_planes_)
 
 
 def test_train__warm_start_plants_planes_for_a_new_category(client, features):
-    first = train(client, features, shards=4, epochs=2, block_rows=60)
+    first = train(features, client=client, shards=4, epochs=2, block_rows=60)
     planted = first.plane_category_ != 5
     start = AMMRank(n_categories=5)
     start.set_planes(first.weights_[:, planted], first.plane_category_[planted], first.popularity_[:5], n_steps=9)
     start.categories_, start.columns_ = CATEGORIES[:5], first.columns_
-    warm = train(client, features, shards=4, epochs=2, block_rows=60, start=start)
+    warm = train(features, client=client, shards=4, epochs=2, block_rows=60, start=start)
     assert (warm.n_planes_ > 0).all()
     assert validation_error(warm, features) < 0.2
 
@@ -360,14 +361,14 @@ def test_train__a_category_nobody_clicked_is_told_and_ranks_last(client, tmp_pat
     categories = ["a", "b", "c", "never"]
     store = write_features(tmp_path / "f", X, np.arange(300), list("wxyz"), rankings, categories=categories)
     with caplog.at_level("WARNING", logger="ammrank_dask"):
-        model = train(client, store, shards=2, epochs=1, block_rows=50)
+        model = train(store, client=client, shards=2, epochs=1, block_rows=50)
     assert "1 of 4 categories have no clicks of training users and rank last: never" in caplog.text
     assert (model.predict(X)[:, -1] == 3).all()
 
 
 def test_train__a_checkpoint_of_other_parameters_is_not_taken(client, features, tmp_path, monkeypatch):
     options = {"shards": 2, "epochs": 2, "block_rows": 60}
-    expected = train(client, features, regularization=0.01, **options)
+    expected = train(features, client=client, regularization=0.01, **options)
     real = driver.run_tasks
 
     def fail_at_merge(client, stage, *arguments, **keywords):
@@ -377,16 +378,16 @@ def test_train__a_checkpoint_of_other_parameters_is_not_taken(client, features, 
 
     monkeypatch.setattr(driver, "run_tasks", fail_at_merge)
     with pytest.raises(RuntimeError, match="gone"):
-        train(client, features, regularization=0.001, scratch=tmp_path, **options)
+        train(features, client=client, regularization=0.001, scratch=tmp_path, **options)
     monkeypatch.setattr(driver, "run_tasks", real)
     (left,) = tmp_path.iterdir()
-    other = train(client, features, regularization=0.01, scratch=tmp_path, **options)
+    other = train(features, client=client, regularization=0.01, scratch=tmp_path, **options)
     np.testing.assert_array_equal(other.weights_, expected.weights_)
     # Nor when somebody gave it the name of this one.
     monkeypatch.setattr(training, "digest_of", lambda subject: "5")
     left.rename(tmp_path / ".training-5")
     with pytest.raises(BadInput, match="must hold checkpoints of this training, found others; remove the folder"):
-        train(client, features, regularization=0.01, scratch=tmp_path, **options)
+        train(features, client=client, regularization=0.01, scratch=tmp_path, **options)
 
 
 @pytest.mark.parametrize(
@@ -402,7 +403,7 @@ def test_train__a_checkpoint_of_other_parameters_is_not_taken(client, features, 
 def test_train__refuses_bad_parameters_before_the_first_task(client, features, options, message):
     stages = []
     with pytest.raises(ValueError, match=message):
-        train(client, features, progress=lambda stage, done, total: stages.append(stage), **options)
+        train(features, client=client, progress=lambda stage, done, total: stages.append(stage), **options)
     assert stages == []
 
 
@@ -414,7 +415,7 @@ def test_train__inside_a_running_event_loop_as_in_a_notebook(features):
             LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
             Client(cluster, set_as_default=False) as own,
         ):
-            model = train(own, features, shards=2, epochs=1, block_rows=100)
+            model = train(features, client=own, shards=2, epochs=1, block_rows=100)
             return model, own.status, own.submit(sum, [1, 2]).result()
 
     model, status, three = asyncio.run(cell())
@@ -424,6 +425,6 @@ def test_train__inside_a_running_event_loop_as_in_a_notebook(features):
 
 @pytest.mark.parametrize("warm", [False, True])
 def test_train__shards_without_a_block_merge_with_the_others(client, features, warm):
-    start = train(client, features, shards=1, epochs=1, block_rows=60) if warm else None
-    model = train(client, features, shards=8, epochs=2, block_rows=300, start=start)
+    start = train(features, client=client, shards=1, epochs=1, block_rows=60) if warm else None
+    model = train(features, client=client, shards=8, epochs=2, block_rows=300, start=start)
     assert validation_error(model, features) < 0.2

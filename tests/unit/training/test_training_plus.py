@@ -63,7 +63,7 @@ def error_of(model, features):
 
 @pytest.mark.parametrize("average", [False, True])
 def test_train__one_shard_is_the_plain_loop(client, features, average):
-    found = train(client, features, shards=1, average=average, epochs=3, **PLUS)
+    found = train(features, client=client, shards=1, average=average, epochs=3, **PLUS)
     parts = training_rows(features)
     blocks = cut_blocks([len(rankings) for _, rankings in parts], 64)
     rows = [(parts[b.partition][0][b.start : b.stop], parts[b.partition][1][b.start : b.stop]) for b in blocks]
@@ -81,7 +81,7 @@ def test_train__one_shard_is_the_plain_loop(client, features, average):
 
 
 def test_train__shards_give_the_same_bits_on_another_cluster(client, elsewhere, features, tmp_path):
-    one = train(client, features, shards=3, epochs=2, **PLUS)
+    one = train(features, client=client, shards=3, epochs=2, **PLUS)
     again = train(elsewhere, features, shards=3, epochs=2, scratch=tmp_path, **PLUS)
     assert one.digest() == again.digest()
     assert one.training_ == again.training_
@@ -89,7 +89,7 @@ def test_train__shards_give_the_same_bits_on_another_cluster(client, elsewhere, 
 
 def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "seed": 3, **PLUS}
-    expected = train(client, features, **options)
+    expected = train(features, client=client, **options)
     with lose_a_worker("train-e001-r00", 2) as (elsewhere, progress, killed):
         model = train(elsewhere, features, scratch=tmp_path, progress=progress, **options)
     assert len(killed) == 1
@@ -98,7 +98,7 @@ def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
 
 
 def test_train__many_shards_rank_nearly_as_well_as_one(client, features):
-    errors = {shards: error_of(train(client, features, shards=shards, **PLUS), features) for shards in (1, 4)}
+    errors = {shards: error_of(train(features, client=client, shards=shards, **PLUS), features) for shards in (1, 4)}
     assert errors[4] < 1.1 * errors[1]
 
 
@@ -107,7 +107,7 @@ class Stop(Exception):
 
 
 def test_train__goes_on_where_it_was_stopped(client, features, tmp_path, monkeypatch):
-    whole = train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
+    whole = train(features, client=client, shards=2, epochs=2, scratch=tmp_path, **PLUS)
     run_tasks, calls = driver.run_tasks, []
 
     def run_some(client, stage, function, tasks, **options):
@@ -118,12 +118,12 @@ def test_train__goes_on_where_it_was_stopped(client, features, tmp_path, monkeyp
 
     monkeypatch.setattr(driver, "run_tasks", run_some)
     with pytest.raises(Stop):
-        train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
+        train(features, client=client, shards=2, epochs=2, scratch=tmp_path, **PLUS)
     calls.clear()
     monkeypatch.setattr(
         driver, "run_tasks", lambda c, s, f, t, **o: (calls.append((s, len(t))), run_tasks(c, s, f, t, **o))[1]
     )
-    resumed = train(client, features, shards=2, epochs=2, scratch=tmp_path, **PLUS)
+    resumed = train(features, client=client, shards=2, epochs=2, scratch=tmp_path, **PLUS)
     assert resumed.digest() == whole.digest()
     done = dict(calls)
     assert done["train-prepare"] == done["train-memberships"] == 0
@@ -132,7 +132,7 @@ def test_train__goes_on_where_it_was_stopped(client, features, tmp_path, monkeyp
 
 
 def test_train__tells_validation_error_and_what_was_published(client, features):
-    model = train(client, features, shards=2, epochs=2, **PLUS)
+    model = train(features, client=client, shards=2, epochs=2, **PLUS)
     assert model.training_["published"] in ("last", "average")
     assert [closed["epoch"] for closed in model.training_["epochs"]] == [1, 2]
     assert model.training_["validation_error"] < 0.35
@@ -140,16 +140,16 @@ def test_train__tells_validation_error_and_what_was_published(client, features):
 
 
 def test_train__warm_start_begins_near_the_model(client, features):
-    first = train(client, features, shards=2, epochs=4, **PLUS)
-    cold = train(client, features, shards=2, epochs=1, **PLUS)
-    warm = train(client, features, shards=2, epochs=1, start=first, **PLUS)
+    first = train(features, client=client, shards=2, epochs=4, **PLUS)
+    cold = train(features, client=client, shards=2, epochs=1, **PLUS)
+    warm = train(features, client=client, shards=2, epochs=1, start=first, **PLUS)
     losses = [model.training_["epochs"][-1]["loss"] for model in (first, warm, cold)]
     # Steps are larger again than at the end of the first training, but nothing has to be learned anew.
     assert losses[0] < losses[1] < 0.9 * losses[2]
 
 
 def test_state_of_model__keeps_the_weights(client, features):
-    model = train(client, features, shards=1, epochs=2, average=False, **PLUS)
+    model = train(features, client=client, shards=1, epochs=2, average=False, **PLUS)
     state = state_of_model(
         model, model.basis_, COLUMNS, CATEGORIES, regularization=1e-3, rates=Rates(1.0, 3.0), step=model.n_steps_ // 2
     )
@@ -172,7 +172,7 @@ def test_state_of_model__keeps_the_weights(client, features):
 def test_train__refuses_a_start_of_another_kind(client, features):
     start = AMMRank(n_categories=5).fit(np.eye(21)[:5], np.arange(5)[:, None])
     with pytest.raises(BadInput, match="the model to start from must be of amm-rank-plus, got amm-rank; train without"):
-        train(client, features, start=start, **PLUS)
+        train(features, client=client, start=start, **PLUS)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_train__refuses_a_start_of_another_kind(client, features):
 )
 def test_train__refuses_parameters_of_another_kind(client, features, options, message):
     with pytest.raises(BadInput, match=message):
-        train(client, features, **options)
+        train(features, client=client, **options)
 
 
 def test_train__columns_that_are_no_category_have_no_own_term(client, tmp_path):
@@ -197,9 +197,9 @@ def test_train__columns_that_are_no_category_have_no_own_term(client, tmp_path):
     X = rng.random((120, 3))
     rankings = np.argsort(-X, axis=1)[:, :2]
     stored = write_features(tmp_path / "f", X, np.arange(120), ["x", "y", "z"], rankings)
-    model = train(client, stored, shards=1, epochs=2, model="amm-rank-plus", progress=silent)
+    model = train(stored, client=client, shards=1, epochs=2, model="amm-rank-plus", progress=silent)
     assert model.basis_.own.n_kinds == 0
-    named = train(client, stored, shards=1, epochs=2, model="amm-rank-plus", own_columns=[[0, 1, 2]])
+    named = train(stored, client=client, shards=1, epochs=2, model="amm-rank-plus", own_columns=[[0, 1, 2]])
     assert named.basis_.own.n_kinds == 1
 
 
@@ -212,24 +212,24 @@ def test_train__one_training_user(client, tmp_path):
     stored = write_features(
         tmp_path / "f", [[1.0, 0.0]], ids_of_split(0, 1), ["x", "y"], [[2, 0]], categories=list("abc")
     )
-    model = train(client, stored, shards=1, epochs=2)
+    model = train(stored, client=client, shards=1, epochs=2)
     assert set(model.predict([[1.0, 0.0]])[0, :2]) == {0, 2}  # which of them was clicked more is not learned
     assert model.training_["validation_error"] is model.training_["popularity_error"] is None
     with pytest.raises(TooFewUsers, match=r"shards must be at most the number of training users \(1\), got 8"):
-        train(client, stored)
+        train(stored, client=client)
 
 
 def test_train__no_training_user(client, tmp_path):
     stored = write_features(tmp_path / "f", np.eye(2), ids_of_split(1, 2), ["x", "y"], [[0], [1]])
     with pytest.raises(TooFewUsers, match="have no training user with a ranking; ingest more days"):
-        train(client, stored)
+        train(stored, client=client)
 
 
 def test_train__all_users_alike_in_shards(client, tmp_path):
     rankings = np.random.default_rng(4).permutation([[1, -1]] * 180 + [[2, -1]] * 120)
     X = np.tile([[1.0, 2.0]], (300, 1))
     stored = write_features(tmp_path / "f", X, np.arange(300), ["x", "y"], rankings, categories=list("abcd"))
-    model = train(client, stored, shards=3, epochs=2, block_rows=16)
+    model = train(stored, client=client, shards=3, epochs=2, block_rows=16)
     scores = model.decision_function(X[:1])[0]
     assert np.isfinite(scores).all()
     assert np.argsort(-scores)[:2].tolist() == [1, 2]
@@ -245,7 +245,7 @@ def test_train__a_category_without_clicks_and_users_without_events_in_shards(cli
         tmp_path / "f", X, np.arange(400), columns, rankings, categories=["a", "b", "c", "nobody"], n_partitions=2
     )
     with caplog.at_level(logging.WARNING):
-        model = train(client, stored, shards=2, epochs=2, block_rows=32)
+        model = train(stored, client=client, shards=2, epochs=2, block_rows=32)
     assert "1 of 4 categories have no clicks of training users and rank last: nobody" in caplog.text
     scores = model.decision_function(np.vstack([np.zeros(4), X[1:60]]))
     assert np.isfinite(scores).all()
@@ -258,15 +258,15 @@ def test_train__refuses_a_start_of_another_taxonomy(client, features, tmp_path):
     stored = write_features(
         tmp_path / "f", X, np.arange(60), COLUMNS, np.argsort(-X[:, :5], axis=1), categories=list("vwxyz")
     )
-    other = train(client, stored, shards=1, epochs=1)
+    other = train(stored, client=client, shards=1, epochs=1)
     with pytest.raises(BadInput, match="must share categories with the features, found none in common; train without"):
-        train(client, features, start=other, **PLUS)
+        train(features, client=client, start=other, **PLUS)
 
 
 def test_train__one_category_has_no_error_to_measure(client, tmp_path):
     rankings = np.zeros((80, 1), int)
     stored = write_features(tmp_path / "f", np.ones((80, 1)), np.arange(80), ["x"], rankings, categories=["only"])
-    model = train(client, stored, shards=1, epochs=1)
+    model = train(stored, client=client, shards=1, epochs=1)
     assert model.training_["validation_error"] is None
     assert model.predict([[1.0]]).tolist() == [[0]]
 
@@ -285,7 +285,7 @@ def test_train__popularity_error_by_hand(client, tmp_path):
     stored = write_features(
         tmp_path / "f", np.ones((6, 1))[order], ids[order], ["x"], rankings[order], categories=list("abc")
     )
-    assert train(client, stored, shards=1, epochs=1).training_["popularity_error"] == pytest.approx(0.5)
+    assert train(stored, client=client, shards=1, epochs=1).training_["popularity_error"] == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("chosen", [[], [0], [2, 3, 4, 9], [39], list(range(40))])

@@ -130,7 +130,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
         tmp_path / "f", X, np.arange(900), ["place", "one"], rankings, categories=list("abc"), n_partitions=3
     )
     options = {"regularizations": [1e-4, 1e3], "plane_limits": [1, 5], "epochs": 10, "shards": 1, "block_rows": 64}
-    tuning = tune(client, features, model="amm-rank", **options)
+    tuning = tune(features, client=client, model="amm-rank", **options)
     assert tuning.best == {"regularization": 1e-4, "max_planes": 5}
     assert len([trial for trial in tuning.trials if trial.rung == 0]) == 4
     assert tuning.beats_popularity
@@ -146,27 +146,27 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
 def test_tune__refuses_features_without_rankings(client, tmp_path):
     features = write_features(tmp_path / "f", np.ones((20, 2)), np.arange(20), ["a", "b"])
     with pytest.raises(BadInput, match="must have rankings to tune on, found none"):
-        tune(client, features, model="amm-rank")
+        tune(features, client=client, model="amm-rank")
 
 
 def test_tune__refuses_a_bad_value_before_the_first_task(client, rows, tmp_path):
     X, rankings = rows
     features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings, categories=list("abc"))
     with pytest.raises(ValueError, match="regularization must be above 0, got -1"):
-        tune(client, features, model="amm-rank", regularizations=[-1.0])
+        tune(features, client=client, model="amm-rank", regularizations=[-1.0])
 
 
 def test_tune__amm_rank_plus_by_kappa_and_clickers(client, rows, tmp_path):
     X, rankings = rows
     features = write_features(tmp_path / "features", X, np.arange(900), ["place", "one"], rankings, normalize=False)
-    tuning = tune(client, features, kappas=[1e-3, 1e6], clickers_per_plane=[60], epochs=10, shards=1)
+    tuning = tune(features, client=client, kappas=[1e-3, 1e6], clickers_per_plane=[60], epochs=10, shards=1)
     # κ of a million leaves nothing but the prior, and that is popularity.
     assert tuning.best == {"kappa": 1e-3, "clickers_per_plane": 60}
     assert tuning.beats_popularity
     worst = [trial.error for trial in tuning.trials if trial.parameters["kappa"] == 1e6]
     assert worst[0] == pytest.approx(tuning.popularity, abs=0.02)
     with pytest.raises(BadInput, match="model must be one of amm-rank, amm-rank-plus, got lr"):
-        tune(client, features, model="lr")
+        tune(features, client=client, model="lr")
 
 
 def test_tune__on_any_number_of_workers(client, two_processes, tmp_path):
@@ -178,7 +178,7 @@ def test_tune__on_any_number_of_workers(client, two_processes, tmp_path):
         tmp_path / "f", X, np.arange(3_000), ["place", "one"], rankings, categories=list("abc"), n_partitions=3
     )
     options = {"kappas": [5e-3, 1e6], "clickers_per_plane": [300], "sample_rows": 900}
-    tuning = tune(client, features, **options)
+    tuning = tune(features, client=client, **options)
     assert tuning.best == {"kappa": 5e-3, "clickers_per_plane": 300}
     assert 200 < tuning.users < 400
     assert [(t.rows, t.parameters["kappa"]) for t in tuning.trials] == [
@@ -198,7 +198,7 @@ def test_tune__refuses_values_of_the_other_model(client, rows, tmp_path, options
     X, rankings = rows
     features = write_features(tmp_path / "f", X, np.arange(900), ["place", "one"], rankings)
     with pytest.raises(BadInput, match=message):
-        tune(client, features, **options)
+        tune(features, client=client, **options)
 
 
 def test_tune__one_category_has_nothing_to_choose_from(client, tmp_path):
@@ -206,4 +206,4 @@ def test_tune__one_category_has_nothing_to_choose_from(client, tmp_path):
         tmp_path / "f", np.ones((3_000, 1)), np.arange(3_000), ["one"], np.zeros((3_000, 1), int), categories=["a"]
     )
     with pytest.raises(TooFewUsers, match="no validation user prefers one category over another"):
-        tune(client, features)
+        tune(features, client=client)

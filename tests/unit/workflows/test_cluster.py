@@ -78,7 +78,7 @@ def client():
 @pytest.fixture(scope="module")
 def place(client, tmp_path_factory):
     lake = tmp_path_factory.mktemp("world") / "lake"
-    simulate(client, lake, truth=lake.with_name("truth"), users=400, days=4, seed=3, start=FIRST)
+    simulate(lake, client=client, truth=lake.with_name("truth"), users=400, days=4, seed=3, start=FIRST)
     (lake.parent / "site").mkdir()
     return Site(lake.parent / "site")
 

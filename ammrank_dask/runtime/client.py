@@ -1,0 +1,57 @@
+"""Find the client that a call of the library runs on; it is never created, closed or changed."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from distributed import Client, get_client
+
+from ammrank_dask.storage.errors import BadInput
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def current_client(client: Any = None) -> Client:
+    """Return the given client, or the current one; refuse one that cannot run anything.
+
+    Calls of an asynchronous client return coroutines: nobody would await them, and nothing would end. The client of a
+    notebook is none of those, although an event loop runs there.
+    """
+    if client is None:
+        try:
+            client = get_client()
+        except ValueError:
+            raise BadInput("there is no Dask client; make one with client = distributed.Client()") from None
+    if not isinstance(client, Client):
+        raise TypeError(f"client must be a distributed.Client, got {type(client).__name__}; pass client=Client(…)")
+    if client.asynchronous:
+        raise TypeError(
+            "client must be synchronous, got an asynchronous one; make it without asynchronous=True, or make the call"
+            " in another thread with asyncio.to_thread"
+        )
+    if client.status not in ("running", "connecting"):
+        raise BadInput(f"client must be connected, got one that is {client.status}; make a new one")
+    return client
+
+
+def client_by_name(function: Callable[P, T]) -> Callable[P, T]:
+    """Refuse a client in first place, and show the call with `client=`."""
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        if args and isinstance(args[0], Client):
+            parameters = inspect.signature(function).parameters.values()
+            data = [
+                one.name for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD and one.default is one.empty
+            ]
+            raise TypeError(
+                f"client must be given by name: {function.__name__}({', '.join(data)}, client=client), or without it"
+                " for the current client"
+            )
+        return function(*args, **kwargs)
+
+    return call
