@@ -6,13 +6,15 @@ from typing import Any
 from ammrank_dask.storage.errors import BadInput
 
 
-def check_in_memory(name: str, value: Any, larger: str = "") -> None:
-    """Refuse a Dask collection; `larger` says what to do with one that does not fit into memory.
-
-    Without Dask there are none: who did not import it does not wait for it here.
-    """
+def is_collection(value: Any) -> bool:
+    """Tell whether a value is a Dask collection; who did not import Dask has none, and does not wait for it here."""
     dask = sys.modules.get("dask")
-    if dask is not None and dask.is_dask_collection(value):
+    return dask is not None and bool(dask.is_dask_collection(value))
+
+
+def check_in_memory(name: str, value: Any, larger: str = "") -> None:
+    """Refuse a Dask collection; `larger` says what to do with one that does not fit into memory."""
+    if is_collection(value):
         raise BadInput(
             f"{name} must be in memory, got a Dask collection ({type(value).__module__}.{type(value).__name__});"
             f" pass {name}.compute() if it fits{larger}"

@@ -33,6 +33,7 @@ from ammrank_dask.storage.store.ids import (
     empty_ids,
     ids_from_arrays,
     ids_from_values,
+    one_kind,
     union,
 )
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_arrays, save_arrays
@@ -78,7 +79,7 @@ def features_of(
         people_paths = [folder / f"users-{number:05d}.arrow" for number in range(table.npartitions)]
         blocks = [(block,) for block in table.to_delayed()]
         kinds |= set(run_blocks(client, write_people, blocks, people_paths, n)) - {None}
-    kind = _one_kind(kinds)
+    kind = one_kind(kinds)
     rows = [folder / f"rows-{number:05d}" for number in range(n)]
     counts = run_blocks(client, build_block, [()] * n, paths, people_paths, n, kind, settings, end, rows)
     empty = sp.csr_matrix((0, 0), dtype=np.float64)
@@ -109,7 +110,7 @@ def rankings_of(
     rows = [folder / f"rows-{number:05d}" for number in range(n)]
     blocks = [(block,) for block in user_ids.to_delayed()]
     n_categories = len(taxonomy.categories)
-    shapes = run_blocks(client, rank_block, blocks, paths, n, _one_kind(kinds), n_categories, end, alpha, rows)
+    shapes = run_blocks(client, rank_block, blocks, paths, n, one_kind(kinds), n_categories, end, alpha, rows)
     width = max(width for _, width in shapes)
     return read_blocks(read_rankings, [n_rows for n_rows, _ in shapes], width, np.empty((0, 0), np.int32), rows, width)
 
@@ -131,12 +132,6 @@ def _write_log(
     kinds = run_blocks(client, write_events, folder_of, paths, n, taxonomy, end, begin)
     used = [(kind, path) for kind, path in zip(kinds, paths, strict=True) if kind is not None]
     return {kind for kind, _ in used}, [path for _, path in used]
-
-
-def _one_kind(kinds: set[str]) -> str:
-    if len(kinds) > 1:
-        raise BadInput("user ids must be of one type, found int64 and string; convert one of the two sources")
-    return next(iter(kinds), "int64")
 
 
 def write_events(

@@ -21,8 +21,8 @@ from ammrank_dask.features.event_log import (
 )
 from ammrank_dask.features.from_dask import categories_of, features_of, rankings_of
 from ammrank_dask.runtime.client import current_client
-from ammrank_dask.runtime.collections import is_collection
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values, union
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS

@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import scipy.sparse as sp
 
 from ammrank_dask.features.columns import FeatureColumns
 from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
+from ammrank_dask.runtime.collections import read_blocks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values
@@ -116,6 +118,28 @@ class Features:
         if not frames:
             return pd.DataFrame(columns=self.columns, index=pd.Index(empty_ids(self.id_kind).to_pandas()))
         return pd.concat(frames)
+
+    def to_dask(self, *, variant: str | None = None, normalize: bool | None = False) -> tuple[Any, Any, list[str]]:
+        """Return X, user_ids and columns as `interest_features` does for Dask tables: one block a partition, lazy.
+
+        Parameters are those of `partition`; by default values are as stored.
+        """
+        import dask.dataframe as dd
+
+        path, columns = str(self.path), self.columns_of(variant)
+        empty = sp.csr_matrix((0, 0), dtype=np.float32)
+        counts = [part.rows for part in self.run.parts]
+        X = read_blocks(_read_rows, counts, len(columns), empty, path, variant, normalize)
+        meta = empty_ids(self.id_kind).to_pandas()
+        return X, dd.from_map(_read_ids, range(self.n_partitions), path=path, meta=meta), columns
+
+
+def _read_rows(number: int, path: str, variant: str | None, normalize: bool | None) -> sp.csr_matrix:
+    return open_features(path).partition(number, variant=variant, normalize=normalize).X
+
+
+def _read_ids(number: int, path: str) -> pd.Series:
+    return open_features(path).open_partition(number).user_ids.to_pandas()
 
 
 def open_features(path: str | Path) -> Features:

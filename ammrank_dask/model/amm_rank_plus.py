@@ -33,6 +33,7 @@ from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusMean, PlusState, rates_of, train_plus_block
 from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.objects.atomic import digest_of
 
@@ -249,6 +250,8 @@ class AMMRankPlus(KeptModel):
 
     def decision_function(self, X: Rows) -> np.ndarray:
         """Return the scores, (n, n_categories) float32, all finite."""
+        if is_collection(X):
+            return self.call_by_block(X, "decision_function", self.n_categories_, np.float32)
         return self.score_rows(X)
 
     def score_rows(self, X: Rows, members: Members = UNKNOWN) -> np.ndarray:

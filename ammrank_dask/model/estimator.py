@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from ammrank_dask.kernels.topk import top_k_rows
+from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.parameters import Parameters
 from ammrank_dask.model.rankings import as_codes, rankings_from_ranks
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.numbers import list_length
 
 SCORE_ROWS = 8192
@@ -82,6 +85,10 @@ class RankingEstimator(Parameters, ABC):
             raise ValueError(f"ranks must have n_categories ({self.n_categories}) columns, got {ranks.shape[1]}")
         return self.learn_blocks([(X, rankings, tied)], ranks.shape[1])
 
+    def score(self, X: Rows, rankings: np.ndarray) -> float:
+        """Return 1 − ε_dis, the mean share of preferred pairs in the right order: larger is better."""
+        return 1 - disagreement_error(self.decision_function(X), as_codes(rankings))
+
     def fit_blocks(self, blocks: Blocks) -> Self:
         """Learn from blocks of rows.
 
@@ -95,6 +102,8 @@ class RankingEstimator(Parameters, ABC):
 
     def predict(self, X: Rows) -> np.ndarray:
         """Return all codes per row, best first; equal scores by training popularity, then lower code."""
+        if is_collection(X):
+            return self.call_by_block(X, "predict", self.n_categories_, np.int32)
         scores = self.decision_function(X)
         order = np.argsort(-scores[:, self.tie_order_], axis=1, kind="stable")
         return self.tie_order_[order]
@@ -102,7 +111,20 @@ class RankingEstimator(Parameters, ABC):
     def predict_top_k(self, X: Rows, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best category codes and their scores, both (n, k), best first."""
         k = list_length(k, self.n_categories_)
+        if is_collection(X):
+            both = self.call_by_block(X, "predict_top_k", k, np.float32, k)
+            codes, scores = (both.map_blocks(operator.itemgetter(i), dtype=kind, meta=np.empty((0, 0), kind))
+                             for i, kind in enumerate((np.int32, np.float32)))  # fmt: skip
+            return codes, scores
         return self.top_k(self.check_rows(X), k)
+
+    def call_by_block(self, X: Any, call: str, width: int, dtype: Any, *args: Any) -> Any:
+        """Return a lazy array of what one of the calls gives for each block of a Dask array."""
+        from ammrank_dask.runtime.collections import call_by_block  # a model in memory needs no cluster
+
+        self.check_fitted()
+        check_n_features(X, self.n_features_in_)
+        return call_by_block(X, self, call, width, dtype, *args)
 
     def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return what `predict_top_k` does, of rows that were read and a k that was checked."""

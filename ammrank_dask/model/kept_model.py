@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.rows import Rows
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.store.models import read_model, save_model
 
 
@@ -52,6 +54,42 @@ class KeptModel(RankingEstimator):
     @abstractmethod
     def panels(self) -> Panels | PlusPanels:
         """Return the model as the fused scoring kernel reads it."""
+
+    def fit(
+        self,
+        X: Any,
+        rankings: Any = None,
+        *,
+        ranks: np.ndarray | None = None,
+        client: Any = None,
+        shards: int = 8,
+        scratch: str | Path | None = None,
+    ) -> Self:
+        """Learn from rows and their rankings, in memory or in the blocks of Dask arrays.
+
+        Parameters
+        ----------
+        X
+            (n, d) dense or CSR, finite; or a Dask array of such blocks, each with all columns: then the rounds of
+            `train` are made on the cluster, on all rows, and the same blocks give the same bits on any cluster.
+        rankings
+            (n, m) category codes, best first, padded with -1 at the end. Rows without a code teach nothing. With a Dask
+            array also one with its blocks.
+        ranks
+            Instead of rankings: (n, n_categories), 1 best, 0 unranked, equal ranks tie. Tied pairs are not
+            pairs. Not for Dask arrays.
+        client, shards, scratch
+            Only for Dask arrays: the cluster, the current one if None; how many shards of the rows learn at the same
+            time; and a folder that all workers see, by default the local directory of the workers.
+        """
+        if not is_collection(X):
+            return super().fit(X, rankings, ranks=ranks)
+        if ranks is not None or rankings is None:
+            raise ValueError("fit must be given rankings with a Dask array, not ranks; pass rankings")
+        # The rounds are of a later stage, which a model in memory does without.
+        fit_module = import_module("ammrank_dask.training.fit")
+        fit_module.fit_collections(self, X, rankings, client=client, shards=shards, scratch=scratch)
+        return self
 
     def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best codes and their scores from the fused scoring kernel."""

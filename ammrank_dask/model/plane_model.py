@@ -27,6 +27,7 @@ from ammrank_dask.model.plane_panels import arrange_planes
 from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
 from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.objects.atomic import digest_of
 
@@ -194,6 +195,8 @@ class PlaneModel(KeptModel):
 
     def decision_function(self, X: Rows) -> np.ndarray:
         """Return the scores, (n, n_categories) float32; a category without planes is -inf."""
+        if is_collection(X):
+            return self.call_by_block(X, "decision_function", self.n_categories_, np.float32)
         X = self.check_rows(X)
         scores = np.empty((X.shape[0], self.n_categories_), np.float32)
         score_rows(X.data, X.indices, X.indptr, self.weights_, self._plane_start, float(self.bias), scores)

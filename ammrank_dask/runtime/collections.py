@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 import tempfile
 import uuid
 import weakref
@@ -17,13 +16,8 @@ import pandas as pd
 from distributed import Client, KilledWorker
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.objects.folders import local_path
-
-
-def is_collection(value: Any) -> bool:
-    """Tell whether a value is a Dask collection; who did not import Dask has none, and does not wait for it here."""
-    dask = sys.modules.get("dask")
-    return dask is not None and bool(dask.is_dask_collection(value))
 
 
 def check_blocks(X: Any, name: str = "X") -> None:
@@ -98,6 +92,22 @@ def _run_block(function: Callable[..., Any], number: int, common: tuple[Any, ...
 def map_rows(X: Any, function: Callable[..., Any], width: int, dtype: Any, *args: Any) -> Any:
     """Return a lazy array of `width` columns, `function(rows, *args)` of each block of rows."""
     return X.map_blocks(function, *args, chunks=(X.chunks[0], (width,)), dtype=dtype, meta=np.empty((0, 0), dtype))
+
+
+def call_by_block(X: Any, model: Any, call: str, width: int, dtype: Any, *args: Any) -> Any:
+    """Return a lazy array of what a call of a model returns for each block of rows.
+
+    The model travels as one task of its own, not with the task of every block.
+    """
+    import dask
+
+    check_blocks(X)
+    once = dask.delayed(model, name=f"model-{uuid.uuid4().hex}", traverse=False)
+    return map_rows(X, _call_model, width, dtype, once, call, *args)
+
+
+def _call_model(rows: Any, model: Any, call: str, *args: Any) -> Any:
+    return getattr(model, call)(rows, *args)
 
 
 def read_blocks(function: Callable[..., Any], lengths: Sequence[int], width: int, meta: Any, *args: Any) -> Any:

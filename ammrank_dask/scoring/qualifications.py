@@ -77,6 +77,18 @@ class Qualifications:
         """Return user_id, rank, category and score, by user and rank; of the given users, or of all."""
         return read_frame(self.parts, self.categories, None if users is None else ids_from_values(list(users)))
 
+    def to_dask(self) -> Any:
+        """Return the same columns as a Dask DataFrame, one block a partition, read when it is computed."""
+        import dask.dataframe as dd
+
+        meta = read_qualifications(self.parts[0], self.categories).iloc[:0]
+        return dd.from_map(read_qualifications, self.parts, categories=self.categories, meta=meta)
+
+
+def read_qualifications(path: Path, categories: list[str]) -> pd.DataFrame:
+    """Return the rows of one file by user."""
+    return read_frame([path], categories)
+
 
 def open_qualifications(path: str | Path) -> Qualifications:
     """Open qualifications that were written whole."""

@@ -12,16 +12,19 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.store import Features, check_features
+from ammrank_dask.features.write import write_features
 from ammrank_dask.model.kept_model import check_model
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.runtime.client import client_by_name, current_client
+from ammrank_dask.runtime.collections import temporary_scratch
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.scoring.by_category import write_by_category
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
 from ammrank_dask.scoring.exposure_bounds import FLOOR
+from ammrank_dask.scoring.lazy import rank_lazily
 from ammrank_dask.scoring.opt_outs import save_opt_outs
 from ammrank_dask.scoring.policy_sample import kept_share
 from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications, open_qualifications
@@ -29,7 +32,9 @@ from ammrank_dask.scoring.score_partition import MODEL, ScoreJob
 from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
+from ammrank_dask.storage.numbers import list_length
 from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
 from ammrank_dask.storage.objects.folders import local_path, rename
 from ammrank_dask.storage.store.qualification_files import (
@@ -49,9 +54,10 @@ logger = logging.getLogger(__name__)
 @client_by_name
 def score(
     model: RankModel | str | Path,
-    features: Features,
-    path: str | Path,
+    features: Any,
+    path: str | Path | None = None,
     *,
+    user_ids: Any = None,
     client: Client | None = None,
     k: int = 10,
     policy: str = "user_top_k",
@@ -71,19 +77,23 @@ def score(
     previous: Qualifications | None = None,
     variant: str | None = None,
     progress: Progress = silent,
-) -> Qualifications:
-    """Write the categories every user qualifies for under `path`, and return them.
+) -> Any:
+    """Write the categories every user qualifies for under `path`, and return them as `Qualifications`.
 
-    A run that was interrupted goes on where it stopped; `path` changes with one rename at the end.
+    A run that was interrupted goes on where it stopped; `path` changes with one rename at the end. Without a path the
+    k best of each user come back as a lazy Dask DataFrame: user_id, rank, category, score.
 
     Parameters
     ----------
     model
         A fitted model or the folder of a saved one.
     features
-        The users to score.
+        The users to score: `Features`, or a Dask array of rows as the model was trained on, with `user_ids`.
     path
         A folder that all workers see: `by_user/part-00000.parquet` and so on, `by_category/category=…/`, `delta/`.
+        None for a lazy frame, which takes `k` alone: all else needs several passes over the users.
+    user_ids
+        With a Dask array: the users of its rows, a Dask Series with its blocks or ids in memory.
     client
         The cluster to score on, one task per partition; None for the current client.
     k
@@ -124,24 +134,71 @@ def score(
     progress
         Called after every finished task.
     """
-    path = local_path(path)
     fitted = load_model(model) if isinstance(model, str | Path) else model
-    client = current_client(client)
-    _check_objects(fitted, features, previous)
+    check_model(fitted)
     settings = ScoreSettings(
         k=k, policy=policy, n=n, min_score=min_score, min_chance=min_chance, exclude=tuple(exclude),
         exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
         floor=floor, cap=cap, floors=dict(floors or {}), caps=dict(caps or {}),
         explore=explore, seed=seed,
     )  # fmt: skip
+    pairs = list(opt_out or ())
+    if is_collection(features) and user_ids is None:
+        raise BadInput("user_ids must be given with a Dask array; pass user_ids=…, a Dask Series with its blocks")
+    categories = fitted.categories_ or [str(code) for code in range(fitted.n_categories_)]
+    if path is None:
+        if settings != ScoreSettings(k=k) or pairs or chances is not None or previous is not None:
+            raise BadInput("only k can be chosen without a path: the rest needs several passes; pass path=…, a folder")
+        return _rank_without_path(fitted, features, user_ids, k, categories, variant)
+    client, folder = current_client(client), local_path(path)
+    options = {
+        "chances": chances, "pairs": pairs, "previous": previous, "variant": variant, "progress": progress,
+    }  # fmt: skip
+    if not is_collection(features):
+        return _score_store(client, fitted, features, folder, settings, **options)
+    columns = fitted.columns_ or [str(column) for column in range(fitted.n_features_in_)]
+    with temporary_scratch(client, folder.parent) as scratch:
+        stored = write_features(
+            scratch / "features", features, user_ids, columns, categories=categories, normalize=False, client=client,
+            scratch=scratch,
+        )  # fmt: skip
+        return _score_store(client, fitted, stored, folder, settings, **options)
+
+
+def _rank_without_path(
+    model: Any, features: Any, user_ids: Any, k: int, categories: Sequence[str], variant: str | None
+) -> Any:
+    """Return the k best of each user as a lazy frame."""
+    if not is_collection(features):
+        check_features(features)
+        variant = model.variant_ if variant is None else variant
+        check_match(model, features, variant)
+        features, user_ids, _ = features.to_dask(variant=variant, normalize=model.normalize_rows)
+    return rank_lazily(model, features, user_ids, list_length(k, len(categories)), categories)
+
+
+def _score_store(
+    client: Client,
+    model: RankModel,
+    features: Features,
+    path: Path,
+    settings: ScoreSettings,
+    *,
+    chances: Chances | None,
+    pairs: Sequence[tuple[Any, str]],
+    previous: Qualifications | None,
+    variant: str | None,
+    progress: Progress,
+) -> Qualifications:
+    """Write qualifications of stored features, or open those that are there already."""
+    _check_objects(features, previous)
     settings.check(features.categories)
     inputs = {
         "features": digest_of([features.run.digest, features.run.checksums]),
-        "model": fitted.digest(),
+        "model": model.digest(),
         "previous": None if previous is None else previous.run.digest,
         **({} if chances is None else {"chances": chances.digest()}),
     }
-    pairs = list(opt_out or ())
     opt_outs = opt_outs_by_name(pairs, features.categories) if pairs else None
     if opt_outs is not None:
         ids = opt_outs.user_ids.to_arrow().to_pylist()
@@ -152,7 +209,7 @@ def score(
     building = path.with_name(f".building-{path.name}-{digest}")
     if not is_finished(building):
         counts = write_qualifications(
-            client, fitted, features, building, settings, chances=chances, opt_outs=opt_outs, previous=previous,
+            client, model, features, building, settings, chances=chances, opt_outs=opt_outs, previous=previous,
             variant=variant, progress=progress,
         )  # fmt: skip
         finish_qualifications(building, digest, features, settings, counts, inputs=inputs)
@@ -162,10 +219,9 @@ def score(
     return open_qualifications(path)
 
 
-def _check_objects(model: Any, features: Any, previous: Any) -> None:
+def _check_objects(features: Any, previous: Any) -> None:
     """Refuse objects of other kinds than scoring needs, and say what to pass."""
     check_features(features)
-    check_model(model)
     if previous is not None:
         check_qualifications(previous, "previous")
 

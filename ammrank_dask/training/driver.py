@@ -76,6 +76,8 @@ class Windows:
     tonight: Features | None = None
     renames: Mapping[str, str] = field(default_factory=dict)
     left_out: UserIds | None = None
+    holds_out: bool = True
+    """Whether users of the newest window are left out of training, for validation and the gate."""
 
     def identity(self, features: Features) -> dict[str, Any]:
         """Return what a training on `features` and these windows depends on, apart from the rows of `features`."""
@@ -191,7 +193,7 @@ class Training:
         tasks = [
             (
                 str(features.path), partition, self.variant, self.plan.block_rows, self.folder.rows(number),
-                self.model.normalize_rows, features is self.features, matches[features.path],
+                self.model.normalize_rows, self.windows.holds_out and features is self.features, matches[features.path],
                 left_out[features.path][partition],
             )
             for number, (features, partition) in enumerate(self.parts)

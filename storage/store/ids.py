@@ -197,6 +197,14 @@ def empty_ids(kind: str) -> UserIds:
     return IntegerIds(np.empty(0, np.int64)) if kind == "int64" else StringIds(pa.array([], pa.large_string()))
 
 
+def one_kind(kinds: Iterable[str]) -> str:
+    """Return the one kind that ids from several sources have, int64 of none; refuse several."""
+    distinct = set(kinds)
+    if len(distinct) > 1:
+        raise BadInput("user ids must be of one type, found int64 and string; convert one of the two sources")
+    return next(iter(distinct), "int64")
+
+
 def is_string(type_: pa.DataType) -> bool:
     """Tell whether an Arrow type is one of the string types."""
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))

@@ -266,13 +266,12 @@ ROWS, CODES = np.eye(4), np.array([[0], [1], [0], [1]])
 DASK_ROWS, DASK_CODES = da.from_array(ROWS), da.from_array(CODES)
 SPARSE_ROWS = DASK_ROWS.map_blocks(sp.csr_matrix)
 IN_DASK = {
-    "fit": ("X", lambda: ammrank_dask.AMMRank().fit(DASK_ROWS, CODES)),
-    "fit sparse": ("X", lambda: ammrank_dask.AMMRankPlus().fit(SPARSE_ROWS, CODES)),
     "fit rankings": ("rankings", lambda: ammrank_dask.AMMRankPlus().fit(ROWS, DASK_CODES)),
     "fit ranks": ("ranks", lambda: ammrank_dask.AMMRank().fit(ROWS, ranks=DASK_CODES)),
     "fit_blocks": ("rankings", lambda: ammrank_dask.AMMRank(n_categories=2).fit_blocks([(ROWS, DASK_CODES)])),
+    "fit_blocks rows": ("X", lambda: ammrank_dask.AMMRankPlus(n_categories=2).fit_blocks([(DASK_ROWS, CODES)])),
     "tune": ("rankings", lambda: ammrank_dask.AMMRank().tune(ROWS, DASK_CODES)),
-    "write_features": ("X", lambda: ammrank_dask.write_features("run", SPARSE_ROWS, [1, 2, 3, 4], list("abcd"))),
+    "tune sparse": ("X", lambda: ammrank_dask.AMMRank().tune(SPARSE_ROWS, CODES)),
     "write_features rankings": (
         "rankings", lambda: ammrank_dask.write_features("run", ROWS, [1, 2, 3, 4], list("abcd"), DASK_CODES)
     ),
@@ -282,9 +281,8 @@ IN_DASK = {
     "scores": ("scores", lambda: ammrank_dask.disagreement_error(DASK_ROWS, CODES)),
     "scores at k": ("scores", lambda: ammrank_dask.top_k_metrics(DASK_ROWS, CODES, k=1)),
     "rankings of a measure": ("rankings", lambda: ammrank_dask.disagreement_error(ROWS, DASK_CODES)),
-    "events": ("events", lambda: ammrank_dask.interest_features(dd.from_pandas(LOG), "2026-01-04")),
     "users": ("users", lambda: ammrank_dask.interest_features(LOG, "2026-01-04", dd.from_pandas(USERS))),
-    "clicks": ("events", lambda: ammrank_dask.click_rankings(dd.from_pandas(LOG), "2026-01-01", "2026-01-04", [7])),
+    "taxonomy": ("taxonomy", lambda: ammrank_dask.interest_features(LOG, "2026-01-04", None, dd.from_pandas(USERS))),
 }  # fmt: skip
 
 

@@ -1,0 +1,234 @@
+"""Dask collections give what arrays give, block by block, and nothing is collected on the way."""
+
+import dask.array as da
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pytest
+import scipy.sparse as sp
+
+from ammrank_dask import AMMRank, AMMRankPlus, interest_features, open_features, score, train, write_features
+
+N_COLUMNS, N_CATEGORIES = 6, 4
+
+
+@pytest.fixture(scope="module")
+def rows():
+    """Sparse rows and what they rank."""
+    rng = np.random.default_rng(5)
+    X = sp.random(2_500, N_COLUMNS, density=0.6, format="csr", dtype=np.float32, random_state=3)
+    noise = rng.normal(size=(X.shape[0], N_CATEGORIES))
+    best = np.argsort(-(X @ rng.normal(size=(N_COLUMNS, N_CATEGORIES)) + 0.3 * noise), axis=1)
+    return X, best[:, :2].astype(np.int32)
+
+
+def as_blocks(X, lengths, dtype=np.float32):
+    """Return CSR rows as a Dask array of CSR blocks."""
+    ends = np.cumsum(lengths)
+    blocks = [X[end - length : end] for end, length in zip(ends, lengths, strict=True)]
+    parts = [da.from_delayed(_delayed(block), block.shape, meta=sp.csr_matrix((0, 0), dtype=dtype)) for block in blocks]
+    return da.concatenate(parts)
+
+
+def _delayed(block):
+    import dask
+
+    return dask.delayed(block, traverse=False)
+
+
+LENGTHS = (1_000, 700, 800)
+
+
+@pytest.mark.parametrize("kind", [AMMRank, AMMRankPlus])
+def test_fit__of_blocks_is_that_of_the_same_blocks_in_memory(client, rows, kind):
+    X, rankings = rows
+    ends = np.cumsum(LENGTHS)
+    blocks = [(X[e - n : e], rankings[e - n : e]) for e, n in zip(ends, LENGTHS, strict=True)]
+    expected = kind(epochs=2, n_categories=N_CATEGORIES).fit_blocks(blocks)
+    with client.as_current():
+        found = kind(epochs=2).fit(as_blocks(X, LENGTHS), da.from_array(rankings, (LENGTHS, 2)), shards=1)
+        np.testing.assert_array_equal(found.weights_, expected.weights_)
+        assert found.popularity_.tolist() == expected.popularity_.tolist()
+        assert found.n_categories is None
+
+
+@pytest.mark.parametrize("kind", [AMMRank, AMMRankPlus])
+def test_fit__gives_the_same_bits_on_more_workers_and_for_dense_blocks(client, elsewhere, rows, kind):
+    X, rankings = rows
+    sparse, dense = as_blocks(X, LENGTHS), da.from_array(X.toarray(), (LENGTHS, -1))
+    first = kind(epochs=1).fit(sparse, rankings, client=client, shards=3)
+    second = kind(epochs=1).fit(dense, rankings, client=elsewhere, shards=3)
+    assert first.digest() == second.digest()
+
+
+@pytest.mark.parametrize("kind", [AMMRank, AMMRankPlus])
+def test_predictions__of_blocks_are_lazy_and_those_of_rows(client, rows, kind):
+    X, rankings = rows
+    model = kind(epochs=1).fit(X, rankings)
+    blocks = as_blocks(X, LENGTHS)
+    with client.as_current():
+        codes, scores = model.predict_top_k(blocks, k=2)
+        lazy = [model.predict(blocks), model.decision_function(blocks), codes, scores]
+        assert all(isinstance(each, da.Array) for each in lazy)
+        assert [each.dtype.str for each in lazy] == ["<i4", "<f4", "<i4", "<f4"]
+        assert [each.chunks[0] for each in lazy] == [LENGTHS] * 4
+        found = client.compute(lazy, sync=True)
+    expected = [model.predict(X), model.decision_function(X), *model.predict_top_k(X, k=2)]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("ids", ["int64", "string"])
+def test_write_features__of_blocks_is_the_store_of_the_same_rows(client, rows, ids, tmp_path):
+    X, rankings = rows
+    users = pd.Series(np.arange(len(rankings)) * 7)
+    users = users if ids == "int64" else "user-" + users.astype(str)
+    columns, categories = list("abcdef"), list("wxyz")
+    options = {"categories": categories, "n_partitions": 4}
+    expected = write_features(tmp_path / "memory", X, users, columns, rankings, **options)
+    series = dd.from_map(lambda part: part, [users[:1_000], users[1_000:1_700], users[1_700:]], meta=users[:0])
+    given = da.from_array(rankings, (LENGTHS, 2))
+    found = write_features(tmp_path / "blocks", as_blocks(X, LENGTHS), series, columns, given, client=client, **options)
+    assert found.run.checksums == expected.run.checksums
+    again_X, again_ids, names = found.to_dask()
+    assert names == columns
+    assert again_X.shape == X.shape
+    with client.as_current():
+        again = write_features(tmp_path / "again", again_X, again_ids, columns, categories=categories)
+        assert again.to_pandas().equals(expected.to_pandas())
+
+
+def test_score__without_a_path_is_lazy_and_gives_the_lists_of_a_store(client, features, tmp_path):
+    model = train(features, client=client, model="amm-rank", shards=2, epochs=1)
+    expected = score(model, features, tmp_path / "stored", client=client, k=2).to_pandas()
+    with client.as_current():
+        frame = score(model, features, k=2)
+        assert isinstance(frame, dd.DataFrame)
+        assert frame.npartitions == features.n_partitions
+        lazy = frame.compute().sort_values(["user_id", "rank"], ignore_index=True)
+        pd.testing.assert_frame_equal(lazy, expected[["user_id", "rank", "category", "score"]])
+        quals = score(model, features, tmp_path / "stored", k=2)
+        read = quals.to_dask().compute().sort_values(["user_id", "rank"], ignore_index=True)
+        pd.testing.assert_frame_equal(read, expected)
+        X, user_ids, _ = features.to_dask(normalize=True)
+        blocks = score(model, X, tmp_path / "blocks", user_ids=user_ids, k=2, policy="category_top_n")
+        assert blocks.policy == "category_top_n"
+        pd.testing.assert_frame_equal(score(model, X, tmp_path / "b", user_ids=user_ids, k=2).to_pandas(), expected)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "blocks", "stored"]
+
+
+ROWS, CODES = np.eye(4, dtype=np.float32), np.array([[0], [1], [0], [1]])
+BLOCKS, CODE_BLOCKS = da.from_array(ROWS, (2, 4)), da.from_array(CODES, (2, 1))
+UNKNOWN = BLOCKS[da.from_array(ROWS[:, 0] >= 0, 2)]
+LOG = pd.DataFrame(
+    {"user_id": [7, 8], "group": ["pv", "adc"], "category": ["Hats", "Shoes"], "timestamp": pd.Timestamp("2026-01-03")}
+)
+NO_IDS = pd.Series(dtype="int64")
+EVENTS = dd.from_pandas(LOG, npartitions=2)
+WRONG = {
+    "columns in blocks": (
+        lambda: AMMRank().fit(BLOCKS.rechunk((2, 2)), CODE_BLOCKS),
+        r"X must have one block along its columns, got 2; pass X\.rechunk\(\{1: -1\}\)$",
+    ),
+    "one dimension": (lambda: AMMRank().fit(BLOCKS[:, 0], CODE_BLOCKS), "X must have two dimensions, got 1$"),
+    "frame for rows": (
+        lambda: AMMRank().fit(EVENTS, CODE_BLOCKS),
+        r"X must be a Dask array, got dask\.\S+; pass its to_dask_array\(\)$",
+    ),
+    "array for blocks of rankings": (
+        lambda: AMMRank().fit(UNKNOWN, CODES),
+        r"rankings must be a Dask collection with the blocks of X, for their lengths are not known; pass"
+        r" X\.compute_chunk_sizes\(\) for X$",
+    ),
+    "other blocks": (
+        lambda: AMMRank().fit(BLOCKS, CODE_BLOCKS.rechunk((1, 1))),
+        r"rankings must have the blocks of X \(2\), got 4 of other lengths; pass rankings\.rechunk\(\{0: X\.chunks",
+    ),
+    "fewer rankings": (lambda: AMMRank().fit(BLOCKS, CODES[:3]), "rankings must have the 4 rows of X, got 3$"),
+    "ranks": (
+        lambda: AMMRank().fit(BLOCKS, ranks=CODE_BLOCKS),
+        "fit must be given rankings with a Dask array, not ranks; pass rankings$",
+    ),
+    "no labels": (lambda: AMMRank().fit(BLOCKS, CODES * 0 - 1), "rankings must hold at least one category"),
+    "too many shards": (lambda: AMMRank().fit(BLOCKS, CODES, shards=5), "shards must be at most the number of"),
+    "floats as rankings": (lambda: AMMRank().fit(BLOCKS, CODES / 2), r"rankings must be integers of shape \(2, m\)"),
+    "values that are no numbers": (
+        lambda: AMMRank().fit(da.full((4, 4), "a", chunks=(2, 4)), CODES),
+        "X must be a matrix of numbers, found other values; fill, convert or drop them",
+    ),
+    "infinite values": (lambda: AMMRank().fit(BLOCKS * np.inf, CODES), "X must be finite, found NaN or infinity"),
+    "width": (lambda: AMMRank().fit(ROWS, CODES).predict(BLOCKS[:, :3]), "X must have 4 features, got 3$"),
+    "score without ids": (
+        lambda: score(AMMRank().fit(ROWS, CODES), BLOCKS, k=1),
+        "user_ids must be given with a Dask array; pass user_ids=…",
+    ),
+    "policy without a path": (
+        lambda: score(AMMRank().fit(ROWS, CODES), BLOCKS, user_ids=[1, 2, 3, 4], k=1, policy="balanced"),
+        "only k can be chosen without a path: the rest needs several passes; pass path=…, a folder$",
+    ),
+    "duplicate ids": (
+        lambda: write_features("f", BLOCKS, [1, 2, 1, 3], list("abcd"), n_partitions=1),
+        "user ids must be distinct, found 1 duplicates$",
+    ),
+    "duplicate ids of one block": (
+        lambda: write_features("f", BLOCKS, [1, 1, 2, 3], list("abcd")), "user ids must be distinct, found 1 duplic"
+    ),
+    "ids of two kinds": (
+        lambda: write_features("f", BLOCKS, dd.from_map(pd.Series, [[1, 2], ["a", "b"]], meta=NO_IDS), list("abcd")),
+        "user ids must be of one type, found int64 and string; convert one of the two sources$",
+    ),
+    "fewer names": (
+        lambda: write_features("f", BLOCKS, [1, 2, 3, 4], ["a"]), "X must have the 1 columns that are named, got 4$"
+    ),
+    "events without a column": (
+        lambda: interest_features(EVENTS.drop(columns="group"), "2026-01-04"),
+        r"events has no column 'group'; it has .*\. Rename them with events\.rename\(columns=\{…\}\)$",
+    ),
+    "an array for events": (
+        lambda: interest_features(BLOCKS, "2026-01-04"),
+        r"events must be a Dask DataFrame, got dask\.array\.core\.Array$",
+    ),
+    "an array for users": (
+        lambda: interest_features(EVENTS, "2026-01-04", BLOCKS),
+        "users must be a DataFrame of pandas or Dask, got Array$",
+    ),
+    "users twice": (
+        lambda: interest_features(EVENTS, "2026-01-04", dd.from_map(pd.DataFrame, [{"user_id": [7]}] * 2)),
+        "users must be distinct, found 1 duplicates; drop them$",
+    ),
+    "users of another kind": (
+        lambda: interest_features(EVENTS, "2026-01-04", pd.DataFrame({"user_id": ["a"]})),
+        "user ids must be of one type, found int64 and string; convert one of the two sources$",
+    ),
+    "ids in memory": (
+        lambda: _click_rankings([7, 8]),
+        "user_ids must be a Dask Series where events are a Dask DataFrame, got list; pass those that interest_features",
+    ),
+    "ids of other blocks": (
+        lambda: _click_rankings(dd.from_pandas(pd.Series(range(100)), npartitions=2)),
+        "user_ids must be placed by their hash; pass what interest_features or Features.to_dask returned$",
+    ),
+}  # fmt: skip
+
+
+def _click_rankings(user_ids):
+    from ammrank_dask import click_rankings
+
+    return click_rankings(EVENTS, "2026-01-01", "2026-01-04", user_ids)
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_collections__are_refused_with_what_to_do_in_python(client, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wrong, message = WRONG[call]
+    with client.as_current(), pytest.raises(ValueError, match=message):
+        wrong()
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
+
+
+def test_open_features__of_blocks_knows_no_one_twice(client, rows, tmp_path):
+    X, rankings = rows
+    store = write_features(
+        tmp_path / "f", as_blocks(X, LENGTHS), np.arange(2_500), list("abcdef"), rankings, client=client
+    )
+    assert open_features(store.path).n_users == 2_500
