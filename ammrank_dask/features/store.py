@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ import scipy.sparse as sp
 
 from ammrank_dask.features.columns import FeatureColumns
 from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
+from ammrank_dask.monitor.notebook import card_html
 from ammrank_dask.runtime.collections import read_blocks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.folders import local_path
@@ -45,6 +47,20 @@ class Features:
         stored = json.loads(CheckedReader(self.path, self.run.files)(COLUMNS_FILE))
         groups = tuple((group, size) for group, size in stored["groups"])
         return FeatureColumns(tuple(stored["columns"]), groups)
+
+    def __repr__(self) -> str:
+        columns = f"{len(self.feature_columns.names):,} columns, {self.n_categories:,} categories"
+        return f"Features({str(self.path)!r}: {self.n_users:,} users, {columns}, {self.n_partitions:,} partitions)"
+
+    def _repr_html_(self) -> str:
+        facts = {
+            "users": self.n_users, "columns": len(self.feature_columns.names), "categories": self.n_categories,
+            "partitions": self.n_partitions, "rankings": "yes" if self.has_rankings else "no", "path": str(self.path),
+        }  # fmt: skip
+        sizes: Counter[str] = Counter()
+        for group, size in self.feature_columns.groups:
+            sizes[group] += size
+        return card_html("Features", facts, {"columns by group": sizes})
 
     @property
     def columns(self) -> list[str]:

@@ -151,7 +151,7 @@ def write_blocks(
 def write_block(*block: Any) -> OwnPart:
     """Write one block as one partition: the rows, its number, and what `write_blocks` gives to all."""
     *rows, number, building, n_columns, categories = block
-    own = rows[0] if isinstance(rows[0], OwnRows) else sort_rows(*rows, n_columns, categories)
+    own = rows[0] if len(rows) == 1 else sort_rows(rows[0], rows[1], rows[2], n_columns, categories)
     return _write_own(building, number, own, len(categories))
 
 

@@ -163,6 +163,19 @@ class AMMRankPlus(KeptModel):
         self.set_state(basis, state, mean if self.average else None)
         return self
 
+    def make_pass(self, state: Any, rows: Any, rankings: np.ndarray, order: np.ndarray) -> Any:
+        """Train on rows in an order, going on from what an earlier pass returned, and become fitted."""
+        assert self.n_categories is not None
+        if state is None:
+            basis = self._basis_of_blocks([(rows, rankings)], self.n_categories)
+            state = basis, PlusState.empty(basis)
+        basis, sums = state
+        check_n_features(rows, basis.n_features)
+        prepared = prepare_plus_rows(rows, basis.memberships.kernel_form(), basis.own.cells(basis.n_columns))
+        train_plus_block(sums, prepared, rankings, order, tied=None, **self.block_options(basis))
+        self.set_state(basis, sums, None)
+        return state
+
     def _basis_of_blocks(self, blocks: Blocks, n_categories: int) -> PlusBasis:
         """Check and count all blocks, and make what is fixed before the first step."""
         counts, n_features, n_values = None, None, 0

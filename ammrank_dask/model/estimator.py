@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ammrank_dask.kernels.topk import top_k_rows
-from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.parameters import Parameters
 from ammrank_dask.model.rankings import as_codes, rankings_from_ranks
 from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
@@ -84,10 +83,6 @@ class RankingEstimator(Parameters, ABC):
         if self.n_categories not in (None, ranks.shape[1]):
             raise ValueError(f"ranks must have n_categories ({self.n_categories}) columns, got {ranks.shape[1]}")
         return self.learn_blocks([(X, rankings, tied)], ranks.shape[1])
-
-    def score(self, X: Rows, rankings: np.ndarray) -> float:
-        """Return 1 − ε_dis, the mean share of preferred pairs in the right order: larger is better."""
-        return 1 - disagreement_error(self.decision_function(X), as_codes(rankings))
 
     def fit_blocks(self, blocks: Blocks) -> Self:
         """Learn from blocks of rows.
@@ -164,6 +159,14 @@ class RankingEstimator(Parameters, ABC):
             from sklearn.exceptions import NotFittedError  # takes long to import, and a night has fitted models
 
             raise NotFittedError(f"this {type(self).__name__} is not fitted yet; call fit first")
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn is told: rows may be sparse, and rankings, (n, m), are the labels."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.target_tags.required = tags.target_tags.two_d_labels = tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        return tags
 
     def __sklearn_is_fitted__(self) -> bool:
         return "popularity_" in vars(self)

@@ -13,8 +13,11 @@ import numpy as np
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.estimator import RankingEstimator
+from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_panels import top_categories
+from ammrank_dask.model.rankings import as_codes, check_rankings
 from ammrank_dask.model.rows import Rows
+from ammrank_dask.monitor.notebook import card_html
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.store.models import read_model, save_model
@@ -33,6 +36,8 @@ class KeptModel(RankingEstimator):
         Training steps made.
     categories_, columns_, variant_, training_
         Names of the categories and columns, the variant of the features and what `train` measured; None if unknown.
+    feature_names_in_
+        The columns of the table that was fitted, if it was a table whose columns have names.
     """
 
     weights_: np.ndarray
@@ -42,6 +47,7 @@ class KeptModel(RankingEstimator):
     columns_: list[str] | None
     variant_: str | None
     training_: dict[str, Any] | None
+    feature_names_in_: np.ndarray
 
     @abstractmethod
     def learned(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -82,8 +88,14 @@ class KeptModel(RankingEstimator):
             Only for Dask arrays: the cluster, the current one if None; how many shards of the rows learn at the same
             time; and a folder that all workers see, by default the local directory of the workers.
         """
+        names = _names_of(X)
+        vars(self).pop("_passes", None)
         if not is_collection(X):
-            return super().fit(X, rankings, ranks=ranks)
+            super().fit(X, rankings, ranks=ranks)
+            vars(self).pop("feature_names_in_", None)
+            if names is not None:
+                self.feature_names_in_ = names
+            return self
         if ranks is not None or rankings is None:
             raise ValueError("fit must be given rankings with a Dask array, not ranks; pass rankings")
         # The rounds are of a later stage, which a model in memory does without.
@@ -91,10 +103,76 @@ class KeptModel(RankingEstimator):
         fit_module.fit_collections(self, X, rankings, client=client, shards=shards, scratch=scratch)
         return self
 
+    def partial_fit(self, X: Any, rankings: Any) -> Self:
+        """Make one pass over further rows, as one epoch of `fit` does over a block; the first call begins a model.
+
+        `n_categories` must be given: the first rows may not rank all categories. AMM-rank-plus takes its prior and
+        clusterings from the first rows. What earlier calls learned is in memory only: `save` keeps the model, not that.
+        """
+        if self.n_categories is None:
+            raise ValueError("n_categories must be given for partial_fit, whose first rows may not have all categories")
+        if self.__sklearn_is_fitted__() and "_passes" not in vars(self):
+            raise ValueError(
+                "partial_fit must begin a model or follow partial_fit, this model was fitted or loaded; go on from it"
+                " with train(features, start=model)"
+            )
+        self.check_parameters()
+        rows, rankings = self.read_rows(X), as_codes(rankings)
+        check_rankings(rankings, n_rows=rows.shape[0], n_categories=self.n_categories)
+        state, number = vars(self).get("_passes", (None, 0))
+        order = np.random.default_rng([self.seed, number, 0]).permutation(rows.shape[0])
+        self._passes = self.make_pass(state, rows, rankings, order), number + 1
+        return self
+
+    @abstractmethod
+    def make_pass(self, state: Any, rows: Any, rankings: np.ndarray, order: np.ndarray) -> Any:
+        """Train on rows in an order, going on from what an earlier pass returned, and become fitted."""
+
+    def check_rows(self, X: Rows) -> Any:
+        """Return the rows to score; refuse a table with other columns than were fitted."""
+        names = _names_of(X)
+        if (
+            names is not None
+            and "feature_names_in_" in vars(self)
+            and names.tolist() != self.feature_names_in_.tolist()
+        ):
+            raise ValueError(
+                "X must have the columns that were fitted, in their order; pass X[model.feature_names_in_]"
+            )
+        return super().check_rows(X)
+
+    def score(self, X: Rows, rankings: np.ndarray) -> float:
+        """Return 1 − ε_dis, the mean share of preferred pairs in the right order: larger is better."""
+        return 1 - disagreement_error(self.decision_function(X), as_codes(rankings))
+
     def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best codes and their scores from the fused scoring kernel."""
         codes, scores, _ = top_categories(rows, self.panels(), k)
         return codes, scores
+
+    def _repr_html_(self) -> str:
+        if not self.__sklearn_is_fitted__():
+            return card_html(type(self).__name__, {"fitted": "no", "parameters": repr(self)}, {})
+        names = self.categories_ or [str(code) for code in range(self.n_categories_)]
+        facts = {
+            "categories": self.n_categories_, "columns": self.n_features_in_, "planes": len(self.plane_category_),
+            "training steps": self.n_steps_, "parameters": _short(repr(self)),
+        }  # fmt: skip
+        planes = dict(zip(names, self.n_planes_.tolist(), strict=True))
+        return card_html(
+            type(self).__name__, facts, {"weight by group of columns": self._group_weights(), "planes": planes}
+        )
+
+    def _group_weights(self) -> dict[str, float]:
+        """Return the share of each group of named columns in all squared weights, {} without names."""
+        if self.columns_ is None:
+            return {}
+        squares = np.einsum("ij,ij->i", self.weights_, self.weights_, dtype=np.float64)[: len(self.columns_)]
+        shares: dict[str, float] = {}
+        for name, square in zip(self.columns_, squares.tolist(), strict=True):
+            group = name.partition(":")[0]
+            shares[group] = shares.get(group, 0.0) + square / max(float(squares.sum()), 1e-300)
+        return shares
 
     @property
     def n_planes_(self) -> np.ndarray:
@@ -150,6 +228,16 @@ def check_model(model: Any) -> None:
         raise TypeError(
             f"model must be an AMMRankPlus or AMMRank, got {type(model).__name__}; pass what train or load returns"
         )
+
+
+def _names_of(X: Any) -> np.ndarray | None:
+    """Return the names of a table's columns if they are all text, as scikit-learn keeps them."""
+    names = list(getattr(X, "columns", ()))
+    return np.array(names, object) if names and all(isinstance(name, str) for name in names) else None
+
+
+def _short(text: str, most: int = 400) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _json_value(value: Any) -> Any:

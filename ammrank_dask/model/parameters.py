@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import reprlib
 from collections import defaultdict
 from typing import Any, Self
 
@@ -52,13 +53,19 @@ class Parameters:
         for name, parameter in inspect.signature(type(self)).parameters.items():
             value = getattr(self, name)
             if value is not parameter.default and repr(value) != repr(parameter.default):
-                changed.append(f"{name}={value!r}")
+                changed.append(f"{name}={_show(value)}")
         return f"{type(self).__name__}({', '.join(changed)})"
 
     def __sklearn_tags__(self) -> Any:
         from sklearn.base import BaseEstimator  # who asks is scikit-learn
 
         return BaseEstimator.__sklearn_tags__(self)
+
+
+def _show(value: Any) -> str:
+    """Return a value as text; of lists and arrays the beginning."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return reprlib.repr(value) if isinstance(value, list | tuple) else repr(value)
 
 
 def _names_of(kind: type) -> list[str]:

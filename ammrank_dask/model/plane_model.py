@@ -103,6 +103,21 @@ class PlaneModel(KeptModel):
         self.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
         return self
 
+    def make_pass(self, state: Any, rows: Any, rankings: np.ndarray, order: np.ndarray) -> Any:
+        """Train on rows in an order, going on from what an earlier pass returned, and become fitted."""
+        assert self.n_categories is not None
+        if state is None:
+            state = PlaneSums.empty(rows.shape[1], self.n_categories), np.zeros(self.n_categories, np.int64), 0
+        planes, popularity, n_passes = state
+        check_n_features(rows, planes.sums.shape[0] - 1)
+        rng = np.random.default_rng([self.seed, n_passes, 1])
+        draws = rng.random((len(order), self.n_categories), np.float32) if self.clone_probability > 0 else None
+        train_block(planes, rows, rankings, order, self.step_settings(), tied=None, clone_draws=draws)
+        popularity = popularity + np.bincount(rankings[rankings >= 0], minlength=self.n_categories)
+        weights = planes.weights(self.regularization)
+        self.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
+        return planes, popularity, n_passes + 1
+
     def tune(
         self,
         X: Rows,

@@ -43,7 +43,7 @@ def _frame(user_ids: Any, codes: np.ndarray, scores: np.ndarray, categories: lis
         {
             USER_ID: ids.repeat(k).reset_index(drop=True),
             RANK: np.tile(np.arange(1, k + 1, dtype=np.int16), n),
-            CATEGORY: pd.Categorical.from_codes(codes.ravel(), categories),
+            CATEGORY: pd.Categorical.from_codes(codes.ravel().tolist(), pd.Index(categories)),
             SCORE: scores.ravel(),
         }
     )

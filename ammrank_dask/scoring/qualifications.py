@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from ammrank_dask.monitor.notebook import card_html
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
 from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -17,7 +18,7 @@ from ammrank_dask.storage.store.qualifications import BY_USER, KIND, read_frame,
 from ammrank_dask.storage.store.runs import Run, open_run
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Qualifications:
     """The qualifications of all users, as they were written."""
 
@@ -72,6 +73,17 @@ class Qualifications:
     def parts(self) -> list[Path]:
         """The files by user, in the order of the partitions."""
         return [table_path(self.path / BY_USER, i) for i in range(self.n_partitions)]
+
+    def __repr__(self) -> str:
+        return f"Qualifications({str(self.path)!r}: policy {self.policy}, k {self.k}, {self.n_partitions:,} partitions)"
+
+    def _repr_html_(self) -> str:
+        exposure = dict(zip(self.categories, self.counts.exposure.sum(axis=1).tolist(), strict=True))
+        facts = {
+            "policy": self.policy, "k": self.k, "categories": len(self.categories), "partitions": self.n_partitions,
+            "qualifications": sum(exposure.values()), "path": str(self.path),
+        }  # fmt: skip
+        return card_html("Qualifications", facts, {"users by category": exposure})
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
         """Return user_id, rank, category and score, by user and rank; of the given users, or of all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -151,18 +152,19 @@ def score(
             raise BadInput("only k can be chosen without a path: the rest needs several passes; pass path=…, a folder")
         return _rank_without_path(fitted, features, user_ids, k, categories, variant)
     client, folder = current_client(client), local_path(path)
-    options = {
-        "chances": chances, "pairs": pairs, "previous": previous, "variant": variant, "progress": progress,
-    }  # fmt: skip
+    write = functools.partial(
+        _score_store, client, fitted, path=folder, settings=settings, chances=chances, pairs=pairs, previous=previous,
+        variant=variant, progress=progress,
+    )  # fmt: skip
     if not is_collection(features):
-        return _score_store(client, fitted, features, folder, settings, **options)
+        return write(features)
     columns = fitted.columns_ or [str(column) for column in range(fitted.n_features_in_)]
     with temporary_scratch(client, folder.parent) as scratch:
         stored = write_features(
             scratch / "features", features, user_ids, columns, categories=categories, normalize=False, client=client,
             scratch=scratch,
         )  # fmt: skip
-        return _score_store(client, fitted, stored, folder, settings, **options)
+        return write(stored)
 
 
 def _rank_without_path(
@@ -181,9 +183,9 @@ def _score_store(
     client: Client,
     model: RankModel,
     features: Features,
+    *,
     path: Path,
     settings: ScoreSettings,
-    *,
     chances: Chances | None,
     pairs: Sequence[tuple[Any, str]],
     previous: Qualifications | None,
