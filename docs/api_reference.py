@@ -10,31 +10,146 @@ from collections.abc import Iterator
 from typing import Any
 
 import ammrank_dask
+from ammrank_dask.model.estimator import RankingEstimator
 
 HEAD = """# Python reference
 
-The names of `ammrank_dask`, from their docstrings; written by `python docs/api_reference.py > docs/api.md`.
+The public names of `ammrank_dask`, from their docstrings; written by `python docs/api_reference.py > docs/api.md`.
 [Use it from Python](python.md) shows how they go together.
+
+The calls take what you have: pandas, numpy and scipy in memory, or Dask collections on a cluster. There are no Dask
+classes: a Dask array given to `fit` makes the rounds of `train` on the cluster, a Dask array given to `predict` makes a
+lazy Dask array, and a fitted model is a plain local object. `client=None` is the current client; a client is never
+created, closed or changed.
+
+## Beside xgboost.dask, LightGBM and dask-ml
+
+The same task in each: fit a model to a Dask array `X` in blocks of rows, and predict for all rows.
+
+```text
+# ammrank-dask                                       # xgboost.dask
+model = AMMRankPlus().fit(X, rankings)               dtrain = dxgb.DaskDMatrix(client, X, y)
+codes, scores = model.predict_top_k(X, k=10)         output = dxgb.train(client, parameters, dtrain)
+                                                     scores = dxgb.predict(client, output, X)
+# LightGBM                                           # dask-ml
+model = lgb.DaskLGBMClassifier().fit(X, y)           model = Incremental(SGDClassifier())
+scores = model.predict(X)                            model.fit(X, y, classes=[0, 1])
+                                                     scores = model.predict(X)
+```
+
+| | ammrank-dask | xgboost.dask | LightGBM | dask-ml `Incremental` |
+|---|---|---|---|---|
+| lines | 2 | 3 | 2 | 3 |
+| classes | those for memory | `DaskDMatrix`, `DaskXGB…` | `DaskLGBM…`, `to_local()` for a local model | a wrapper around an estimator |
+| when `fit` computes X | once, block by block, to `scratch` | when the `DaskDMatrix` is made | when `fit` begins | block by block, and again with every `fit` |
+| memory for training | the blocks at work | all rows, in the workers | all rows: the blocks of a worker are joined | one block, and the model |
+| workers at the same time | `shards` | all | all, which talk over sockets | one: the blocks are taken one after the other |
+| `predict` of a Dask array | lazy | lazy | lazy | lazy |
+| same model on 1 and on 4 workers | the same bits for the same blocks and `shards` | "best effort", not between numbers of workers | not promised | the same, as nothing is parallel |
+| a worker dies while it trains | its tasks run again | training ends with an error | training ends with an error | the task runs again |
+
+Sources: [Distributed XGBoost with Dask](https://xgboost.readthedocs.io/en/stable/tutorials/dask.html) ("Reproducible Result", and
+"Why is the initialization of DaskDMatrix so slow"), [LightGBM's Distributed Learning Guide](https://lightgbm.readthedocs.io/en/stable/Parallel-Learning-Guide.html)
+("Setting Up Training Data", "Using Specific Ports"), [dask-ml on incremental learning](https://ml.dask.org/incremental.html). What the others do when a worker
+dies follows from their workers talking to each other during one long task; these three lines were read, not measured.
 """
+GROUPS = {
+    "Rows from events": (
+        ("interest_features", "click_rankings"),
+        """import dask.dataframe as dd
+import pandas as pd
+from distributed import Client
+from ammrank_dask import click_rankings, interest_features, write_features
+
+events, users = dd.read_parquet("lake/events"), pd.read_parquet("lake/users.parquet")
+taxonomy = pd.read_csv("lake/taxonomy.csv")
+with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None):
+    X, user_ids, columns = interest_features(events, "2026-01-20", users, taxonomy)  # Dask in, Dask out
+    rankings, categories = click_rankings(events, "2026-01-20", "2026-02-19", user_ids, taxonomy)
+    print(X.chunks[0], rankings.shape)  # the lengths of the blocks are known
+    write_features("rows", X, user_ids, columns, rankings, categories=categories)  # one task a block""",
+    ),
+    "Models": (
+        ("AMMRankPlus", "AMMRank", "AMM"),
+        """import dask.array as da
+from distributed import Client
+from ammrank_dask import AMMRank
+
+X = da.random.default_rng(1).normal(size=(2_000, 8), chunks=(500, 8))
+rankings = X[:, :5].map_blocks(lambda rows: (-rows).argsort(axis=1)[:, :3], chunks=((500,) * 4, (3,)), dtype=int)
+with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None):
+    model = AMMRank(epochs=2).fit(X, rankings, shards=2)  # the rounds of train, on all rows
+    codes, scores = model.predict_top_k(X, k=3)  # lazy
+    print(codes[:3].compute(), 1 - model.score(X[:500].compute(), rankings[:500].compute()))""",
+    ),
+    "Stored features and training": (
+        ("write_features", "open_features", "Features", "train", "tune"),
+        """from distributed import Client
+from ammrank_dask import open_features, train, tune
+
+features = open_features("rows")  # what write_features wrote; open_features("site", "2026-02-18") is that of a night
+X, user_ids, columns = features.to_dask()
+with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None) as client:
+    best = tune(features, kappas=[0.005, 0.02], clickers_per_plane=[300], epochs=1, client=client).best
+    model = train(features, shards=2, epochs=2, **best)  # without client=, the current one
+    model.save("model")
+    print(best, model.training_["validation_error"])""",
+    ),
+    "Lists and chances": (
+        ("score", "open_qualifications", "Qualifications", "learn_chances", "exposure_report"),
+        """from distributed import Client
+from ammrank_dask import AMMRankPlus, exposure_report, learn_chances, open_features, open_qualifications, score
+
+features, model = open_features("rows"), AMMRankPlus.load("model")
+with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None):
+    X, user_ids, columns = features.to_dask()
+    lists = score(model, X, user_ids=user_ids, k=5)  # no path: a lazy Dask DataFrame
+    print(lists.head())
+    chances = learn_chances(model, features)  # from users who did not train
+    score(model, X, "lists", user_ids=user_ids, k=5, policy="balanced", chances=chances)  # passes need a place
+    quals = open_qualifications("lists")
+    print(quals.to_dask().groupby("category", observed=False)["user_id"].count().compute().head())
+    print(exposure_report(quals).head())""",
+    ),
+    "Measures and simulation": (("disagreement_error", "top_k_metrics", "simulate"), ""),
+}
+CALLS = {
+    "decision_function", "explain", "fit", "get_params", "load", "partial_fit", "predict", "predict_top_k", "save",
+    "score", "set_params", "tune",
+}  # fmt: skip
+"""What estimators show; their other methods are for the stages."""
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)
 _ADDRESS = re.compile(r"<function (\w+) at 0x\w+>")
 _LISTED = ("Parameters", "Returns", "Attributes", "Raises")
 
 
 def reference() -> str:
-    """Return the page as Markdown: the estimators first, then what takes a cluster, each in the order of the names."""
-    objects = {name: getattr(ammrank_dask, name) for name in ammrank_dask.__all__}
-    ordered = sorted(objects, key=lambda name: (not inspect.isclass(objects[name]), name.lower()))
-    links = " · ".join(f"[{name}](#{name.lower()})" for name in ordered)
-    return "\n".join([HEAD, links, *(line for name in ordered for line in _entry(name, objects[name]))]) + "\n"
+    """Return the page as Markdown: groups of names, each with an example, and the names of a group in their order."""
+    listed = [name for names, _ in GROUPS.values() for name in names]
+    if sorted(listed) != sorted(ammrank_dask.__all__):
+        raise ValueError(
+            f"GROUPS must list every public name once, differs in {set(listed) ^ set(ammrank_dask.__all__)}"
+        )
+    lines = [HEAD]
+    for title, (names, example) in GROUPS.items():
+        links = " · ".join(f"[{name}](#{name.lower()})" for name in names)
+        lines += [f"## {title}", "", links, ""]
+        if example:
+            lines += ["```python", example, "```", ""]
+        for name in names:
+            lines += [*_entry(name, getattr(ammrank_dask, name)), ""]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _entry(name: str, value: Any) -> Iterator[str]:
-    yield from ("", f"## {name}", "", "```text", _signature(name, value, width=110), "```", "")
+    yield from (f"### {name}", "", "```text", _signature(name, value, width=110), "```", "")
     yield _text(value)
     if inspect.isclass(value):
         yield from ("", "| call | what it does |", "|---|---|")
-        yield from (f"| `{call}` | {_first_line(function)} |" for call, function in _public_methods(value))
+        shown = _public_methods(value)
+        if issubclass(value, RankingEstimator):
+            shown = ((call, function) for call, function in shown if call.partition("(")[0] in CALLS)
+        yield from (f"| `{call}` | {_first_line(function)} |" for call, function in shown)
 
 
 def _public_methods(value: type) -> Iterator[tuple[str, Any]]:

@@ -23,7 +23,7 @@ from ammrank_dask.storage.store.ids import empty_ids, ids_from_values
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.parts import CheckedReader
 from ammrank_dask.storage.store.registry import FEATURES
-from ammrank_dask.storage.store.runs import Run, open_run
+from ammrank_dask.storage.store.runs import Run, open_run, run_of_date
 from ammrank_dask.user_hash import partition_of
 
 COLUMNS_FILE = "columns.json"
@@ -158,9 +158,9 @@ def _read_ids(number: int, path: str) -> pd.Series:
     return open_features(path).open_partition(number).user_ids.to_pandas()
 
 
-def open_features(path: str | Path) -> Features:
-    """Open a features store: a run of a site, or one that `write_features` made."""
-    return Features(path)
+def open_features(path: str | Path, date: Any = None) -> Features:
+    """Open a features store: a run of a site, or one that `write_features` made; with a date that of a site's night."""
+    return Features(path if date is None else run_of_date(local_path(path), "features", date))
 
 
 def check_features(features: Any) -> None:

@@ -47,7 +47,12 @@ class KeptModel(RankingEstimator):
     columns_: list[str] | None
     variant_: str | None
     training_: dict[str, Any] | None
+    seed: int
     feature_names_in_: np.ndarray
+
+    @abstractmethod
+    def check_parameters(self) -> None:
+        """Refuse parameters that no training can have."""
 
     @abstractmethod
     def learned(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:

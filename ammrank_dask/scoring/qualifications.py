@@ -15,7 +15,7 @@ from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.qualifications import BY_USER, KIND, read_frame, table_path
-from ammrank_dask.storage.store.runs import Run, open_run
+from ammrank_dask.storage.store.runs import Run, open_run, run_of_date
 
 
 @dataclass(frozen=True, repr=False)
@@ -102,9 +102,10 @@ def read_qualifications(path: Path, categories: list[str]) -> pd.DataFrame:
     return read_frame([path], categories)
 
 
-def open_qualifications(path: str | Path) -> Qualifications:
-    """Open qualifications that were written whole."""
-    return Qualifications(open_run(local_path(path), KIND))
+def open_qualifications(path: str | Path, date: Any = None) -> Qualifications:
+    """Open qualifications that were written whole; with a date those of a site's night."""
+    folder = local_path(path)
+    return Qualifications(open_run(folder if date is None else run_of_date(folder, "qualifications", date), KIND))
 
 
 def check_qualifications(quals: Any, name: str = "quals") -> None:

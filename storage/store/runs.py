@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -233,6 +234,24 @@ def open_run(path: Path, kind: str | None = None) -> Run:
 
 
 @retried
+def run_of_date(site: Path, folder: str, date: Any) -> Path:
+    """Return the one whole run of a date in a folder of a site."""
+    try:
+        day = dt.date.fromisoformat(str(date))
+    except ValueError:
+        raise BadInput(f"date must be a day as in 2026-05-06, got {date!r}") from None
+    runs = [path.parent for path in list_paths(site / folder, f"date=*/{MANIFEST}")]
+    of_day = [run for run in runs if run.name.removeprefix("date=").startswith(str(day))]
+    if len(of_day) == 1:
+        return of_day[0]
+    if of_day:
+        names = ", ".join(run.name for run in of_day)
+        raise BadInput(f"{site / folder} must have one run of {day}, found {names}; open one of them by its path")
+    days = sorted({run.name.removeprefix("date=")[:10] for run in runs})
+    has = f"it has {days[0]} to {days[-1]}" if days else "it has none"
+    raise BadInput(f"{site / folder} has no run of {day}; {has}")
+
+
 def verify_run(path: Path) -> int:
     """Check every byte of a finished run against its manifest; return the number of bytes read.
 

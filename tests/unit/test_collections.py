@@ -1,11 +1,16 @@
 """Dask collections give what arrays give, block by block, and nothing is collected on the way."""
 
+import contextlib
+import os
+import signal
+
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
 import scipy.sparse as sp
+from distributed import Client, LocalCluster
 
 from ammrank_dask import AMMRank, AMMRankPlus, interest_features, open_features, score, train, write_features
 
@@ -232,3 +237,76 @@ def test_open_features__of_blocks_knows_no_one_twice(client, rows, tmp_path):
         tmp_path / "f", as_blocks(X, LENGTHS), np.arange(2_500), list("abcdef"), rankings, client=client
     )
     assert open_features(store.path).n_users == 2_500
+
+
+def test_open__finds_the_nights_of_a_site_by_date(published_world):
+    from ammrank_dask import open_qualifications
+
+    night = published_world.scored_nights()[0].name.removeprefix("date=")
+    quals, stored = open_qualifications(published_world.path, night), open_features(published_world.path, night)
+    assert quals.path.name == f"date={night}"
+    assert stored.n_users >= quals.to_pandas()["user_id"].nunique() > 0
+    with pytest.raises(ValueError, match=r"qualifications has no run of 2031-01-01; it has \d{4}-\d\d-\d\d to \d{4}"):
+        open_qualifications(published_world.path, "2031-01-01")
+    with pytest.raises(ValueError, match="date must be a day as in 2026-05-06, got 'today'"):
+        open_features(published_world.path, "today")
+
+
+def test_open__refuses_two_runs_of_a_date_and_a_folder_without_any(tmp_path):
+    with pytest.raises(ValueError, match=r"features has no run of 2026-01-05; it has none$"):
+        open_features(tmp_path, "2026-01-05")
+    for digest in ("a", "b"):
+        write_features(tmp_path / "features" / f"date=2026-01-05-{digest}", ROWS, [1, 2, 3, 4], list("abcd"))
+    message = (
+        r"features must have one run of 2026-01-05, found date=2026-01-05-a, date=2026-01-05-b; open one of them by"
+    )
+    with pytest.raises(ValueError, match=message):
+        open_features(tmp_path, "2026-01-05")
+
+
+def die_once(frame, flag):
+    """Kill the worker process that is the first to come here."""
+    if len(frame):
+        with contextlib.suppress(FileExistsError):
+            flag.touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)
+    return frame
+
+
+def test_interest_features__survive_a_killed_worker(client, tmp_path):
+    rng = np.random.default_rng(1)
+    log = pd.concat([LOG] * 200, ignore_index=True).assign(user_id=rng.integers(0, 50, 400))
+    expected, ids, _ = interest_features(log, "2026-01-04")
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as own,
+    ):
+        blocks = dd.from_pandas(log, npartitions=4).map_partitions(die_once, tmp_path / "flag", meta=LOG.iloc[:0])
+        with own.as_current():
+            X, user_ids, _ = interest_features(blocks, "2026-01-04", taxonomy={"Hats": "", "Shoes": ""}, level=1)
+            assert (tmp_path / "flag").exists()
+            os.kill(next(iter(cluster.workers.values())).pid, signal.SIGKILL)
+            found = pd.DataFrame(X.compute().toarray(), index=user_ids.compute().to_numpy()).sort_index()
+    np.testing.assert_array_equal(found.to_numpy(), expected.toarray())
+    assert found.index.tolist() == ids.tolist()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+def test_collections__give_the_same_bits_on_any_number_of_workers(rows, n_workers):
+    X, rankings = rows
+    here = AMMRankPlus(epochs=2)
+    with Client(n_workers=1, processes=False, dashboard_address=None):
+        here.fit(as_blocks(X, LENGTHS), rankings, shards=3)
+    with Client(n_workers=n_workers, threads_per_worker=1, dashboard_address=None):
+        there = AMMRankPlus(epochs=2).fit(as_blocks(X, LENGTHS), rankings, shards=3)
+        scores = there.decision_function(as_blocks(X, LENGTHS)).compute()
+    assert there.digest() == here.digest()
+    np.testing.assert_array_equal(scores, here.decision_function(X))
+
+
+def test_scratch__must_be_given_where_workers_are_on_several_hosts(client, monkeypatch):
+    told = {"workers": {name: {"host": name, "local_directory": "/tmp/a"} for name in ("10.0.0.1", "10.0.0.2")}}
+    monkeypatch.setattr(client, "scheduler_info", lambda n_workers=-1: told)
+    with pytest.raises(ValueError, match="scratch must be given, a folder that all workers see: they are on 2 hosts"):
+        AMMRank().fit(BLOCKS, CODES, client=client)
