@@ -37,21 +37,41 @@ scores = model.predict(X)                            model.fit(X, y, classes=[0,
                                                      scores = model.predict(X)
 ```
 
-| | ammrank-dask | xgboost.dask | LightGBM | dask-ml `Incremental` |
-|---|---|---|---|---|
-| lines | 2 | 3 | 2 | 3 |
-| classes | those for memory | `DaskDMatrix`, `DaskXGB…` | `DaskLGBM…`, `to_local()` for a local model | a wrapper around an estimator |
-| when `fit` computes X | once, block by block, to `scratch` | when the `DaskDMatrix` is made | when `fit` begins | block by block, and again with every `fit` |
-| memory for training | the blocks at work | all rows, in the workers | all rows: the blocks of a worker are joined | one block, and the model |
-| workers at the same time | `shards` | all | all, which talk over sockets | one: the blocks are taken one after the other |
-| `predict` of a Dask array | lazy | lazy | lazy | lazy |
-| same model on 1 and on 4 workers | the same bits for the same blocks and `shards` | "best effort", not between numbers of workers | not promised | the same, as nothing is parallel |
-| a worker dies while it trains | its tasks run again | training ends with an error | training ends with an error | the task runs again |
+"""
+BESIDE = [
+    ("", "ammrank-dask", "xgboost.dask", "LightGBM", "dask-ml `Incremental`"),
+    ("---",) * 5,
+    ("lines", "2", "3", "2", "3"),
+    (
+        "classes", "those for memory", "`DaskDMatrix`, `DaskXGB…`", "`DaskLGBM…`; `to_local()` gives a local model",
+        "a wrapper around an estimator",
+    ),
+    (
+        "when X is computed", "in `fit`, block by block, to `scratch`", "when the `DaskDMatrix` is made",
+        "when `fit` begins", "in `fit`, block by block",
+    ),
+    (
+        "memory for training", "the blocks at work", "all rows, in the workers",
+        "all rows, in the workers: the blocks of each are joined", "one block, and the model",
+    ),
+    (
+        "workers that learn at a time", "`shards`", "all", "all, which talk over sockets",
+        "one: blocks are taken one after the other",
+    ),
+    ("`predict` of a Dask array", "lazy", "lazy", "lazy", "lazy"),
+    (
+        "the same model on 1 and on 4 workers", "same bits for the same blocks and `shards`",
+        "\"best effort\"; other numbers of workers, other results", "not promised", "yes: nothing is parallel",
+    ),
+]  # fmt: skip
+SOURCES = """
+Sources, read and not measured: [Distributed XGBoost with Dask][1] ("Reproducible Result", "Why is the initialization of
+DaskDMatrix so slow"), [LightGBM's Distributed Learning Guide][2] ("Setting Up Training Data", "Using Specific Ports"),
+[dask-ml on incremental learning][3].
 
-Sources: [Distributed XGBoost with Dask](https://xgboost.readthedocs.io/en/stable/tutorials/dask.html) ("Reproducible Result", and
-"Why is the initialization of DaskDMatrix so slow"), [LightGBM's Distributed Learning Guide](https://lightgbm.readthedocs.io/en/stable/Parallel-Learning-Guide.html)
-("Setting Up Training Data", "Using Specific Ports"), [dask-ml on incremental learning](https://ml.dask.org/incremental.html). What the others do when a worker
-dies follows from their workers talking to each other during one long task; these three lines were read, not measured.
+[1]: https://xgboost.readthedocs.io/en/stable/tutorials/dask.html
+[2]: https://lightgbm.readthedocs.io/en/stable/Parallel-Learning-Guide.html
+[3]: https://ml.dask.org/incremental.html
 """
 GROUPS = {
     "Rows from events": (
@@ -130,7 +150,7 @@ def reference() -> str:
         raise ValueError(
             f"GROUPS must list every public name once, differs in {set(listed) ^ set(ammrank_dask.__all__)}"
         )
-    lines = [HEAD]
+    lines = [HEAD.rstrip(), "", *(f"| {' | '.join(row)} |" for row in BESIDE), SOURCES]
     for title, (names, example) in GROUPS.items():
         links = " · ".join(f"[{name}](#{name.lower()})" for name in names)
         lines += [f"## {title}", "", links, ""]
