@@ -84,9 +84,9 @@ from ammrank_dask import click_rankings, interest_features, write_features
 events, users = dd.read_parquet("lake/events"), pd.read_parquet("lake/users.parquet")
 taxonomy = pd.read_csv("lake/taxonomy.csv")
 with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_address=None):
-    X, user_ids, columns = interest_features(events, "2026-01-20", users, taxonomy)  # Dask in, Dask out
+    X, user_ids, columns = interest_features(events, "2026-01-20", users, taxonomy, n_partitions=8)  # Dask in and out
     rankings, categories = click_rankings(events, "2026-01-20", "2026-02-19", user_ids, taxonomy)
-    print(X.chunks[0], rankings.shape)  # the lengths of the blocks are known
+    print(X.numblocks, X.shape, rankings.shape)  # the lengths of the blocks are known
     write_features("rows", X, user_ids, columns, rankings, categories=categories)  # one task a block""",
     ),
     "Models": (

@@ -26,6 +26,7 @@ from ammrank_dask.runtime.collections import read_blocks, run_blocks, scratch_fo
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import KEPT
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.store.ids import (
     ID_ARRAYS,
     IntegerIds,
@@ -39,6 +40,9 @@ from ammrank_dask.storage.store.ids import (
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_arrays, save_arrays
 from ammrank_dask.storage.vocabulary import CATEGORY, CLICK_GROUP, GROUPS
 from ammrank_dask.user_hash import partition_of
+
+MOST_BLOCKS = 128
+"""Blocks of users by default, of events with as many blocks or some more."""
 
 
 def check_events(events: Any) -> None:
@@ -60,15 +64,19 @@ def features_of(
     taxonomy: Taxonomy,
     settings: FeatureSettings,
     end: int,
+    n_partitions: int | None,
     client: Client,
     scratch: str | Path | None,
 ) -> tuple[Any, Any]:
     """Return the rows of `interest_features` as a lazy array of CSR blocks, and the ids of the users by block.
 
-    There are as many blocks as `events` has; users are placed by a hash of their id, and ascend in a block.
+    Users are placed by a hash of their id, and ascend in a block.
     """
-    folder, n = scratch_folder(client, scratch), events.npartitions
-    kinds, paths = _write_log(client, events, folder, taxonomy, end, None)
+    folder = scratch_folder(client, scratch)
+    # Each file of events is cut into as many slices: of many small blocks there are fewer, larger ones.
+    usual = max(min(events.npartitions, MOST_BLOCKS), events.npartitions // 8)
+    n = usual if n_partitions is None else whole_number("n_partitions", n_partitions, least=1)
+    kinds, paths = _write_log(client, events, folder, n, taxonomy, end, None)
     people_paths = None
     if users is not None:
         import dask.dataframe as dd
@@ -106,7 +114,7 @@ def rankings_of(
             " those that interest_features returned"
         )
     folder, n = scratch_folder(client, scratch), user_ids.npartitions
-    kinds, paths = _write_log(client, events, folder, taxonomy, end, begin, n_partitions=n)
+    kinds, paths = _write_log(client, events, folder, n, taxonomy, end, begin)
     rows = [folder / f"rows-{number:05d}" for number in range(n)]
     blocks = [(block,) for block in user_ids.to_delayed()]
     n_categories = len(taxonomy.categories)
@@ -119,17 +127,16 @@ def _write_log(
     client: Client,
     events: Any,
     folder: Path,
+    n_partitions: int,
     taxonomy: Taxonomy,
     end: int,
     begin: int | None,
-    n_partitions: int | None = None,
 ) -> tuple[set[str], list[Path]]:
     """Write the slices of all events; return the kinds of their ids, and the files."""
     check_events(events)
     paths = [folder / f"events-{number:05d}.arrow" for number in range(events.npartitions)]
-    folder_of = [(block,) for block in events.to_delayed()]
-    n = events.npartitions if n_partitions is None else n_partitions
-    kinds = run_blocks(client, write_events, folder_of, paths, n, taxonomy, end, begin)
+    blocks = [(block,) for block in events.to_delayed()]
+    kinds = run_blocks(client, write_events, blocks, paths, n_partitions, taxonomy, end, begin)
     used = [(kind, path) for kind, path in zip(kinds, paths, strict=True) if kind is not None]
     return {kind for kind, _ in used}, [path for _, path in used]
 

@@ -39,6 +39,7 @@ def interest_features(
     groups: Sequence[str] | None = None,
     intensity: str = "log1p",
     recency: str = "decay",
+    n_partitions: int | None = None,
     client: Client | None = None,
     scratch: str | Path | None = None,
 ) -> tuple[Any, Any, list[str]]:
@@ -66,6 +67,9 @@ def interest_features(
         `log1p` or `raw`.
     recency
         `decay` for α^days since the last event, `none` to leave it out.
+    n_partitions
+        Blocks of users that come back for Dask DataFrames; None for as many as there are blocks of events, or 128 and
+        then one for eight where there are more.
     client
         The cluster for Dask DataFrames; None for the current client.
     scratch
@@ -75,7 +79,7 @@ def interest_features(
     Returns
     -------
     X
-        (n, d) float64 CSR, not normalised; of a Dask DataFrame a Dask array of such blocks, as many as it has.
+        (n, d) float64 CSR, not normalised; of a Dask DataFrame a Dask array of such blocks.
     user_ids
         n ids, ascending; of a Dask DataFrame a Dask Series with the blocks of X, ascending in each, placed by a hash.
     columns
@@ -108,7 +112,9 @@ def interest_features(
     if is_collection(events):
         client = current_client(client)
         settings = settings_of(tree := _taxonomy_of_blocks(events, taxonomy, level, client))
-        return *features_of(events, users, tree, settings, end, client, scratch), list(settings.columns.names)
+        return *features_of(events, users, tree, settings, end, n_partitions, client, scratch), list(
+            settings.columns.names
+        )
     log = events_that_count(events, taxonomy, level, end)
     people = None if users is None else read_people(users)
     rows: UserIds = log.user_ids.sort_unique() if people is None else union([log.user_ids, people.user_ids])

@@ -16,7 +16,7 @@ from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.rankings import as_codes, check_rankings
-from ammrank_dask.model.rows import Rows
+from ammrank_dask.model.rows import Blocks, Rows
 from ammrank_dask.monitor.notebook import card_html
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import is_collection
@@ -94,10 +94,9 @@ class KeptModel(RankingEstimator):
             time; and a folder that all workers see, by default the local directory of the workers.
         """
         names = _names_of(X)
-        vars(self).pop("_passes", None)
+        vars(self).pop("feature_names_in_", None)
         if not is_collection(X):
             super().fit(X, rankings, ranks=ranks)
-            vars(self).pop("feature_names_in_", None)
             if names is not None:
                 self.feature_names_in_ = names
             return self
@@ -106,7 +105,13 @@ class KeptModel(RankingEstimator):
         # The rounds are of a later stage, which a model in memory does without.
         fit_module = import_module("ammrank_dask.training.fit")
         fit_module.fit_collections(self, X, rankings, client=client, shards=shards, scratch=scratch)
+        vars(self).pop("_passes", None)
         return self
+
+    def fit_blocks(self, blocks: Blocks) -> Self:
+        """Learn from blocks of rows, as every method does; what `partial_fit` began is over."""
+        vars(self).pop("_passes", None)
+        return super().fit_blocks(blocks)
 
     def partial_fit(self, X: Any, rankings: Any) -> Self:
         """Make one pass over further rows, as one epoch of `fit` does over a block; the first call begins a model.

@@ -80,8 +80,8 @@ def run_blocks(
         return list(client.gather(client.compute(tasks)))
     except KilledWorker:
         raise AmmrankError(
-            "a worker ran out of memory with one block; make blocks smaller with rechunk or repartition, or give"
-            " workers more"
+            "a worker ran out of memory with one block; make blocks smaller with rechunk, repartition or n_partitions=,"
+            " or give workers more"
         ) from None
 
 

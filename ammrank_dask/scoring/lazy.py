@@ -11,6 +11,7 @@ import pandas as pd
 
 from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.runtime.collections import blocks_of, check_blocks
+from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
 
@@ -25,7 +26,8 @@ def rank_lazily(model: KeptModel, X: Any, user_ids: Any, k: int, categories: Seq
     rank = dask.delayed(rank_block_of_users, pure=False)
     ids = blocks_of("user_ids", user_ids, X)
     blocks = [rank(rows, own, once, k, names) for rows, own in zip(np.ravel(X.to_delayed()), ids, strict=True)]
-    empty = getattr(user_ids, "_meta", user_ids[:0])
+    known = user_ids._meta if is_collection(user_ids) else ids_from_values(user_ids)
+    empty = ids_from_values(known).take(np.empty(0, np.int64))
     nothing = np.empty((0, k))
     meta = _frame(empty, nothing.astype(np.int32), nothing.astype(np.float32), list(categories))
     return dd.from_delayed(blocks, meta=meta, verify_meta=False)

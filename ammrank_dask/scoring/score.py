@@ -158,6 +158,7 @@ def score(
     )  # fmt: skip
     if not is_collection(features):
         return write(features)
+    settings.check(categories)
     columns = fitted.columns_ or [str(column) for column in range(fitted.n_features_in_)]
     with temporary_scratch(client, folder.parent) as scratch:
         stored = write_features(

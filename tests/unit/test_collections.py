@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 
+import dask
 import dask.array as da
 import dask.dataframe as dd
 import numpy as np
@@ -12,7 +13,19 @@ import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
-from ammrank_dask import AMMRank, AMMRankPlus, interest_features, open_features, score, train, write_features
+from ammrank_dask import (
+    AMM,
+    AMMRank,
+    AMMRankPlus,
+    click_rankings,
+    interest_features,
+    open_features,
+    open_qualifications,
+    score,
+    train,
+    write_features,
+)
+from ammrank_dask.storage.errors import AmmrankError
 
 N_COLUMNS, N_CATEGORIES = 6, 4
 
@@ -36,15 +49,13 @@ def as_blocks(X, lengths, dtype=np.float32):
 
 
 def _delayed(block):
-    import dask
-
     return dask.delayed(block, traverse=False)
 
 
 LENGTHS = (1_000, 700, 800)
 
 
-@pytest.mark.parametrize("kind", [AMMRank, AMMRankPlus])
+@pytest.mark.parametrize("kind", [AMM, AMMRank, AMMRankPlus])
 def test_fit__of_blocks_is_that_of_the_same_blocks_in_memory(client, rows, kind):
     X, rankings = rows
     ends = np.cumsum(LENGTHS)
@@ -119,6 +130,8 @@ def test_score__without_a_path_is_lazy_and_gives_the_lists_of_a_store(client, fe
         blocks = score(model, X, tmp_path / "blocks", user_ids=user_ids, k=2, policy="category_top_n")
         assert blocks.policy == "category_top_n"
         pd.testing.assert_frame_equal(score(model, X, tmp_path / "b", user_ids=user_ids, k=2).to_pandas(), expected)
+        names = pd.Series([f"user-{number}" for number in range(len(X))])
+        assert score(model, X, user_ids=names, k=1).compute()["user_id"].tolist() == names.tolist()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["b", "blocks", "stored"]
 
 
@@ -217,8 +230,6 @@ WRONG = {
 
 
 def _click_rankings(user_ids):
-    from ammrank_dask import click_rankings
-
     return click_rankings(EVENTS, "2026-01-01", "2026-01-04", user_ids)
 
 
@@ -240,8 +251,6 @@ def test_open_features__of_blocks_knows_no_one_twice(client, rows, tmp_path):
 
 
 def test_open__finds_the_nights_of_a_site_by_date(published_world):
-    from ammrank_dask import open_qualifications
-
     night = published_world.scored_nights()[0].name.removeprefix("date=")
     quals, stored = open_qualifications(published_world.path, night), open_features(published_world.path, night)
     assert quals.path.name == f"date={night}"
@@ -262,6 +271,26 @@ def test_open__refuses_two_runs_of_a_date_and_a_folder_without_any(tmp_path):
     )
     with pytest.raises(ValueError, match=message):
         open_features(tmp_path, "2026-01-05")
+
+
+def die(frame):
+    """Kill the worker process, whoever comes here."""
+    if len(frame):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return frame
+
+
+def test_interest_features__say_that_blocks_are_too_large_for_the_workers():
+    blocks = EVENTS.map_partitions(die, meta=LOG.iloc[:0])
+    with (
+        dask.config.set({"distributed.scheduler.allowed-failures": 0}),
+        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster) as own,
+        pytest.raises(
+            AmmrankError, match="a worker ran out of memory with one block; make blocks smaller with rechunk"
+        ),
+    ):
+        interest_features(blocks, "2026-01-04", taxonomy={"Hats": "", "Shoes": ""}, level=1, client=own)
 
 
 def die_once(frame, flag):

@@ -115,7 +115,7 @@ def test_library__refuses_a_closed_client(model, features, call, tmp_path):
 CLIENT_FIRST = {
     "train(features, client=client)": lambda client: ammrank_dask.train(client, "features", shards=2),
     "tune(features, client=client)": lambda client: ammrank_dask.tune(client, "features"),
-    "score(model, features, path, client=client)": lambda client: ammrank_dask.score(client, "model", "features", "q"),
+    "score(model, features, client=client)": lambda client: ammrank_dask.score(client, "model", "features", "q"),
     "learn_chances(model, features, client=client)": lambda client: ammrank_dask.learn_chances(client, "m", "f"),
     "exposure_report(quals, client=client)": lambda client: ammrank_dask.exposure_report(client, "quals"),
     "simulate(lake, client=client)": lambda client: ammrank_dask.simulate(client, "lake", truth="truth"),

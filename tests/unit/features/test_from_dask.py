@@ -81,6 +81,9 @@ def test_interest_features__of_a_log_without_users_in_some_blocks(client):
     )
     blocks = dd.from_pandas(pd.concat([log] * 4, ignore_index=True), npartitions=4)
     with client.as_current():
+        assert interest_features(blocks, "2026-01-04", n_partitions=2)[0].numblocks == (2, 1)
+        with pytest.raises(ValueError, match="n_partitions must be at least 1, got 0"):
+            interest_features(blocks, "2026-01-04", n_partitions=0)
         X, user_ids, _ = interest_features(blocks, "2026-01-04", groups=["pv"], intensity="raw")
         rankings, _ = click_rankings(blocks, "2026-01-01", "2026-01-04", user_ids)
         assert sorted(X.chunks[0]) == [0, 0, 0, 1]
