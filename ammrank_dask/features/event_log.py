@@ -82,7 +82,7 @@ def decode_log(table: pa.Table, taxonomy: Taxonomy, end: int) -> EventBatch:
 def events_that_count(events: pd.DataFrame, taxonomy: Nodes, level: int, end: int) -> EventLog:
     """Return the events of a log that count at a time."""
     table = read_events(events)
-    tree = read_taxonomy(taxonomy, level, events[CATEGORY])
+    tree = choose_taxonomy(taxonomy, level, events[CATEGORY])
     batch = decode_log(table, tree, end)
     keep = batch.status == KEPT
     ids = batch.ids if batch.user is None else batch.ids.take(batch.user)
@@ -154,7 +154,7 @@ def microseconds_of(at: Any) -> int:
     return int((time - pd.Timestamp(0, tz="UTC")) // pd.Timedelta(microseconds=1))
 
 
-def read_taxonomy(taxonomy: Nodes, level: int, categories: Iterable[Any]) -> Taxonomy:
+def choose_taxonomy(taxonomy: Nodes, level: int, categories: Iterable[Any]) -> Taxonomy:
     """Return the ranked categories: those of a taxonomy at a level, or without one those that a log has."""
     check_in_memory("taxonomy", taxonomy)
     if taxonomy is None:

@@ -86,7 +86,7 @@ def features_of(
             raise BadInput(f"users must be a DataFrame of pandas or Dask, got {type(users).__name__}")
         people_paths = [folder / f"users-{number:05d}.arrow" for number in range(table.npartitions)]
         blocks = [(block,) for block in table.to_delayed()]
-        kinds |= set(run_blocks(client, write_people, blocks, people_paths, n)) - {None}
+        kinds |= set(run_blocks(client, write_people_slices, blocks, people_paths, n)) - {None}
     kind = one_kind(kinds)
     rows = [folder / f"rows-{number:05d}" for number in range(n)]
     counts = run_blocks(client, build_block, [()] * n, paths, people_paths, n, kind, settings, end, rows)
@@ -136,12 +136,12 @@ def _write_log(
     check_events(events)
     paths = [folder / f"events-{number:05d}.arrow" for number in range(events.npartitions)]
     blocks = [(block,) for block in events.to_delayed()]
-    kinds = run_blocks(client, write_events, blocks, paths, n_partitions, taxonomy, end, begin)
+    kinds = run_blocks(client, write_event_slices, blocks, paths, n_partitions, taxonomy, end, begin)
     used = [(kind, path) for kind, path in zip(kinds, paths, strict=True) if kind is not None]
     return {kind for kind, _ in used}, [path for _, path in used]
 
 
-def write_events(
+def write_event_slices(
     events: pd.DataFrame,
     number: int,
     paths: Sequence[Path],
@@ -164,7 +164,7 @@ def write_events(
     return batch.ids.kind
 
 
-def write_people(users: pd.DataFrame, number: int, paths: Sequence[Path], n_partitions: int) -> str | None:
+def write_people_slices(users: pd.DataFrame, number: int, paths: Sequence[Path], n_partitions: int) -> str | None:
     """Write one block of the users by user; return the kind of the ids."""
     people = read_people(users)
     ids, rows = people.user_ids, {"age": people.age, "gender": people.gender}

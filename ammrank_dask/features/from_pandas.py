@@ -13,11 +13,11 @@ from ammrank_dask.features.event_log import (
     Nodes,
     build_matrix,
     check_alpha,
+    choose_taxonomy,
     events_that_count,
     microseconds_of,
     rank_rows,
     read_people,
-    read_taxonomy,
 )
 from ammrank_dask.features.from_dask import categories_of, features_of, rankings_of
 from ammrank_dask.runtime.client import current_client
@@ -124,7 +124,7 @@ def interest_features(
 
 
 def _taxonomy_of_blocks(events: Any, taxonomy: Nodes, level: int, client: Client) -> Taxonomy:
-    return read_taxonomy(taxonomy, level, categories_of(events, client) if taxonomy is None else ())
+    return choose_taxonomy(taxonomy, level, categories_of(events, client) if taxonomy is None else ())
 
 
 def click_rankings(

@@ -53,14 +53,14 @@ class Features:
         return f"Features({str(self.path)!r}: {self.n_users:,} users, {columns}, {self.n_partitions:,} partitions)"
 
     def _repr_html_(self) -> str:
-        facts = {
+        table = {
             "users": self.n_users, "columns": len(self.feature_columns.names), "categories": self.n_categories,
             "partitions": self.n_partitions, "rankings": "yes" if self.has_rankings else "no", "path": str(self.path),
         }  # fmt: skip
         sizes: Counter[str] = Counter()
         for group, size in self.feature_columns.groups:
             sizes[group] += size
-        return card_html("Features", facts, {"columns by group": sizes})
+        return card_html("Features", table, {"columns by group": sizes})
 
     @property
     def columns(self) -> list[str]:

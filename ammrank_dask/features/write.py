@@ -122,9 +122,9 @@ def _write_collections(
         return write_blocks(path, client, blocks, columns, names, normalize=normalize)
     with temporary_scratch(client, scratch) as folder:
         paths = [folder / f"rows-{number:05d}.arrow" for number in range(len(blocks))]
-        kinds = run_blocks(client, write_rows, blocks, paths, n, len(columns), names)
+        kinds = run_blocks(client, write_row_slices, blocks, paths, n, len(columns), names)
         common = (paths, n, one_kind(filter(None, kinds)), len(columns), rankings is not None)
-        parts = [(dask.delayed(read_rows, pure=False)(number, *common),) for number in range(n)]
+        parts = [(dask.delayed(read_row_slices, pure=False)(number, *common),) for number in range(n)]
         return write_blocks(path, client, parts, columns, names, normalize=normalize)
 
 
@@ -144,11 +144,11 @@ def write_blocks(
     _refuse_other_folder(path)
     building = temporary_beside(path)
     start_run(building, 0)
-    parts = run_blocks(client, write_block, blocks, building, len(columns), list(categories))
+    parts = run_blocks(client, write_own_block, blocks, building, len(columns), list(categories))
     return _finish(path, building, parts, columns, categories, normalize=normalize)
 
 
-def write_block(*block: Any) -> OwnPart:
+def write_own_block(*block: Any) -> OwnPart:
     """Write one block as one partition: the rows, its number, and what `write_blocks` gives to all."""
     *rows, number, building, n_columns, categories = block
     own = rows[0] if len(rows) == 1 else sort_rows(rows[0], rows[1], rows[2], n_columns, categories)
@@ -168,7 +168,7 @@ def are_placed(user_ids: Any, number: int, n_partitions: int) -> bool:
     return bool((partition_of(ids_from_values(user_ids), n_partitions) == number).all())
 
 
-def write_rows(
+def write_row_slices(
     X: Any,
     user_ids: Any,
     rankings: Any,
@@ -196,7 +196,7 @@ def write_rows(
     return ids.kind if len(ids) else None
 
 
-def read_rows(
+def read_row_slices(
     number: int, paths: Sequence[Path], n_partitions: int, kind: str, n_columns: int, has_rankings: bool
 ) -> OwnRows:
     """Return the rows of one partition from the slices of all blocks, by user."""

@@ -164,13 +164,13 @@ class KeptModel(RankingEstimator):
         if not self.__sklearn_is_fitted__():
             return card_html(type(self).__name__, {"fitted": "no", "parameters": repr(self)}, {})
         names = self.categories_ or [str(code) for code in range(self.n_categories_)]
-        facts = {
+        table = {
             "categories": self.n_categories_, "columns": self.n_features_in_, "planes": len(self.plane_category_),
             "training steps": self.n_steps_, "parameters": _short(repr(self)),
         }  # fmt: skip
         planes = dict(zip(names, self.n_planes_.tolist(), strict=True))
         return card_html(
-            type(self).__name__, facts, {"weight by group of columns": self._group_weights(), "planes": planes}
+            type(self).__name__, table, {"weight by group of columns": self._group_weights(), "planes": planes}
         )
 
     def _group_weights(self) -> dict[str, float]:

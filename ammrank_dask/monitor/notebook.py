@@ -9,8 +9,8 @@ MOST_BARS = 12
 _WIDTH, _ROW = 220, 16
 
 
-def card_html(title: str, facts: Mapping[str, Any], bars: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a title, a table of facts, and for every title in `bars` the largest of its values as bars.
+def card_html(title: str, table: Mapping[str, Any], bars: Mapping[str, Mapping[str, float]]) -> str:
+    """Return a title, a table of names and values, and for every title in `bars` the largest of its values as bars.
 
     Examples
     --------
@@ -19,7 +19,7 @@ def card_html(title: str, facts: Mapping[str, Any], bars: Mapping[str, Mapping[s
     """
     rows = Markup("").join(
         Markup("<tr><td>{}</td><td>{}</td></tr>").format(name, f"{value:,}" if isinstance(value, int) else value)
-        for name, value in facts.items()
+        for name, value in table.items()
     )
     charts = Markup("").join(_bars(name, values) for name, values in bars.items() if values)
     return str(Markup("<div><b>{}</b><table>{}</table>{}</div>").format(title, rows, charts))

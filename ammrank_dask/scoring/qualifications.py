@@ -79,11 +79,11 @@ class Qualifications:
 
     def _repr_html_(self) -> str:
         exposure = dict(zip(self.categories, self.counts.exposure.sum(axis=1).tolist(), strict=True))
-        facts = {
+        table = {
             "policy": self.policy, "k": self.k, "categories": len(self.categories), "partitions": self.n_partitions,
             "qualifications": sum(exposure.values()), "path": str(self.path),
         }  # fmt: skip
-        return card_html("Qualifications", facts, {"users by category": exposure})
+        return card_html("Qualifications", table, {"users by category": exposure})
 
     def to_pandas(self, users: Iterable[Any] | None = None) -> pd.DataFrame:
         """Return user_id, rank, category and score, by user and rank; of the given users, or of all."""
