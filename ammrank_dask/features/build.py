@@ -174,6 +174,8 @@ class FeaturePlan:
     digest: str
     n_partitions: int
     inputs: Mapping[str, Any]
+    popular: np.ndarray | None = None
+    """What `popular_around` says of the date; None where no training needs it."""
 
 
 def build_features(
@@ -196,6 +198,9 @@ def build_features(
     begun = set(range(plan.n_partitions)) - {task[-1] for task in tasks}  # by a command that was ended
     counted = [(source.part(partition), settings, click_group) for partition in sorted(begun)]
     clickers = [part.clickers for part in built] + run_tasks(client, stage, count_clickers, counted, progress=silent)
+    known = np.sum(clickers, axis=0)
+    if plan.popular is not None:
+        known = np.concatenate([known, np.insert(plan.popular, 0, 0, axis=1)])
     label_end = source.label_days[-1][0] if source.label_days else None
     return finish_features(
         path,
@@ -215,7 +220,7 @@ def build_features(
             "normalize": settings.normalize,
             "has_rankings": bool(source.label_days),
             "id_kind": source.id_kind,
-            **({} if source.n_sampled is not None else {"clickers": np.sum(clickers, axis=0).tolist()}),
+            **({} if source.n_sampled is not None else {"clickers": known.tolist()}),
             **({"splits": list(source.splits)} if source.splits else {}),
         },
         inputs=dict(plan.inputs),

@@ -10,8 +10,9 @@ import numpy as np
 from ammrank_dask.storage.vocabulary import PERIODS
 
 _LEVEL, _CHANGE = 0.1, 0.3
-N_TRENDS = len(PERIODS)
-"""Learned columns of a category beside its prior: its level, and how the longer periods differ from the last window."""
+N_TRENDS = len(PERIODS) + 2
+"""Learned columns of a category beside its prior: its level, how the longer periods differ from the last window, and,
+where a log is old enough, how the same days of the year before differ from it, and their level."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ def lagged_popularity(counts: Sequence[np.ndarray]) -> LaggedPopularity:
     Parameters
     ----------
     counts
-        By moment (len(PERIODS), 1 + L): the users who clicked in a period, and those who clicked each category.
+        By moment (len(PERIODS), 1 + L): the users who clicked in a period, and those who clicked each category. Two
+        more rows, if there are any, are sums over days: of the last window, and of the one a year before, or 0.
 
     Examples
     --------
@@ -49,8 +51,13 @@ def lagged_popularity(counts: Sequence[np.ndarray]) -> LaggedPopularity:
 
 
 def _scores(counts: np.ndarray) -> np.ndarray:
-    n, clicked = counts[:, :1].astype(np.float64), counts[:, 1:].astype(np.float64)
+    periods, by_days = np.split(counts.astype(np.float64), [len(PERIODS)])
+    n, clicked = periods[:, :1], periods[:, 1:]
     odds = np.log((clicked + 0.5) / (n - clicked + 0.5))
-    columns = np.concatenate([_LEVEL * odds[:1], _CHANGE * (odds[1:] - odds[0])])
+    year = np.zeros((2, counts.shape[1] - 1))
+    if by_days[1:].any():  # a user counts once a day, in both: their quotient is what matters, and no one's share
+        now, ago = np.log(by_days[:, 1:] + 0.5)
+        year = np.stack([ago - now, ago])
+    columns = np.concatenate([_LEVEL * odds[:1], _CHANGE * (odds[1:] - odds[0]), _CHANGE * year])
     columns -= columns.mean(axis=1, keepdims=True)
     return np.concatenate([odds[:1], columns]).astype(np.float32)

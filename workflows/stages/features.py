@@ -17,6 +17,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.objects.atomic import digest_of
+from ammrank_dask.storage.site.popular_days import popular_around, read_popular_days
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
@@ -152,4 +153,11 @@ def _plan(
         return night.site.run("features", source.date, digest)
 
     digest = choose_digest(digest_with, path_of, n_partitions, n_before)
-    return FeaturePlan(source, settings, path_of(digest), digest, n_partitions, inputs)
+    popular = popular_at(night, ingested, source.date)
+    return FeaturePlan(source, settings, path_of(digest), digest, n_partitions, inputs, popular)
+
+
+def popular_at(night: Night, ingested: Ingested, date: dt.date) -> np.ndarray:
+    """Return what was popular in the label window up to a date and in the one a year before, (2, L)."""
+    taxonomy, days = ingested.taxonomy, read_popular_days(night.site.path)
+    return popular_around(days, date, night.config.label.days, taxonomy.categories, taxonomy.name_now)

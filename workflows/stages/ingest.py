@@ -24,6 +24,7 @@ from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
 from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.site.day_fingerprints import DayRows, read_day_rows, write_day_rows
+from ammrank_dask.storage.site.popular_days import YEAR, add_popular_days, remove_popular_days
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import keep_taxonomy
 from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, UsersManifest
@@ -135,6 +136,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
             _refuse_lost_history(night, settings)
         site.remove_damaged()
         remove_windows(site)
+        remove_popular_days(site.path)
         shutil.rmtree(site.scratch, ignore_errors=True)
     check_memory(night.client, site, config, night.date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
@@ -145,6 +147,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     inputs = {**lake.digests, **changed.as_folded}
     plan = plan_ingest(inputs, states, settings, night.date, with_lag=with_lag, other_rows=changed.kept)
     days = _ingest_days(night, earlier, settings, lake, plan, changed)
+    _keep_popularity(site, config, taxonomy, days)  # before a state has the days: then none is read again
     id_kind = _id_kind(days.values(), states, settings)
     folded = folded_with(states, settings)
     made = {date: earlier.recode(run) for date, run in _fold(night, mapping, settings, plan, days, id_kind, folded)}
@@ -350,6 +353,17 @@ def _refuse_mixed_ids(ingested: Ingested) -> None:
         raise BadInput(
             f"user ids are {ingested.id_kind} in the events and {in_table} in the users table; convert one of the two"
         )
+
+
+def _keep_popularity(site: Site, config: Config, taxonomy: Taxonomy, days: Mapping[dt.date, Run | None]) -> None:
+    """Remember who clicked what on the days that were read, for as long as a window of training looks back a year."""
+    read: dict[dt.date, dict[str, int]] = {}
+    for day, run in days.items():
+        if run is not None:
+            counts = recode_counts(run, DayManifest.of(run).clickers or [])
+            read[day] = {taxonomy.categories[code]: count for code, count in counts.items()}
+    n_kept = YEAR + (config.train.n_windows + 2) * config.label.days
+    add_popular_days(site.path, read, n_kept=n_kept)
 
 
 def recode_counts(run: Run, counts: Iterable[tuple[int, int]]) -> Counter[int]:

@@ -13,7 +13,7 @@ from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_r
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings
-from ammrank_dask.workflows.stages.features import ranking_eligibility, suppressed_users
+from ammrank_dask.workflows.stages.features import popular_at, ranking_eligibility, suppressed_users
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.kept_windows import window_path, written_windows
 
@@ -45,7 +45,10 @@ def write_windows(night: Night, ingested: Ingested) -> None:
             eligibility=ranking_eligibility(config, taxonomy.categories),
         )
         settings = feature_settings(config, taxonomy)
-        plan = FeaturePlan(source, settings, path, path.name[16:], config.partitions, {"state": state.digest})
+        plan = FeaturePlan(
+            source, settings, path, path.name[16:], config.partitions, {"state": state.digest},
+            popular_at(night, ingested, date),
+        )  # fmt: skip
         build_features(night.client, plan, click_group=CLICK_GROUP, stage="windows", progress=night.progress)
 
 
