@@ -10,6 +10,7 @@ import click
 
 from ammrank_dask.model.halving import Tuning
 from ammrank_dask.storage.store.manifests import ModelManifest
+from ammrank_dask.training.forward_tuning import ForwardTuning
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     computing_options,
@@ -32,7 +33,8 @@ from ammrank_dask.workflows.stages.windows import write_windows
     "--tune",
     "tune_first",
     is_flag=True,
-    help="Choose kappa and clickers_per_plane (amm-rank: regularization and max_planes) on held-out users first.",
+    help="First choose kappa and clickers_per_plane by the lists of models without the last label window, against the"
+    " clicks in it. With one window, and for amm-rank (regularization and max_planes), held-out users choose.",
 )
 @computing_options
 def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as_json: bool, quiet: bool) -> None:
@@ -55,7 +57,9 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
         if as_json:
             printed["tuning"] = tuning["trials"]
         else:
-            click.echo(Tuning.from_json(**tuning).to_text())
+            is_forward = "k" in tuning  # judged by the lists of a later window, not by validation users
+            table = ForwardTuning.from_json(tuning) if is_forward else Tuning.from_json(**tuning)
+            click.echo(table.to_text())
         best = {f"train.{name}": value for name, value in tuning["best"].items()}
         printed |= best
         printed["next"] = f"set {' and '.join(best)} in {job.site.config_path}: later nights train with what is set"

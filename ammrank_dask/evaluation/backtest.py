@@ -21,10 +21,9 @@ from ammrank_dask.model.saved import load_model
 from ammrank_dask.model.simple import own_history_model
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import TooFewUsers
-from ammrank_dask.storage.store.ids import UserIds
-from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
+from ammrank_dask.storage.store.qualifications import QualificationPart
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts, save_arrays
-from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY, hits_of, mean_with_error
+from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY, hits_of, list_given, mean_with_error
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
 
 POLICY, LOGISTIC = "policy", "lr"
@@ -113,15 +112,6 @@ def list_best(scores: np.ndarray, k: int) -> np.ndarray:
     by_code = np.arange(n_categories, dtype=np.int32)
     top_k_rows(np.ascontiguousarray(scores), by_code, codes, np.empty((n_rows, k), scores.dtype))
     return codes
-
-
-def list_given(rows: QualificationRows, users: UserIds, n_categories: int, k: int) -> np.ndarray:
-    """Return (n, k) codes: what the users were given at the first k ranks, -1 for nothing."""
-    given = np.full((len(users), k), -1, np.int32)
-    place = users.positions_of(rows.user_ids)[rows.user]
-    chosen = (place >= 0) & (rows.rank <= k) & (rows.category < n_categories)
-    given[place[chosen], rows.rank[chosen] - 1] = rows.category[chosen]
-    return given
 
 
 def _mark(codes: np.ndarray, n_categories: int) -> np.ndarray:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from distributed import Client
@@ -17,12 +17,23 @@ from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.storage.store.ids import UserIds
+from ammrank_dask.storage.store.qualifications import QualificationRows
 
-MODEL, OWN_HISTORY, OWN_RECENT, POPULARITY = "model", "own-history", "own-recent", "popularity"
-"""Sources of lists, as verdicts name them; `own-recent` is compared with own history only, and makes no lists."""
+MODEL, CHAMPION, OWN_HISTORY, POPULARITY = "model", "champion", "own-history", "popularity"
+PUBLISHED, OWN_RECENT = "published", "own-recent"
+"""Sources of lists, as verdicts name them. `published` are the lists of the night before the window. `own-recent` is
+compared with own history only. These two are measured, and make no lists."""
 ROWS_AT_ONCE = 4096
 HITS, NDCG, PRECISION_1, DISAGREEMENT = MEASURES = ("hits", "ndcg", "precision_1", "disagreement")
 """Of a user's list: clicked categories in it, its NDCG, whether its first was clicked; and the ε_dis of all scores."""
+
+
+class GivenLists(Protocol):
+    """The lists of a night for the users of a partition, as qualification files have them."""
+
+    def read(self, categories: Sequence[str]) -> QualificationRows:
+        """Read the lists; codes number the `categories`."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,7 @@ def describe_forward(forward: Mapping[str, Any]) -> str:
     ----------
     forward
         What a verdict keeps: `source`, `reason`, and where something was measured `users`, `k` and `sources`; and the
-        `date` of the verdict.
+        `date` of the verdict. A champion makes the lists where it is ahead of the new model by more than the error.
 
     Examples
     --------
@@ -97,19 +108,23 @@ def describe_forward(forward: Mapping[str, Any]) -> str:
     'Lists come from the model: in the label window to 2026-01-31 lists of a model that had not seen it had 5.92 of 10
     clicked, own history 5.75 (+0.17 ± 0.02, 2,051 users).'
     """
-    is_model = forward["source"] == MODEL
-    start = f"Lists come from {'the model' if is_model else 'own history'}"
-    own = forward.get("sources", {}).get(OWN_HISTORY)
-    if own is None or (own["gain"] > own["standard_error"]) != is_model:
+    source, sources = forward["source"], forward.get("sources", {})
+    who = {MODEL: "the model", CHAMPION: "the model in use before"}.get(source, "own history")
+    start, own = f"Lists come from {who}", sources.get(OWN_HISTORY)
+    if own is None or (source != CHAMPION and (own["gain"] > own["standard_error"]) != (source == MODEL)):
         # Other than by hits: there was nothing to compare, or too few users.
         why = forward["reason"].partition(": ")[2]
         return f"{start}: {why} (training of {forward['date']})."
-    model, gain, error = forward["sources"][MODEL]["hits"], own["gain"], own["standard_error"]
+    versus = own if source != CHAMPION else sources[CHAMPION]
+    gain, error = versus["gain"], versus["standard_error"]
     digits = 2 if error >= 0.01 else 3
-    need = "" if is_model or gain <= 0 else "; it must be ahead by more than that error"
+    need = "; it must be ahead by more than that error" if source == OWN_HISTORY and gain > 0 else ""
+    rival = "own history" if source != CHAMPION else "the model in use before"
+    if PUBLISHED in sources:
+        need += f"; the lists that were published before it had {sources[PUBLISHED]['hits']:.{digits}f}"
     return (
         f"{start}: in the label window to {forward['date']} lists of a model that had not seen it had"
-        f" {model:.{digits}f} of {forward['k']} clicked, own history {own['hits']:.{digits}f}"
+        f" {sources[MODEL]['hits']:.{digits}f} of {forward['k']} clicked, {rival} {versus['hits']:.{digits}f}"
         f" ({gain:+.{digits}f} ± {error:.{digits}f}, {forward['users']:,} users{need})."
     )
 
@@ -171,35 +186,68 @@ def measure_scores(scores: np.ndarray, rankings: np.ndarray, tie_order: np.ndarr
     n_rows, n_categories = scores.shape
     lists = np.empty((n_rows, k), np.int32)
     top_k_rows(scores, tie_order, lists, np.empty((n_rows, k), np.float32))
-    clicked = np.zeros((n_rows, n_categories + 1), bool)
+    errors = np.nan_to_num(disagreement_errors(scores, rankings))  # only with one category is there no pair
+    return np.stack([*measure_lists(lists, rankings, n_categories), errors])
+
+
+def measure_lists(lists: np.ndarray, rankings: np.ndarray, n_categories: int) -> np.ndarray:
+    """Return hits, NDCG and precision at 1 of each user's list, (3, n); nobody clicks a code of -1.
+
+    Examples
+    --------
+    >>> measure_lists(np.array([[0, -1], [-1, -1]]), np.array([[0, 2], [0, -1]]), 3).round(3).tolist()
+    [[1.0, 0.0], [0.613, 0.0], [1.0, 0.0]]
+    """
+    clicked = np.zeros((len(lists), n_categories + 1), bool)
     np.put_along_axis(clicked, np.where(rankings >= 0, rankings, n_categories).astype(np.int64), True, axis=1)
-    clicked = clicked[:, :n_categories]
+    clicked[:, n_categories] = False
     hits, ndcg = hits_of(clicked, lists)
     first = np.take_along_axis(clicked, lists[:, :1].astype(np.int64), axis=1)[:, 0]
-    errors = np.nan_to_num(disagreement_errors(scores, rankings))  # only with one category is there no pair
-    return np.stack([hits, ndcg, first, errors])
+    return np.stack([hits, ndcg, first])
+
+
+def list_given(rows: QualificationRows, users: UserIds, n_categories: int, k: int) -> np.ndarray:
+    """Return (n, k) codes: what the users were given at the first k ranks, -1 for nothing."""
+    given = np.full((len(users), k), -1, np.int32)
+    place = users.positions_of(rows.user_ids)[rows.user]
+    chosen = (place >= 0) & (rows.rank <= k) & (rows.category < n_categories)
+    given[place[chosen], rows.rank[chosen] - 1] = rows.category[chosen]
+    return given
 
 
 def measure_forward(
-    features_path: Path, partition: int, models: Mapping[str, Path | RankingEstimator], k: int
+    features_path: Path,
+    partition: int,
+    models: Mapping[str, Path | RankingEstimator],
+    k: int,
+    published: GivenLists | None = None,
+    names: Sequence[str] = (),
 ) -> ForwardResult:
     """Return how the lists of each model for the users of a partition with a history compare with their clicks."""
     features = open_features(features_path)
     k = min(k, features.n_categories)
+    all_columns = features.partition(partition, normalize=False)
+    assert all_columns.rankings is not None  # the caller's features have labels
+    # All models are asked for the same users, also one that leaves out the columns of what some of them did.
+    users = np.flatnonzero((all_columns.n_event_features > 0) & (all_columns.rankings >= 0).any(axis=1))
+    rankings = all_columns.rankings[users]
     by_user: dict[str, np.ndarray] = {}
     sums: dict[str, np.ndarray] = {}
     for name, given in models.items():
         model = given if isinstance(given, RankingEstimator) else load_model(given)
         part = features.partition(partition, variant=model.variant_, normalize=model.normalize_rows)
-        assert part.rankings is not None  # the caller's features have labels
-        users = np.flatnonzero((part.n_event_features > 0) & (part.rankings >= 0).any(axis=1))
         blocks, sums[name] = [np.zeros((len(MEASURES), 0))], np.zeros(len(MEASURES))
         for start in range(0, len(users), ROWS_AT_ONCE):
-            rows = users[start : start + ROWS_AT_ONCE]
-            scores = model.decision_function(part.X[rows])
-            blocks.append(measure_scores(scores, part.rankings[rows], model.tie_order_, k))
+            rows = slice(start, start + ROWS_AT_ONCE)
+            scores = model.decision_function(part.X[users[rows]])
+            blocks.append(measure_scores(scores, rankings[rows], model.tie_order_, k))
             sums[name] += blocks[-1].sum(axis=1)
         by_user[name] = np.concatenate(blocks, axis=1)
+    if published is not None:
+        lists = list_given(published.read(names), all_columns.user_ids.take(users), features.n_categories, k)
+        without_error = np.full(len(users), np.nan)
+        by_user[PUBLISHED] = np.stack([*measure_lists(lists, rankings, features.n_categories), without_error])
+        sums[PUBLISHED] = by_user[PUBLISHED].sum(axis=1)
     first = next(iter(by_user.values()))
     squares = {name: ((first - values) ** 2).sum(axis=1) for name, values in by_user.items()}
     return ForwardResult(k, first.shape[1], sums, squares)
@@ -211,6 +259,7 @@ def compare_forward(
     models: Mapping[str, Path | RankingEstimator],
     *,
     k: int,
+    published: tuple[Sequence[GivenLists], Sequence[str]] | None = None,
     progress: Progress = silent,
 ) -> ForwardResult:
     """Return how the lists of models compare with the rankings of later clicks, for all users with a history.
@@ -221,7 +270,12 @@ def compare_forward(
         Features with rankings; no model has seen these.
     models
         By name, folders of saved models, or fitted ones, which go to every task; all are compared with the first.
+    published
+        The lists of a night as one more source, `PUBLISHED`: by partition of the features, and the names that it has
+        for their categories. A user without a list has no hits, and there is no ε_dis.
     """
-    tasks = [(features.path, partition, dict(models), k) for partition in range(features.n_partitions)]
+    nothing: tuple[Sequence[GivenLists | None], Sequence[str]] = ([None] * features.n_partitions, ())
+    parts, names = nothing if published is None else published
+    tasks = [(features.path, number, dict(models), k, part, names) for number, part in enumerate(parts)]
     first, *others = run_tasks(client, "forward", measure_forward, tasks, progress=progress)
     return sum(others, start=first)

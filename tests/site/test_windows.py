@@ -13,12 +13,16 @@ from distributed import Client, LocalCluster
 from nights import CONFIG, config_of, copy_world, day, simulate_world
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.storage.site import popular_days
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.store.manifests import FeaturesManifest, ModelManifest
 from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.workflows.operations.status import describe_site
 from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages import forward as forward_stage
 from ammrank_dask.workflows.stages.nightly import nightly
 
 pytestmark = pytest.mark.night
@@ -259,6 +263,26 @@ def test_ingest__a_rebuild_makes_windows_again(client, site, cluster_file, empty
     assert windows_of(site).items() != before.items()
 
 
+def test_write_windows__know_the_days_of_a_year_before(client, empty, monkeypatch):
+    monkeypatch.setattr(popular_days, "YEAR", 6)
+    run_night(client, empty, LAST)
+    window = window_of(empty, CLOSED[-1])
+    lake = empty.path.parent / "lake" / "events"
+
+    def users_by_day(first, last):
+        counts = dict.fromkeys(window.categories, 0)
+        for number in range(first, last):
+            table = pq.read_table(lake / f"date={CLOSED[-1] - dt.timedelta(number)}", partitioning=None)
+            rows = table.filter(pc.equal(table["group"], "adc")).select(["user_id", "category"]).to_pylist()
+            for _, name in {(row["user_id"], "/".join(row["category"].split("/")[:2])) for row in rows}:
+                counts[name] += 1
+        return list(counts.values())
+
+    *periods, now, ago = window.manifest.clickers
+    assert len(periods) == 3
+    assert (now, ago) == ([0, *users_by_day(0, 3)], [0, *users_by_day(3, 6)])
+
+
 def models_of(site):
     return [ModelManifest.of(open_run(path)) for path in site.finished_runs("models")]
 
@@ -274,6 +298,59 @@ def test_nightly__trains_on_all_windows_that_ended_before_the_last(client, site)
     assert "in the lists of a model that ends before, and" in facts["gate"]
     verdict = read_verdict(site, day(LAST + 1))
     assert set(verdict.facts["forward"]["sources"]) == {"model", "own-history", "popularity"}
+
+
+@pytest.mark.parametrize(
+    ("number", "train", "others"),
+    [
+        (15, {}, set()),  # it would be trained as the new one is
+        (15, {"max_planes": 1}, {"champion"}),
+        (16, {}, {"champion", "published"}),  # it is as old as the label window
+    ],
+)
+def test_nightly__the_model_in_use_is_tried_as_of_before_the_window(client, empty, number, train, others):
+    run_night(client, empty, 13, {**TRAINED, "gate": {"forward": False, "min_users": 1}})
+    facts = run_night(client, empty, number, {**TRAINED, "train": {**TRAINED["train"], **train}})
+    forward = read_verdict(empty, day(number)).facts["forward"]
+    assert set(forward["sources"]) == {"model", "own-history", "popularity"} | others
+    assert ("; those of the " in facts["gate"]) == ("champion" in others)
+    if "published" in others:  # lists of that night are its own, of the same users
+        assert forward["sources"]["published"]["hits"] == forward["sources"]["champion"]["hits"]
+        lists = describe_site(empty, config_of(), day(number))["lists"]
+        assert f"; the lists that were published before it had {forward['sources']['published']['hits']:.2f})" in lists
+
+
+def test_nightly__the_model_in_use_stays_where_its_lists_are_ahead(client, empty, written):
+    """Every user clicks the one category they view, and the new model knows of no page view."""
+    users, names = sorted(users_of_lake(empty)), window_of(written, CLOSED[0]).categories
+    for number in range(N_DAYS):
+        rows = [(user, group, names[at % len(names)]) for at, user in enumerate(users) for group in ("pv", "adc")]
+        edit_day(empty, number, lambda table, rows=rows: event_table(table, rows))
+    run_night(client, empty, 13, {**TRAINED, "gate": {"forward": False, "min_users": 1}})
+    facts = run_night(client, empty, 15, {**TRAINED, "train": {**TRAINED["train"], "variant": "no-pv"}})
+    verdict = read_verdict(empty, day(15))
+    assert (verdict.facts["forward"]["source"], verdict.accepted) == ("champion", False)
+    assert verdict.chosen == verdict.champion
+    assert facts["gate"].startswith("the model in use scores: of 10 categories users clicked ")
+    assert "in the lists of the model in use as it was before, and" in facts["gate"]
+    assert facts["model"] == f"of {day(13)}"
+
+
+def test_train__tunes_on_the_last_window_by_models_that_end_before(site, cluster_file, monkeypatch):
+    monkeypatch.setattr(forward_stage, "KAPPAS", (0.05,))
+    monkeypatch.setattr(forward_stage, "CLICKERS_PER_PLANE", (60,))
+    site.config_path.write_text(write_config(config_of(**{**TRAINED, "train": {**TRAINED["train"], "kappa": 1e6}})))
+    said = invoke(cluster_file, "train", site.path, "--date", day(LAST), "--tune")
+    header, first, second = (line.split() for line in said.splitlines()[:3])
+    assert header[:3] == ["clickers_per_plane", "kappa", "hits@10"]
+    assert {first[1], second[1]} == {"1e+06", "0.05"}
+    assert float(first[2]) >= float(second[2])
+    best = (first if first[-1] == "*" else second)[:2]
+    told = dict(line.split(maxsplit=1) for line in said.splitlines() if line.startswith("train."))
+    assert [float(told[f"train.{name}"]) for name in header[:2]] == [float(cell) for cell in best]
+    [model] = models_of(site)
+    assert model.tuning["users"] > 20
+    assert [model.settings[name] for name in header[:2]] == [float(cell) for cell in best]
 
 
 def test_nightly__suppressed_users_do_not_train_whenever_a_window_was_written(client, site, empty, tmp_path):
@@ -333,6 +410,21 @@ def test_nightly__with_one_window_own_history_scores(client, empty, number, trai
     assert facts["gate"].startswith(f"own history scores: {reason}; ")
     model = ModelManifest.of(open_run(empty.path / empty.current().runs["model"]))
     assert model.simple == "own-history"
+
+
+def test_nightly__own_history_has_chances_the_balanced_policy_and_a_report(client, empty):
+    run_night(client, empty, 7, {**TRAINED, "score": {"policy": "balanced"}})
+    lists = open_qualifications(empty.qualifications_folder(day(7)))
+    assert (lists.policy, ModelManifest.of(open_run(empty.path / empty.current().runs["model"])).simple) == (
+        "balanced", "own-history",
+    )  # fmt: skip
+    rows = lists.to_pandas()
+    assert rows["chance"].between(0, 1, inclusive="neither").all()
+    folder = empty.report_folder(day(7))
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["forward"]["source"] == "own-history"
+    assert summary["policies"]["balanced"]["starved_categories"] == 0
+    assert "<p>Lists come from own history: " in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("is_drifting", "status"), [(False, "ok"), (True, "warn")])

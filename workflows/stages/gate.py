@@ -1,4 +1,4 @@
-"""Let a new model score only when it beats popularity and is no worse than the one in use."""
+"""Let a new model score only when it beats popularity and own history and is no worse than the one in use."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ def choose_model(
         reason += f"; {instead} instead"
     forward = None
     if config.gate.forward and isinstance(load_site_model(challenger), AMMRankPlus):
-        forward = look_forward(night, ingested, features)
+        forward = look_forward(night, ingested, features, rival)
         reason = f"{forward.reason}; {reason}"
         if forward.source == OWN_HISTORY:
             chosen = _keep_own_history(night, challenger)
+        elif forward.source == CHAMPION and rival is not None:
+            chosen, accepted = rival, False
     facts = {
         "accepted": accepted,
         "reason": reason,

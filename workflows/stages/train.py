@@ -13,9 +13,11 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
+from ammrank_dask.training.forward_tuning import ForwardTuning
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features
+from ammrank_dask.workflows.stages.forward import tune_forward
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import (
     MODEL_KIND,
@@ -55,18 +57,22 @@ def train_model(
     `features` are those at the lag date, with the clicks since.
 
     It begins with the planes of the model `start`, if `train.warm_start` allows and they rank a category in common.
-    With `tune_first`, λ or κ and the limit of planes are chosen on validation users, and it begins with no planes.
+    With `tune_first` it begins with no planes. κ and the clickers of a plane are chosen by the lists in the last label
+    window, of models that end before. Where no earlier window is kept, and for amm-rank, whose λ and limit of planes
+    are chosen, validation users of that window choose.
     """
     from ammrank_dask.training.new_categories import score_by_siblings
     from ammrank_dask.training.train import train
 
     site, config = night.site, night.config
-    tuning = _tune_model(night, features) if tune_first else None
+    earlier, tonight = earlier_windows(night, ingested), score_features(night, ingested)
+    tuning: Tuning | ForwardTuning | None = None
+    if tune_first:
+        tuning = tune_forward(night, ingested, features, earlier) if earlier else _tune_model(night, features)
     parameters = config.train.parameters() | ({} if tuning is None else tuning.best)
     first = _model_to_start_from(config, ingested, start) if tuning is None else None
     unclicked = [] if start is None else ModelManifest.of(start).new_categories
     begun_with = None if start is None or first is None else start.digest
-    earlier, tonight = earlier_windows(night, ingested), score_features(night, ingested)
     renames = renames_since(earlier, ingested)
     windows = [[run.digest, run.checksums] for run in earlier]
     digest = digest_of(
@@ -135,8 +141,10 @@ def _tune_model(night: Night, features: Run) -> Tuning:
     return tune(opened, client=night.client, scratch=night.site.scratch, progress=night.progress, **options)
 
 
-def _describe_tuning(tuning: Tuning) -> dict[str, Any]:
-    """Return a tuning as JSON that `Tuning.from_json` reads."""
+def _describe_tuning(tuning: Tuning | ForwardTuning) -> dict[str, Any]:
+    """Return a tuning as JSON that its `from_json` reads."""
+    if isinstance(tuning, ForwardTuning):
+        return tuning.to_json()
     return {
         "best": tuning.best,
         "trials": tuning.to_json(),

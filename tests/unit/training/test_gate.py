@@ -277,6 +277,11 @@ def forward_facts(source, own_hits, gain, error, reason="x scores: why it does")
     return {"date": "2026-01-31", "source": source, "reason": reason, "users": 2051, "k": 10, "sources": sources}
 
 
+def beside(source, others):
+    facts = forward_facts(source, 5.5, 0.25, 0.02)
+    return {**facts, "sources": facts["sources"] | others}
+
+
 @pytest.mark.parametrize(
     ("forward", "sentence"),
     [
@@ -303,6 +308,17 @@ def forward_facts(source, own_hits, gain, error, reason="x scores: why it does")
         (
             {"date": "2026-01-31", "source": "model", "reason": "the model scores: the features have no own column"},
             "Lists come from the model: the features have no own column (training of 2026-01-31).",
+        ),
+        (
+            beside("champion", {"champion": {"hits": 5.95, "gain": -0.2, "standard_error": 0.05}}),
+            "Lists come from the model in use before: in the label window to 2026-01-31 lists of a model that had not"
+            " seen it had 5.75 of 10 clicked, the model in use before 5.95 (-0.20 ± 0.05, 2,051 users).",
+        ),
+        (
+            beside("model", {"published": {"hits": 5.6}}),
+            "Lists come from the model: in the label window to 2026-01-31 lists of a model that had not seen it had"
+            " 5.75 of 10 clicked, own history 5.50 (+0.25 ± 0.02, 2,051 users; the lists that were published before it"
+            " had 5.60).",
         ),
     ],
 )
