@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
+import time
 import uuid
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from distributed import Client, KilledWorker
+from distributed import Client, Future, KilledWorker, as_completed
 
+from ammrank_dask.runtime.task_workers import TaskWorkers
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.objects.folders import local_path
+
+logger = logging.getLogger(__name__)
+
+SECONDS_BETWEEN_LOOKS = 0.05
 
 
 def check_blocks(X: Any, name: str = "X") -> None:
@@ -76,13 +83,47 @@ def run_blocks(
     shared = dask.delayed(common, pure=False, traverse=False)
     task = dask.delayed(_run_block, pure=False)
     tasks = [task(function, number, shared, *block) for number, block in enumerate(blocks)]
+    futures = client.compute(tasks)
     try:
-        return list(client.gather(client.compute(tasks)))
+        _wait_for_all(client, function.__name__, futures)
+        return list(client.gather(futures))
     except KilledWorker:
         raise AmmrankError(
             "a worker ran out of memory with one block; make blocks smaller with rechunk, repartition or n_partitions=,"
             " or give workers more"
         ) from None
+
+
+def _wait_for_all(client: Client, stage: str, futures: Sequence[Future]) -> None:
+    """Wait for tasks; raise the first error, and when there is no worker for too long."""
+    finished, workers = as_completed(futures, loop=client.loop), TaskWorkers(client, stage, 1)
+    while finished.count():
+        done = finished.next_batch(block=False)
+        if done:
+            workers.are_there()
+        else:
+            workers.wait_for_some(_Blocks(stage))
+            time.sleep(SECONDS_BETWEEN_LOOKS)
+        for future in done:
+            if future.status != "finished":
+                future.result()
+
+
+class _Blocks:
+    """Tasks that Dask alone places: they stay where they are when workers are paused or silent."""
+
+    def __init__(self, stage: str) -> None:
+        self.stage = stage
+
+    def leave(self, workers: Sequence[str]) -> None:
+        """Leave the tasks to Dask."""
+
+    def leave_silent(self, workers: Collection[str]) -> None:
+        """Leave the tasks to Dask."""
+
+    def say(self, what: str) -> None:
+        """Tell people who watch."""
+        logger.warning("stage %s: %s", self.stage, what)
 
 
 def _run_block(function: Callable[..., Any], number: int, common: tuple[Any, ...], *block: Any) -> Any:

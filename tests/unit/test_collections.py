@@ -293,6 +293,16 @@ def test_interest_features__say_that_blocks_are_too_large_for_the_workers():
         interest_features(blocks, "2026-01-04", taxonomy={"Hats": "", "Shoes": ""}, level=1, client=own)
 
 
+def test_interest_features__do_not_wait_for_workers_for_ever():
+    with (
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "1s"}),
+        LocalCluster(n_workers=0, processes=False, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as own,
+        pytest.raises(AmmrankError, match="stage write_event_slices has had no worker for 1 s"),
+    ):
+        interest_features(EVENTS, "2026-01-04", taxonomy={"Hats": "", "Shoes": ""}, level=1, client=own)
+
+
 def die_once(frame, flag):
     """Kill the worker process that is the first to come here."""
     if len(frame):
