@@ -141,7 +141,7 @@ def try_variants(
         variant = chosen[name]
         newest, *others = [features for _, features in earlier[: variant.windows]]
         started = cpu_seconds()
-        models[name] = train(client, newest, earlier=others, tonight=tonight, **variant.options)
+        models[name] = train(newest, client=client, earlier=others, tonight=tonight, **variant.options)
         facts[name] = (newest.n_users + sum(each.n_users for each in others), cpu_seconds() - started)
     own_history = own_history_model(models[reference], earlier[0][1].n_users)
     if own_history is not None:

@@ -191,7 +191,7 @@ def test_score__draws_are_the_same_on_any_number_of_workers_and_after_a_kill(
     options = {"k": 2, "policy": "balanced", "chances": chances, "explore": 0.2, "floor": 0.5}
     score(model, features, tmp_path / "one", client=client, **options)
     with Client(processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, memory_limit=0) as three:
-        score(three, model, features, tmp_path / "three", **options)
+        score(model, features, tmp_path / "three", client=three, **options)
     draw = score_passes.draw_partitions
 
     def dies(*arguments):

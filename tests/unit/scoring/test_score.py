@@ -144,7 +144,7 @@ def test_qualifications__to_pandas_of_some_users(client, features, tmp_path):
 
 @pytest.mark.parametrize("column", ["category", "rank", "score"])
 def test_qualifications__a_damaged_page_is_named(client, features, tmp_path, column):
-    quals = score(client, train(client, features), features, tmp_path / "quals", k=2)
+    quals = score(train(features, client=client), features, tmp_path / "quals", client=client, k=2)
     path = quals.parts[1]
     group = pq.read_metadata(path).row_group(0)
     chunk = next(c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == column)
@@ -153,7 +153,7 @@ def test_qualifications__a_damaged_page_is_named(client, features, tmp_path, col
     path.write_bytes(bytes(data))
     reads = [quals.to_pandas, lambda: quals.to_pandas(users=[100])]
     if column != "score":  # it is not counted
-        reads.append(lambda: exposure_report(client, quals))
+        reads.append(lambda: exposure_report(quals, client=client))
     for read in reads:
         with pytest.raises(DamagedStore, match=rf"{path} is not what was written \(.*CRC.*\); make it again with"):
             read()

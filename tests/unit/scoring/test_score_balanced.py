@@ -74,7 +74,7 @@ def test_score__balanced_is_the_same_on_any_number_of_workers_and_after_a_kill(
     options = {"k": 2, "policy": "balanced", "chances": chances, "floor": 0.8, "cap": 1.2}
     score(model, features, tmp_path / "one", client=client, **options)
     with Client(processes=False, n_workers=3, threads_per_worker=1, dashboard_address=None, memory_limit=0) as three:
-        score(three, model, features, tmp_path / "three", **options)
+        score(model, features, tmp_path / "three", client=three, **options)
     apply = score_passes.apply_policy
 
     def dies(*arguments):

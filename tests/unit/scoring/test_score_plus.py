@@ -61,7 +61,7 @@ def test_score__processes_write_the_same_bytes(client, two_processes, stored, mo
     model.save(tmp_path / "model")
     written = []
     for number, cluster in enumerate((client, two_processes)):
-        score(cluster, tmp_path / "model", stored, tmp_path / f"quals-{number}", k=3)
+        score(tmp_path / "model", stored, tmp_path / f"quals-{number}", client=cluster, k=3)
         files = sorted((tmp_path / f"quals-{number}").rglob("*.parquet"))
         written.append({str(file.relative_to(tmp_path / f"quals-{number}")): file.read_bytes() for file in files})
     assert written[0] == written[1]

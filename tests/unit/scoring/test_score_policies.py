@@ -602,7 +602,7 @@ def test_score__same_bytes_on_any_number_of_workers(client, three_workers, tmp_p
     features = make_features(tmp_path / "f", rng, whole=True, n_partitions=5)
     digests = set()
     for n_workers, workers in ((1, client), (3, three_workers)):
-        quals = score(workers, model, features, tmp_path / str(n_workers), k=2, policy=policy)
+        quals = score(model, features, tmp_path / str(n_workers), client=workers, k=2, policy=policy)
         digests.add(digest_tree(quals.path, ["."]))
     assert len(digests) == 1
     assert open_qualifications(tmp_path / "1").run.digest == quals.run.digest

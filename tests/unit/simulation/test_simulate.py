@@ -50,7 +50,7 @@ def second_level(names: pd.Series) -> pd.Series:
 
 
 def test_simulate__two_worker_processes_give_the_same_bytes(lake: Path, two_processes: Client, tmp_path: Path) -> None:
-    simulate(two_processes, tmp_path / "lake", truth=tmp_path / "truth", **SIZE)
+    simulate(tmp_path / "lake", client=two_processes, truth=tmp_path / "truth", **SIZE)
     assert hash_files(tmp_path) == hash_files(lake.parent)
 
 

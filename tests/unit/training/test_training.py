@@ -100,7 +100,7 @@ def test_prepare_rows__does_not_depend_on_the_pieces(features, monkeypatch, tmp_
 def test_train__any_number_of_workers_gives_the_same_bits(client, elsewhere, features):
     options = {"shards": 9, "epochs": 2, "block_rows": 50, "seed": 1}
     here = train(features, client=client, **options)
-    there = train(elsewhere, features, **options)
+    there = train(features, client=elsewhere, **options)
     np.testing.assert_array_equal(here.weights_, there.weights_)
 
 
@@ -256,7 +256,7 @@ def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "block_rows": 40, "seed": 3}
     expected = train(features, client=client, **options)
     with lose_a_worker("train-e001-r00", 2) as (elsewhere, progress, killed):
-        model = train(elsewhere, features, scratch=tmp_path, progress=progress, **options)
+        model = train(features, client=elsewhere, scratch=tmp_path, progress=progress, **options)
     assert len(killed) == 1
     np.testing.assert_array_equal(model.weights_, expected.weights_)
     assert model.training_ == expected.training_

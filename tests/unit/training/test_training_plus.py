@@ -82,7 +82,7 @@ def test_train__one_shard_is_the_plain_loop(client, features, average):
 
 def test_train__shards_give_the_same_bits_on_another_cluster(client, elsewhere, features, tmp_path):
     one = train(features, client=client, shards=3, epochs=2, **PLUS)
-    again = train(elsewhere, features, shards=3, epochs=2, scratch=tmp_path, **PLUS)
+    again = train(features, client=elsewhere, shards=3, epochs=2, scratch=tmp_path, **PLUS)
     assert one.digest() == again.digest()
     assert one.training_ == again.training_
 
@@ -91,7 +91,7 @@ def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
     options = {"shards": 6, "epochs": 3, "seed": 3, **PLUS}
     expected = train(features, client=client, **options)
     with lose_a_worker("train-e001-r00", 2) as (elsewhere, progress, killed):
-        model = train(elsewhere, features, scratch=tmp_path, progress=progress, **options)
+        model = train(features, client=elsewhere, scratch=tmp_path, progress=progress, **options)
     assert len(killed) == 1
     assert model.digest() == expected.digest()
     assert model.training_ == expected.training_

@@ -138,7 +138,7 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
     ends = (rankings[:, 0] == 0).mean()
     assert tuning.popularity == pytest.approx(ends / 3 + (1 - ends) / 3, abs=0.03)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
-    assert tune(two_processes, features, model="amm-rank", **options) == tuning
+    assert tune(features, client=two_processes, model="amm-rank", **options) == tuning
     kept = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
     assert Tuning.from_json(tuning.best, kept, tuning.popularity, tuning.users) == tuning
 
@@ -184,7 +184,7 @@ def test_tune__on_any_number_of_workers(client, two_processes, tmp_path):
     assert [(t.rows, t.parameters["kappa"]) for t in tuning.trials] == [
         (100, 5e-3), (100, 1e6), (300, 5e-3), (900, 5e-3),
     ]  # fmt: skip
-    assert tune(two_processes, features, **options) == tuning
+    assert tune(features, client=two_processes, **options) == tuning
 
 
 @pytest.mark.parametrize(
