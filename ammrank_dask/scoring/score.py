@@ -146,7 +146,8 @@ def score(
     pairs = list(opt_out or ())
     if is_collection(features) and user_ids is None:
         raise BadInput("user_ids must be given with a Dask array; pass user_ids=…, a Dask Series with its blocks")
-    categories = fitted.categories_ or [str(code) for code in range(fitted.n_categories_)]
+    codes = range(fitted.n_categories_)  # refuses a model that is not fitted
+    categories = fitted.categories_ or [str(code) for code in codes]
     if path is None:
         if settings != ScoreSettings(k=k) or pairs or chances is not None or previous is not None:
             raise BadInput("only k can be chosen without a path: the rest needs several passes; pass path=…, a folder")

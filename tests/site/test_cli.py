@@ -118,7 +118,7 @@ def test_ammrank_command__an_unexpected_error_is_one_sentence_without_its_text(m
     result = run_function(fail)
     assert result.exit_code == 1
     assert re.fullmatch(
-        r"ammrank: an unexpected KeyError at \w+\.py:\d+; what is published is whole; this is a mistake in"
+        r"ammrank: an unexpected KeyError at \w+\.py:\d+; what is published is whole; this is a bug in"
         r" ammrank-dask, and AMMRANK_TRACEBACK=1 shows where\n",
         result.stderr,
     )
@@ -275,7 +275,7 @@ def test_ammrank_command__other_errors_of_finalizers_are_told_as_before(monkeypa
 
 def test_ammrank__commands_to_type_have_odd_paths_in_quotes(tmp_path):
     site = write_site(tmp_path / "shop #2", write_lake(tmp_path / "lake", n_days=1))
-    assert f"run `ammrank nightly '{site.path}'` first" in run("export", site.path).stderr
+    assert f"run `ammrank nightly '{site.path}'` until a night" in run("export", site.path).stderr
     assert f"run `ammrank nightly '{site.path}'` first" in run("explain", site.path, "--user", "1").stderr
     site.config_path.unlink()
     assert f"make one with `ammrank init '{site.path}' --lake LAKE`" in run("status", site.path).stderr

@@ -171,7 +171,7 @@ def test_export_lists__string_ids_in_csv_are_no_formulas(tmp_path):
 
 def blocks_of_page(language, section="", *, date=None):
     """Return the blocks of the page in a language, or of a section of it, for a night of the tests."""
-    page = PAGE.read_text(encoding="utf-8").replace("2026-02-18", str(date))
+    page = PAGE.read_text(encoding="utf-8").replace("2026-05-04", str(date))
     start = page.index(f"## {section}\n") if section else 0
     stop = page.find("\n## ", start + 1) if section else len(page)
     return re.findall(rf"^```({language})\n(.*?)^```", page[start:stop], re.DOTALL | re.MULTILINE)

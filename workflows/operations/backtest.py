@@ -68,7 +68,7 @@ def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every
     end = nights[-1] + dt.timedelta(config.label.days)
     if end > newest:
         raise BadInput(
-            f"what came true after {nights[-1]} is not known yet: its label window ends with {end}, and the newest day"
+            f"clicks after {nights[-1]} are not known yet: the label window ends with {end}, and the newest day"
             f" of the lake is {newest}; give dates from {earliest} to {latest}"
         )
     missing = missing_days(days, first, end)

@@ -292,11 +292,12 @@ def test_list_nights__refuses_what_cannot_be_measured(tmp_path):
     config = load_config(site.config_path)
     assert list_nights(site, config, date_of(2), date_of(5), 2) == [date_of(2), date_of(4)]
     with pytest.raises(
-        BadInput, match=f"too little history: the lake begins with {date_of(0)}.*--from {date_of(2)} or"
+        BadInput,
+        match=f"too little history: the lake begins with {date_of(0)}.*give dates from {date_of(2)} to {date_of(5)}",
     ):
         list_nights(site, config, date_of(1), date_of(5), 1)
     with pytest.raises(
-        BadInput, match=f"after {date_of(6)} is not known yet.*is {date_of(7)}; give --to {date_of(5)} or"
+        BadInput, match=f"after {date_of(6)} are not known yet.*is {date_of(7)}; give dates from .* to {date_of(5)}"
     ):
         list_nights(site, config, date_of(2), date_of(6), 1)
     assert list_nights(site, config, date_of(5), date_of(5) + dt.timedelta(1), 7) == [date_of(5)]
