@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore, EarlierFormat, shell_word
-from ammrank_dask.storage.objects.atomic import json_text
+from ammrank_dask.storage.objects.atomic import json_text, read_json
 from ammrank_dask.storage.objects.folders import is_file
 from ammrank_dask.storage.objects.objects import PosixObjects, Tag
 from ammrank_dask.storage.store.parts import checksum_of
@@ -71,8 +71,10 @@ def read_root(objects: PosixObjects) -> tuple[Root | None, Tag | None]:
     except FileNotFoundError:
         if _kept(objects):
             raise DamagedStore(f"{path} is missing; {_remedy(objects)}", missing=path) from None
-        if is_file(objects.path(BEFORE_ROOT)):
-            check_format(objects.path(BEFORE_ROOT), 2)
+        before = objects.path(BEFORE_ROOT)
+        if is_file(before):
+            version = read_json(before).get("format", 1)
+            check_format(before, version if isinstance(version, int) else 2)
         return None, None
     try:
         return Root.decode(path, data), tag
