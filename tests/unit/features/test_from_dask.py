@@ -87,5 +87,5 @@ def test_interest_features__of_a_log_without_users_in_some_blocks(client):
         X, user_ids, _ = interest_features(blocks, "2026-01-04", groups=["pv"], intensity="raw")
         rankings, _ = click_rankings(blocks, "2026-01-01", "2026-01-04", user_ids)
         assert sorted(X.chunks[0]) == [0, 0, 0, 1]
-        np.testing.assert_allclose(X.compute().toarray(), [[4 * 0.97, 0.97]])
+        np.testing.assert_allclose(X.compute().toarray(), [[4 * 0.995, 0.995]])
         assert rankings.compute().shape == (1, 0)
