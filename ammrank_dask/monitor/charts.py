@@ -166,7 +166,7 @@ class Curve(Panel):
         found = [fact for fact in snapshot["training"] if fact.get(self.fact) is not None]
         x = [fact["epoch"] - 1 + fact["round"] / max(1, fact.get("rounds", 1)) for fact in found]
         y = [float(fact[self.fact]) for fact in found]
-        night = f" (night {label_of(found[-1]['night'])})" if found and found[-1]["night"] else ""
+        night = f" (night {label_of(found[-1]['night'])})" if found and found[-1]["night"] and not self.beside else ""
         known = [fact[self.beside[1]] for fact in found if fact.get(self.beside[1]) is not None] if self.beside else []
         waiting = f"{self.title}: {NO_TRAINING}" if _is_untrained(snapshot) else self.waiting
         level = f", {self.beside[0]} {known[-1]:.4g} dashed" if self.beside and known else ""

@@ -149,6 +149,9 @@ class NightState:
         if self.rounds and self.rounds[-1]["night"] != facts["night"]:
             self.rounds.clear()  # until a night trains, the page shows the training of the night that did last
         last = self.rounds[-1] if self.rounds else {}
+        if self.rounds and (facts["epoch"], facts["round"]) < (last["epoch"], last["round"]):
+            self.rounds.clear()  # another training of the night: that of the model which is tried on later clicks
+            last = {}
         if (last.get("epoch"), last.get("round")) == (facts["epoch"], facts["round"]):
             self.rounds[-1] = facts | last  # the end of an epoch adds what was measured to its last round
         else:

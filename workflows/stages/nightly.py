@@ -57,11 +57,12 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
     """
     site, config, date = night.site, night.config, night.date
     with record_night(night.client, site, date, night.progress) as record:
-        with record.stage("ingest"):
+        with record.stage("ingest") as stage:
             inputs = digest_inputs(site, config, date)
             ingested = ingest(night, rebuild=rebuild)
             check_k(config, ingested)
             read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed
+            stage.text = f"{len(ingested.history):,} days of history, {ingested.head.n_rows:,} users with events"
         record.note("input", tell_input(ingested))
         with record.stage("features") as stage:
             features = score_features(night, ingested)

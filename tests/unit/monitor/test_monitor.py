@@ -97,6 +97,8 @@ def test_apply__training_tells_the_time_left_from_its_epochs():
     state = NightState()
     begin_night(state, 0.0)
     state.apply({"kind": "stage", "name": "train", "state": "begin"}, 0.0)
+    state.apply({"kind": "train", "epoch": 1, "round": 2, "rounds": 2, "epochs": 5, "loss": 9.0, "planes": 4}, 1.5)
+    # Another training of the night begins: only the last one is shown.
     state.apply({"kind": "train", "epoch": 1, "round": 1, "rounds": 2, "epochs": 5, "loss": 3.0, "planes": 4}, 2.0)
     facts = take_snapshot(state, 2.0)
     assert facts["stages"][1]["left"] == pytest.approx(18.0)
