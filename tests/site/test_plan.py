@@ -164,7 +164,7 @@ def test_plan__a_site_without_nights_is_told_where_figures_are(small_world, tmp_
     result = plan(site.path)
     assert result.exit_code == 65
     assert "a plan scales the recorded nights of a site" in result.stderr
-    assert "or see the table under `What a size takes` in docs/operations.md" in result.stderr
+    assert "or see the table under `What a size takes` in docs/sizing.md" in result.stderr
 
 
 @pytest.mark.parametrize(

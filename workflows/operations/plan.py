@@ -48,7 +48,7 @@ def recorded_nights(site: Site) -> dict[str, list[dict[str, Any]]]:
     if not nights:
         raise BadInput(
             f"a plan scales the recorded nights of a site, and {site.path} has none; run one with `ammrank nightly`,"
-            " or see the table under `What a size takes` in docs/operations.md"
+            " or see the table under `What a size takes` in docs/sizing.md"
         )
     trains = [any(stage["name"] == "train" for stage in night["stages"]) for night in nights[1:]]
     kinds = {OLDEST: nights[:1]} | {
