@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import math
+import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,9 @@ from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.halving import make_grid, scale_to_pairs
 from ammrank_dask.model.plane_model import PlaneModel
 from ammrank_dask.storage.errors import BadInput, suggest
+
+_importing = threading.Lock()
+"""Held while a method is imported: two threads that import scikit-learn from two sides find it half initialised."""
 
 AMM_RANK = "amm-rank"
 """The method of the paper."""
@@ -112,7 +116,8 @@ def load_method(name: str) -> Any:
     """Return the class of a known name, or the one that a file defines."""
     if not name.endswith(".py"):
         module, _, attribute = _HOMES[name].partition(":")
-        return getattr(importlib.import_module(module), attribute)
+        with _importing:
+            return getattr(importlib.import_module(module), attribute)
     spec = importlib.util.spec_from_file_location(f"ammrank_method_{Path(name).stem}", name)
     if spec is None or spec.loader is None:
         raise BadInput(f"{name} cannot be loaded as a Python file")

@@ -1,6 +1,8 @@
 """The compared methods: each against scikit-learn, brute force or a worked example."""
 
 import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -15,6 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_info, threadpool_limits
 
+from ammrank_dask.methods import registry
 from ammrank_dask.methods.item_knn import ItemKnn
 from ammrank_dask.methods.logistic import Logistic, PairwiseLogistic
 from ammrank_dask.methods.mallows import (
@@ -377,3 +380,22 @@ def test_methods__refuse_what_they_cannot_learn_from(method, arguments, message)
 def test_methods__refuse_parameters_out_of_range(model, message):
     with pytest.raises(ValueError, match=message):
         model.fit(np.zeros((2, 2)), np.array([[0], [1]]))
+
+
+def test_load_method__of_two_threads_one_imports_at_a_time(monkeypatch):
+    inside, most = [], []
+
+    def watch(name):
+        inside.append(name)
+        time.sleep(0.05)
+        most.append(len(inside))
+        inside.remove(name)
+        return import_module(name)
+
+    import_module = registry.importlib.import_module
+    monkeypatch.setattr(registry.importlib, "import_module", watch)
+    registry.load_method.cache_clear()
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(registry.load_method, ["own-logit", "item-knn", "ib-mal"]))
+    assert [each.method for each in found] == ["own-logit", "item-knn", "ib-mal"]
+    assert most == [1, 1, 1]
