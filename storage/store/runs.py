@@ -233,7 +233,6 @@ def open_run(path: Path, kind: str | None = None) -> Run:
     return run
 
 
-@retried
 def run_of_date(site: Path, folder: str, date: Any) -> Path:
     """Return the one whole run of a date in a folder of a site."""
     try:
@@ -252,6 +251,7 @@ def run_of_date(site: Path, folder: str, date: Any) -> Path:
     raise BadInput(f"{site / folder} has no run of {day}; {has}")
 
 
+@retried
 def verify_run(path: Path) -> int:
     """Check every byte of a finished run against its manifest; return the number of bytes read.
 
