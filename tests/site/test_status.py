@@ -327,7 +327,7 @@ def test_nightly__the_night_that_failed_is_announced(site, tmp_path):
 
 def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):
     site = Site(tmp_path)
-    retention = {"qualifications": 2, "reports": 3, "runs": 1, "models": 1}
+    retention = {"qualifications": 2, "reports": 3}
     config = check_config({"retention": retention, "train": {"every_nights": 1}}, "test")
     for folder in ("qualifications", "reports", "runs", "gates"):
         for number in range(5):
@@ -337,8 +337,7 @@ def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):
     prune_nights(site, config, day(4))
     left = {folder: sorted(os.listdir(tmp_path / folder)) for folder in ("qualifications", "reports", "runs", "gates")}
     assert left["qualifications"] == ["LATEST", *(f"date={day(number)}" for number in (0, 3, 4))]
-    assert left["reports"] == left["gates"] == [f"date={day(number)}" for number in (2, 3, 4)]
-    assert left["runs"] == [f"date={day(4)}"]
+    assert left["reports"] == left["runs"] == left["gates"] == [f"date={day(number)}" for number in (2, 3, 4)]
 
 
 def test_published_nights__are_remembered_as_long_as_their_qualifications(tmp_path):

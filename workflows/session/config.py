@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from ammrank_dask.storage.errors import BadInput, shell_word, suggest
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import refuse_foreign_file
-from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
+from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.session.config_section import (
     FOREVER_DAYS,
     LONGEST_DAYS,
@@ -25,6 +25,16 @@ from ammrank_dask.workflows.session.lake_sections import Columns, Ingest, Lake, 
 from ammrank_dask.workflows.session.scoring_sections import Notify, Publish, ReportConfig, Retention, Score
 from ammrank_dask.workflows.session.training_sections import FeaturesConfig, Gate, Label, State, Train
 from ammrank_dask.workflows.session.yaml_text import parse_yaml
+
+GONE: dict[str, tuple[Any, str]] = {
+    "train.variant": ("adv", "leave the group out of features.groups, or set columns.age or columns.gender to null"),
+    "train.block_rows": (1024, "blocks have 1,024 users"),
+    "train.patience": (None, "a training has train.epochs passes"),
+    "train.average": (None, "held-out users choose between the last model and the average"),
+    "retention.runs": (400, "retention.reports holds for run.json and log.jsonl, too"),
+    "retention.models": (40, "retention.qualifications holds for models, too"),
+}
+"""Keys of earlier versions: the value that means what is done now, which `init` wrote, and what to do about others."""
 
 
 class Config(Section):
@@ -103,9 +113,6 @@ class Config(Section):
         unknown = [group for group in self.features.groups if group not in self.event_groups]
         if unknown:
             raise ValueError(f"features.groups has {', '.join(unknown)}, which `groups` does not define")
-        left_out = self.train.variant.removeprefix("no-")
-        if left_out not in (AD_VIEW_GROUP, *self.event_groups, AGE, GENDER):
-            raise ValueError(f"train.variant must be adv, or no- and a group to leave out, got {self.train.variant!r}")
         if self.days_kept < self.label.days:
             raise ValueError(
                 f"keep_days ({self.keep_days}) must be at least label.days ({self.label.days}); null follows it"
@@ -145,7 +152,7 @@ def load_config(path: Path) -> Config:
 def check_config(content: dict[str, Any], where: str) -> Config:
     """Return the config of a mapping, or say what to change."""
     try:
-        return Config.model_validate(content)
+        return Config.model_validate(_without_gone(content, where))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -159,6 +166,20 @@ def check_config(content: dict[str, Any], where: str) -> Config:
         # YAML reads yes, no, on and off as booleans.
         quote = "; put it in quotes" if first["type"] == "string_type" and isinstance(first["input"], bool) else ""
         raise BadInput(f"{where}: {at}{reason}{got}{quote}") from None
+
+
+def _without_gone(content: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return a config without the keys of earlier versions, refusing those that had another value than the usual."""
+    kept = dict(content)
+    for key, (usual, instead) in GONE.items():
+        section, _, name = key.partition(".")
+        values = kept.get(section)
+        if not isinstance(values, dict) or name not in values:
+            continue
+        if values[name] not in (None, usual):
+            raise BadInput(f"{where}: there is no key {key} any more, got {values[name]!r}; {instead}; remove the key")
+        kept[section] = {other: value for other, value in values.items() if other != name}
+    return kept
 
 
 def write_config(config: Config) -> str:

@@ -8,6 +8,7 @@ from pydantic import BaseModel
 
 from ammrank_dask.workflows.session.config import Config, as_flow
 from ammrank_dask.workflows.session.config_section import Section
+from ammrank_dask.workflows.session.scoring_sections import THRESHOLDS
 
 HEAD = """# The config
 
@@ -19,9 +20,21 @@ has its default, an unknown one is an error with a suggestion. Paths are relativ
 """
 
 
+THRESHOLDS_HEAD = """
+## Thresholds
+
+The names of `report.thresholds`, with the values that hold where it says nothing else.
+
+| name | usual | meaning |
+|---|---|---|
+"""
+
+
 def config_table() -> str:
-    """Return the table as Markdown."""
-    return HEAD + "\n".join(_rows(Config(), "")) + "\n"
+    """Return the tables as Markdown."""
+    limits = vars(Config().report.limits)
+    thresholds = [f"| `{name}` | `{limits[name]}` | {meaning} |" for name, (_, _, meaning) in THRESHOLDS.items()]
+    return HEAD + "\n".join(_rows(Config(), "")) + "\n" + THRESHOLDS_HEAD + "\n".join(thresholds) + "\n"
 
 
 def _rows(section: BaseModel, prefix: str) -> Iterator[str]:

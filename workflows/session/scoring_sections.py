@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Any, Literal
 
 from pydantic import Field, field_validator
 
 from ammrank_dask.report import thresholds as report_thresholds
 from ammrank_dask.storage.errors import suggest
 from ammrank_dask.workflows.session.config_section import FOREVER_DAYS, Section, Spellings, Texts
+
+ANY = math.inf
 
 
 class BalancedConfig(Section):
@@ -69,79 +72,33 @@ class Score(Section):
     )
 
 
-_USUAL = report_thresholds.Thresholds()
-
-
-class ThresholdsConfig(Section):
-    starved_ratio: float = Field(
-        _USUAL.starved_ratio,
-        ge=0.0,
-        description="a category is starved below this share of its click share, or without a user",
-    )
-    overexposed_factor: float = Field(
-        _USUAL.overexposed_factor, gt=0.0, description="a user is over-exposed with more than this times k"
-    )
-    starved_users: float = Field(
-        _USUAL.starved_users, ge=0.0, le=1.0, description="share of users without a category that warns"
-    )
-    overexposed_users: float = Field(
-        _USUAL.overexposed_users, ge=0.0, le=1.0, description="share of over-exposed users that warns"
-    )
-    starved_categories: float = Field(
-        _USUAL.starved_categories, ge=0.0, le=1.0, description="share of starved categories that warns"
-    )
-    changed_users: float = Field(
-        _USUAL.changed_users, ge=0.0, le=1.0, description="share of users with another top K that warns"
-    )
-    jaccard: float = Field(
-        _USUAL.jaccard, ge=0.0, le=1.0, description="mean overlap with the night before, warns when lower"
-    )
-    score_shift: float = Field(
-        _USUAL.score_shift, ge=0.0, description="mean change of a score by the same model, up or down, that warns"
-    )
-    psi: float = Field(_USUAL.psi, ge=0.0, description="population stability index of a category that warns")
-    short_history: float = Field(
-        _USUAL.short_history,
-        ge=0.0,
-        le=1.0,
-        description="share of tonight's history, as it decays, that chances are learnt with, warns when lower",
-    )
-    chance_error: float = Field(
-        _USUAL.chance_error, ge=0.0, description="share by which clicks may miss what chances said a label window ago"
-    )
-    used_share: float = Field(
-        _USUAL.used_share,
-        ge=0.0,
-        le=1.0,
-        description="part of the median share of used rows of the last 7 published nights, warns when lower; so does a"
-        " day without any, or a first night without a click",
-    )
-    events_by_group: float = Field(
-        _USUAL.events_by_group,
-        ge=1.0,
-        description="events of a group so many times the median of the last 7 published nights, or that part, warn",
-    )
-    active_users: float = Field(
-        _USUAL.active_users, ge=1.0, description="users with events so many times that median, or that part of it, warn"
-    )
-    quarantined: float = Field(
-        _USUAL.quarantined, ge=0.0, le=1.0, description="share of quarantined rows that warns, or 3 times that median"
-    )
-    late: float = Field(
-        _USUAL.late,
-        ge=0.0,
-        le=1.0,
-        description="share of events from before their day that warns, or 3 times that median",
-    )
-    heaviest_ids: float = Field(
-        _USUAL.heaviest_ids,
-        ge=0.0,
-        le=1.0,
-        description="share of all events by the 10 heaviest ids that warns, or 3 times that median",
-    )
-    click_shares: float = Field(
-        _USUAL.click_shares, ge=0.0, le=1.0, description="share of clicks on other categories than usual that warns"
-    )
+THRESHOLDS: dict[str, tuple[float, float, str]] = {
+    "starved_ratio": (0, ANY, "a category is starved below this share of its click share, or without a user"),
+    "overexposed_factor": (0, ANY, "a user is over-exposed with more than this times k"),
+    "starved_users": (0, 1, "share of users without a category that warns"),
+    "overexposed_users": (0, 1, "share of over-exposed users that warns"),
+    "starved_categories": (0, 1, "share of starved categories that warns"),
+    "changed_users": (0, 1, "share of users with another top K that warns"),
+    "jaccard": (0, 1, "mean overlap with the night before, warns when lower"),
+    "score_shift": (0, ANY, "mean change of a score by the same model, up or down, that warns"),
+    "psi": (0, ANY, "population stability index of a category that warns"),
+    "short_history": (0, 1, "share of tonight's history, as it decays, that chances are learnt with, warns when lower"),
+    "chance_error": (0, ANY, "share by which clicks may miss what chances said a label window ago"),
+    "used_share": (
+        0, 1,
+        "part of the median share of used rows of the last 7 published nights, warns when lower; so does a day without"
+        " any, or a first night without a click",
+    ),
+    "events_by_group": (
+        1, ANY, "events of a group so many times the median of the last 7 published nights, or that part, warn"
+    ),
+    "active_users": (1, ANY, "users with events so many times that median, or that part of it, warn"),
+    "quarantined": (0, 1, "share of quarantined rows that warns, or 3 times that median"),
+    "late": (0, 1, "share of events from before their day that warns, or 3 times that median"),
+    "heaviest_ids": (0, 1, "share of all events by the 10 heaviest ids that warns, or 3 times that median"),
+    "click_shares": (0, 1, "share of clicks on other categories than usual that warns"),
+}  # fmt: skip
+"""Least and greatest value of each threshold of the report, and its meaning."""
 
 
 class ReportConfig(Section):
@@ -149,7 +106,31 @@ class ReportConfig(Section):
         ["user_top_k", "category_top_n"],
         description="shown side by side with the active policy; balanced only where there are click probabilities",
     )
-    thresholds: ThresholdsConfig = Field(ThresholdsConfig(), description="what counts as starved, and what warns")
+    thresholds: dict[str, float] = Field(
+        {}, description="what counts as starved and what warns, by name, where it is not to be as docs/config.md has it"
+    )
+
+    @field_validator("thresholds", mode="before")
+    @classmethod
+    def _none_are_set(cls, values: Any) -> Any:
+        return {} if values is None else values
+
+    @field_validator("thresholds")
+    @classmethod
+    def _thresholds_exist(cls, values: dict[str, float]) -> dict[str, float]:
+        for name, value in values.items():
+            if name not in THRESHOLDS:
+                raise ValueError(f"there is no threshold {name!r}; {suggest(name, THRESHOLDS, 'thresholds are')}")
+            least, most, _ = THRESHOLDS[name]
+            if not least <= value <= most:
+                limits = f"at least {least}" if most == ANY else f"between {least} and {most}"
+                raise ValueError(f"{name} must be {limits}, got {value:g}")
+        return values
+
+    @property
+    def limits(self) -> report_thresholds.Thresholds:
+        """All thresholds: those that are set, and the usual ones."""
+        return report_thresholds.Thresholds(**self.thresholds)
 
 
 class Publish(Section):
@@ -177,12 +158,11 @@ class Retention(Section):
         40,
         ge=2,
         le=FOREVER_DAYS,
-        description="nights whose qualifications are kept; the one before the last is input of its rerun",
+        description="nights whose qualifications are kept, and models that score none; the one before the last is input"
+        " of its rerun",
     )
-    reports: int = Field(400, ge=1, le=FOREVER_DAYS, description="nights whose reports are kept")
-    runs: int = Field(400, ge=1, le=FOREVER_DAYS, description="nights whose run.json and log.jsonl are kept")
-    models: int = Field(
-        40, ge=1, le=FOREVER_DAYS, description="nights for which a model that scores no kept night is kept"
+    reports: int = Field(
+        400, ge=1, le=FOREVER_DAYS, description="nights whose reports, run.json and log.jsonl are kept"
     )
 
 

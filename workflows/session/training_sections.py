@@ -48,20 +48,13 @@ class Train(Section):
     model: Literal["amm-rank-plus", "amm-rank"] = Field(
         "amm-rank-plus", description="amm-rank-plus: prior, own term, memberships, planes; amm-rank: the paper's planes"
     )
-    variant: str = Field(
-        "adv", description="adv: all columns, those of ad views if there are any; no-adv: without them"
-    )
     windows: int | None = Field(
         None, ge=1, description="amm-rank-plus: label windows whose users train, the newest and those before; null: 12"
     )
     shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
     rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
-    block_rows: int = Field(1024, ge=1, description="training users that are dealt to a shard together")
     epochs: int | None = Field(
         None, ge=1, description="passes over the rows; null: 5, or 2 of amm-rank-plus from 10,000 rows on"
-    )
-    patience: int | None = Field(
-        None, ge=1, description="stop after so many epochs without a better error of held-out users; null: never"
     )
     kappa: float | None = Field(None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: 0.005")
     clickers_per_plane: int | None = Field(
@@ -74,9 +67,6 @@ class Train(Section):
     max_planes: int = Field(5, ge=1, description="limit of planes per category")
     rank_weight: Literal["uniform", "reciprocal"] | None = Field(
         None, description="amm-rank: weight of a rank in the loss; null: uniform"
-    )
-    average: bool | None = Field(
-        None, description="publish the average of the last epochs; null: if held-out users prefer it to the last model"
     )
     warm_start: bool = Field(False, description="begin with the planes of the model before")
     every_nights: int = Field(7, ge=1, le=LONGEST_DAYS, description="nights between two trainings")

@@ -139,7 +139,7 @@ def _learn(night: Night, ingested: Ingested, tonight: Run, model: Run) -> Run:
 def _describe(night: Night, ingested: Ingested, run: Run) -> str:
     manifest = ChancesManifest.of(run)
     counts, history = manifest.counts, describe_history(night, ingested, run)
-    is_short = history["share"] < night.config.report.thresholds.short_history
+    is_short = history["share"] < night.config.report.limits.short_history
     short = f"; learnt with {history['days_then']} days of history where tonight has {history['days_now']}"
     return (
         f"of {manifest.date}, {counts['users']:,} users; Brier score {counts['brier']:.4f},"

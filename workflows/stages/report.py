@@ -22,7 +22,7 @@ from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_click
 from ammrank_dask.report.outcomes import measure_past_night
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
-from ammrank_dask.report.thresholds import CHECK_LABELS, Thresholds
+from ammrank_dask.report.thresholds import CHECK_LABELS
 from ammrank_dask.scoring.moved_parts import NightPart, parts_in
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
@@ -109,7 +109,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         outcome=outcome,
         intake=describe_input(night, ingested, None if model is None else model_date(model)),
         explored=manifest.explored,
-        thresholds=Thresholds(**night.config.report.thresholds.model_dump()),
+        thresholds=night.config.report.limits,
         before=before,
         drift=drift,
         realised=[_look_back(night, ingested, nights) for nights in REALISED_NIGHTS],
@@ -175,7 +175,7 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
             np.array(manifest.clicks, np.int64),
             fitted.panels().tie_order,
             folder,
-            starved_ratio=night.config.report.thresholds.starved_ratio,
+            starved_ratio=night.config.report.limits.starved_ratio,
             progress=night.progress,
         )
     finally:

@@ -79,8 +79,8 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
     counts = {
         "qualifications": keep.qualifications,
         "reports": keep.reports,
-        "runs": keep.runs,
-        "gates": max(keep.reports, keep.models, config.train.every_nights),
+        "runs": keep.reports,
+        "gates": max(keep.reports, keep.qualifications, config.train.every_nights),
     }
     for folder, n_kept in counts.items():
         sweep_temporary(site.path / folder)
@@ -99,7 +99,7 @@ def prune_nights(site: Site, config: Config, date: dt.date) -> None:
 def models_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
     """Return the models of late that score no night: a person may want to look at those that the gate turned down."""
     rejected = rejected_models(site)
-    oldest = str(date - dt.timedelta(config.retention.models - 1))
+    oldest = str(date - dt.timedelta(config.retention.qualifications - 1))
     models = [open_run(path) for path in site.finished_runs("models")]
     return [run.path for run in models if run.digest in rejected and ModelManifest.of(run).date >= oldest]
 

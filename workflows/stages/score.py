@@ -54,7 +54,7 @@ def score_settings(config: Config, date: dt.date | None = None, *, has_chances: 
         min_chance=wanted.min_chance,
         exclude=tuple(wanted.exclude),
         exclude_by_group={group: tuple(names) for group, names in wanted.exclude_by_group.items()},
-        floor=config.report.thresholds.starved_ratio if balanced.floor is None else balanced.floor,
+        floor=config.report.limits.starved_ratio if balanced.floor is None else balanced.floor,
         cap=balanced.cap,
         floors=dict(balanced.floors),
         caps=dict(balanced.caps),
@@ -116,7 +116,7 @@ def score_users(
             opt_outs=opt_outs,
             previous=previous,
             clicks=window["clicks"],
-            starved_below=config.report.thresholds.starved_ratio,
+            starved_below=config.report.limits.starved_ratio,
             tombstones=tombstones,
             progress=night.progress,
         )

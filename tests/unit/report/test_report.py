@@ -32,7 +32,7 @@ from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.site.reports import write_report
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import QualificationRows, rows_from_table
-from ammrank_dask.workflows.session.scoring_sections import ThresholdsConfig
+from ammrank_dask.workflows.session.scoring_sections import THRESHOLDS
 
 CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]
 
@@ -74,7 +74,7 @@ def test_measure_policy__ranks_weigh_when_there_are_ranks():
 
 
 def test_thresholds__are_those_of_the_config():
-    assert vars(Thresholds()) == ThresholdsConfig().model_dump()
+    assert list(vars(Thresholds())) == list(THRESHOLDS)
 
 
 def make_held(held, categories="abcdef", user_type=None):

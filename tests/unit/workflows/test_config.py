@@ -3,9 +3,11 @@
 import pytest
 import yaml
 
+from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
-from ammrank_dask.workflows.session.config import Config, check_config, load_config, write_config
+from ammrank_dask.workflows.session.config import GONE, Config, check_config, load_config, write_config
+from ammrank_dask.workflows.session.config_table import config_table
 from ammrank_dask.workflows.session.scoring_sections import Retention
 
 WHERE = "ammrank.yaml"
@@ -116,7 +118,16 @@ BAD = {
     "zone outside": ("timezone: ../../etc/passwd", "timezone: '../../etc/passwd' is not a time zone"),
     "short keep_days": ("keep_days: 29", "keep_days (29) must be at least label.days (30); null follows it"),
     "feature group": ("features: {groups: [pv, search]}", "features.groups has search, which `groups` does not define"),
-    "variant": ("train: {variant: no-ads}", "train.variant must be adv, or no- and a group to leave out, got 'no-ads'"),
+    "no such threshold": (
+        "report: {thresholds: {pssi: 1}}", "report.thresholds: there is no threshold 'pssi'; did you mean psi?"
+    ),
+    "share above 1": ("report: {thresholds: {late: 2}}", "report.thresholds: late must be between 0 and 1, got 2"),
+    "factor below 1": (
+        "report: {thresholds: {active_users: .5}}", "report.thresholds: active_users must be at least 1, got 0.5"
+    ),
+    "yes for a threshold": (
+        "report: {thresholds: {late: yes}}", "report.thresholds: 'late' must be a number, got True, which YAML also"
+    ),
     "no clicks": ("groups: {pv: pv}", "groups: a group adc (ad clicks) is needed: rankings are made of it"),
     "value twice": ("groups: {adc: c, pv: c}", "groups: the value 'c' is listed under adc and pv"),
     "group name": ("groups: {adc: c, 'a b': x}", "groups: 'a b' is not a plain name"),
@@ -131,6 +142,45 @@ def test_check_config__says_what_is_wrong(text, sentence):
         check(text)
     assert str(raised.value).startswith(f"{WHERE}: {sentence}")
     assert "\n" not in str(raised.value)
+
+
+GONE_SENTENCES = {
+    "train: {variant: no-adv}": "train.variant any more, got 'no-adv'; leave the group out of features.groups, or set",
+    "train: {block_rows: 64}": "train.block_rows any more, got 64; blocks have 1,024 users; remove the key",
+    "train: {patience: 2}": "train.patience any more, got 2; a training has train.epochs passes; remove the key",
+    "train: {average: true}": "train.average any more, got True; held-out users choose between the last model and",
+    "retention: {runs: 30}": "retention.runs any more, got 30; retention.reports holds for run.json and log.jsonl",
+    "retention: {models: 7}": "retention.models any more, got 7; retention.qualifications holds for models, too",
+}
+
+
+@pytest.mark.parametrize(("text", "sentence"), GONE_SENTENCES.items())
+def test_check_config__keys_that_are_gone_are_told_with_their_replacement(text, sentence):
+    with pytest.raises(BadInput) as raised:
+        check(text)
+    assert str(raised.value).startswith(f"{WHERE}: there is no key {sentence}")
+
+
+def test_check_config__keys_that_are_gone_are_read_as_init_wrote_them():
+    given = {}
+    for key, (usual, _) in GONE.items():
+        section, _, name = key.partition(".")
+        given.setdefault(section, {})[name] = usual
+    assert len(GONE_SENTENCES) == len(GONE) == sum(map(len, given.values()))
+    assert check_config(given, WHERE) == Config()
+    assert given["retention"] == {"runs": 400, "models": 40}  # what was read stays as it was
+
+
+def test_config__has_at_most_80_keys():
+    text = config_table()
+    keys = [line for line in text[: text.index("## Thresholds")].splitlines() if line.startswith("| `")]
+    assert 70 < len(keys) <= 80
+
+
+def test_thresholds__those_that_are_set_and_the_usual_ones():
+    limits = check("report: {thresholds: {psi: 1, late: 0}}").report.limits
+    assert limits == Thresholds(psi=1.0, late=0.0)
+    assert check("report: {thresholds:}").report.limits == Thresholds()
 
 
 WINDOWS = ["late_days", "label.days", "features.min_days", "train.every_nights"]
@@ -209,7 +259,6 @@ def test_train__parameters_are_those_of_the_model():
     given = check("train: {kappa: 0.01, clusterings: 1}").train.parameters()
     assert (given["kappa"], given["n_clusterings"], given["model"]) == (0.01, 1, "amm-rank-plus")
     assert not {"regularization", "rank_weight", "clusterings", "every_nights", "warm_start"} & set(given)
-    assert "patience" in given
 
 
 @pytest.mark.parametrize(
