@@ -132,7 +132,9 @@ def _run_night(night: Night) -> dict[str, Any]:
     training = training_features(night, ingest(night))
     rivals = work.path / "rivals" / f"date={night.date}-{training.digest}"
     features = open_features(training.path)
-    logistic, clicks = fit_logistic(night.client, features, rivals, variant=None, progress=night.progress)
+    logistic, clicks = fit_logistic(
+        night.client, features, rivals, variant=config.train.variant, progress=night.progress
+    )
     facts = nightly(night)
     found: dict[str, Any] = {"date": str(night.date), "until": str(until), "users": 0, "methods": None, "reason": None}
     found |= {"exposure": None, "model": None, "gate": None}
@@ -150,7 +152,7 @@ def _run_night(night: Night) -> dict[str, Any]:
     assert model is not None  # the night has just scored with it
     past = NightToMeasure(
         model.path, ModelManifest.of(model).n_users, qualification_parts(qualifications), clicks, logistic,
-        None, config.score.k,
+        config.train.variant, config.score.k,
     )  # fmt: skip
     sums = measure_outcome(night.client, past, outcome, progress=night.progress)
     shutil.rmtree(rivals, ignore_errors=True)

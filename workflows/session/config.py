@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from ammrank_dask.storage.errors import BadInput, shell_word, suggest
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import refuse_foreign_file
-from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS, IGNORE_GROUP
+from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.session.config_section import (
     FOREVER_DAYS,
     LONGEST_DAYS,
@@ -27,7 +27,6 @@ from ammrank_dask.workflows.session.training_sections import FeaturesConfig, Gat
 from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 GONE: dict[str, tuple[Any, str]] = {
-    "train.variant": ("adv", "leave the group out of features.groups, or set columns.age or columns.gender to null"),
     "train.block_rows": (1024, "blocks have 1,024 users"),
     "train.patience": (None, "a training has train.epochs passes"),
     "train.average": (None, "held-out users choose between the last model and the average"),
@@ -113,6 +112,9 @@ class Config(Section):
         unknown = [group for group in self.features.groups if group not in self.event_groups]
         if unknown:
             raise ValueError(f"features.groups has {', '.join(unknown)}, which `groups` does not define")
+        left_out = self.train.variant.removeprefix("no-")
+        if left_out not in (AD_VIEW_GROUP, *self.event_groups, AGE, GENDER):
+            raise ValueError(f"train.variant must be adv, or no- and a group to leave out, got {self.train.variant!r}")
         if self.days_kept < self.label.days:
             raise ValueError(
                 f"keep_days ({self.keep_days}) must be at least label.days ({self.label.days}); null follows it"

@@ -48,6 +48,9 @@ class Train(Section):
     model: Literal["amm-rank-plus", "amm-rank"] = Field(
         "amm-rank-plus", description="amm-rank-plus: prior, own term, memberships, planes; amm-rank: the paper's planes"
     )
+    variant: str = Field(
+        "adv", description="adv: all columns, those of ad views if there are any; no-adv: without them"
+    )
     windows: int | None = Field(
         None, ge=1, description="amm-rank-plus: label windows whose users train, the newest and those before; null: 12"
     )

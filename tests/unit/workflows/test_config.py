@@ -118,6 +118,7 @@ BAD = {
     "zone outside": ("timezone: ../../etc/passwd", "timezone: '../../etc/passwd' is not a time zone"),
     "short keep_days": ("keep_days: 29", "keep_days (29) must be at least label.days (30); null follows it"),
     "feature group": ("features: {groups: [pv, search]}", "features.groups has search, which `groups` does not define"),
+    "variant": ("train: {variant: no-ads}", "train.variant must be adv, or no- and a group to leave out, got 'no-ads'"),
     "no such threshold": (
         "report: {thresholds: {pssi: 1}}", "report.thresholds: there is no threshold 'pssi'; did you mean psi?"
     ),
@@ -145,7 +146,6 @@ def test_check_config__says_what_is_wrong(text, sentence):
 
 
 GONE_SENTENCES = {
-    "train: {variant: no-adv}": "train.variant any more, got 'no-adv'; leave the group out of features.groups, or set",
     "train: {block_rows: 64}": "train.block_rows any more, got 64; blocks have 1,024 users; remove the key",
     "train: {patience: 2}": "train.patience any more, got 2; a training has train.epochs passes; remove the key",
     "train: {average: true}": "train.average any more, got True; held-out users choose between the last model and",
