@@ -4,7 +4,6 @@ import subprocess
 import sys
 
 import numpy as np
-import pandas as pd
 import pytest
 from distributed import Client, LocalCluster
 
@@ -22,10 +21,12 @@ def test_run_example__finds_the_favourites_of_most_users(tmp_path):
     log = make_log(800)
     views = log[(log["group"] == "pv") & (log["timestamp"] <= NOW)]
     top = views.groupby(["user_id", "category"]).size().unstack(fill_value=0).reindex(columns=list(CATEGORIES))
-    most_seen = pd.Series(np.array(CATEGORIES)[top.to_numpy().argmax(axis=1)], index=top.index)
+    two_most_seen = np.argsort(-top.to_numpy(), axis=1, kind="stable")[:, :2]
     first = qualifications[qualifications["rank"] == 1].set_index("user_id")["category"].astype(str)
     assert len(qualifications) == 2 * qualifications["user_id"].nunique()
-    assert (first == most_seen.reindex(first.index)).mean() > 0.5  # one in six would be chance
+    # Both favourites of a user are seen equally often; one in three would be chance.
+    favourites = dict(zip(top.index, np.array(CATEGORIES)[two_most_seen].tolist(), strict=True))
+    assert np.mean([category in favourites[user] for user, category in first.items()]) > 0.9
     assert exposure["exposure"].sum() == len(qualifications)
 
 
