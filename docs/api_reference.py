@@ -135,7 +135,7 @@ with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_addres
 }
 CALLS = {
     "decision_function", "explain", "fit", "get_params", "load", "partial_fit", "predict", "predict_top_k", "save",
-    "score", "set_params", "tune",
+    "score", "set_params",
 }  # fmt: skip
 """What estimators show; their other methods are for the stages."""
 _SECTION = re.compile(r"^(\w[\w ]*)\n-{3,}\n", re.MULTILINE)

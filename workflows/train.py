@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from ammrank_dask.model.halving import Tuning
+from ammrank_dask.model.search import Tuning
 from ammrank_dask.storage.store.manifests import ModelManifest
-from ammrank_dask.training.forward_tuning import ForwardTuning
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     computing_options,
@@ -57,9 +56,7 @@ def command(site: Path, date: dt.date, tune_first: bool, cluster: str | None, as
         if as_json:
             printed["tuning"] = tuning["trials"]
         else:
-            is_forward = "k" in tuning  # judged by the lists of a later window, not by validation users
-            table = ForwardTuning.from_json(tuning) if is_forward else Tuning.from_json(**tuning)
-            click.echo(table.to_text())
+            click.echo(Tuning.from_json(tuning).to_text())
         best = {f"train.{name}": value for name, value in tuning["best"].items()}
         printed |= best
         printed["next"] = f"set {' and '.join(best)} in {job.site.config_path}: later nights train with what is set"

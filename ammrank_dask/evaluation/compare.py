@@ -39,9 +39,9 @@ from ammrank_dask.methods.registry import (
     widens_of,
 )
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.halving import WIDENINGS, count_pairs_by_row, value_beyond
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.own_term import name_own_kinds, own_columns_of_names
+from ammrank_dask.model.search import WIDENINGS, continue_grid, count_pairs_by_row
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.errors import BadInput
@@ -252,15 +252,10 @@ def _tune_methods(
 
 
 def settings_beyond(tried: Tried, widens: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the settings that continue a grid from its best one beyond an edge, none where that lies inside."""
+    """Return the settings that continue a grid, none where nothing was measured."""
     if all(math.isnan(error) for _, error in tried):
         return []
-    best, found = _best(tried), []
-    for name in widens:
-        value = value_beyond([params[name] for params, _ in tried], best[name]) if name in best else None
-        if value is not None:
-            found.append({**best, name: value})
-    return found
+    return continue_grid([params for params, _ in tried], _best(tried), widens)
 
 
 def measure_pairs(rows: Rows) -> float:

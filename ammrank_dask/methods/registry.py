@@ -16,8 +16,8 @@ from typing import Any
 from ammrank_dask.methods.base import Method
 from ammrank_dask.model.amm_rank_plus import PACE, usual_epochs
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.halving import make_grid, scale_to_pairs
 from ammrank_dask.model.plane_model import PlaneModel
+from ammrank_dask.model.search import make_grid, scale_to_pairs
 from ammrank_dask.storage.errors import BadInput, suggest
 
 _importing = threading.Lock()

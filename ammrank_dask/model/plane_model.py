@@ -3,8 +3,7 @@
 import hashlib
 import logging
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,17 +11,7 @@ import numpy as np
 from ammrank_dask.kernels.ammrank import score_rows
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.model.explain import CategoryScore, explain_row
-from ammrank_dask.model.halving import (
-    PLANE_LIMITS,
-    REGULARIZATIONS,
-    Tuning,
-    count_pairs_by_row,
-    halve,
-    make_grid,
-    scale_to_pairs,
-)
 from ammrank_dask.model.kept_model import KeptModel
-from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_panels import arrange_planes
 from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
 from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
@@ -32,8 +21,6 @@ from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.objects.atomic import digest_of
 
 logger = logging.getLogger(__name__)
-
-_TUNING = 2**30
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -56,8 +43,6 @@ class PlaneModel(KeptModel):
     clone_decay: float = 0.99
     n_categories: int | None = None
     seed: int = 0
-
-    tuning_: Tuning = field(init=False)
 
     def learn_blocks(self, blocks: Blocks, n_categories: int | None) -> Self:
         """Learn from blocks of rows; one block is in memory at a time.
@@ -117,59 +102,6 @@ class PlaneModel(KeptModel):
         weights = planes.weights(self.regularization)
         self.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
         return planes, popularity, n_passes + 1
-
-    def tune(
-        self,
-        X: Rows,
-        rankings: np.ndarray,
-        *,
-        regularizations: Sequence[float] | None = None,
-        plane_limits: Sequence[int] = PLANE_LIMITS,
-        held_out: float = 0.2,
-    ) -> Self:
-        """Set `regularization` and `max_planes` to the best of some values; `tuning_` has the table. Fit comes after.
-
-        Successive halving on the disagreement error of a share of the rows that is drawn by the seed.
-
-        Parameters
-        ----------
-        X, rankings
-            As in `fit`.
-        regularizations, plane_limits
-            The values to try, each with each. None: values of λ that follow the number of pairs a row has, and go on
-            beyond the edge while that is better.
-        held_out
-            Share of the rows to measure on.
-        """
-        X, rankings = as_csr(X), as_codes(rankings)
-        if not 0 < held_out < 1:
-            raise ValueError(f"held_out must be between 0 and 1, got {held_out}")
-        n_categories = self.n_categories or count_categories([(X, rankings)])
-        check_rankings(rankings, n_rows=X.shape[0], n_categories=n_categories)
-        labelled = np.random.default_rng([self.seed, _TUNING]).permutation(np.flatnonzero(rankings[:, 0] >= 0))
-        n_held = round(len(labelled) * held_out)
-        if not 0 < n_held < len(labelled):
-            raise ValueError(f"there must be labelled rows on both sides of held_out {held_out}, got {len(labelled)}")
-        test, train = labelled[:n_held], labelled[n_held:]
-
-        def measure(settings: Sequence[dict[str, Any]], rows: int) -> list[float]:
-            errors = []
-            for setting in settings:
-                model = type(self)(**{**self.get_params(), **setting, "n_categories": n_categories})
-                model.fit(X[train[:rows]], rankings[train[:rows]])
-                errors.append(disagreement_error(model.decision_function(X[test]), rankings[test]))
-            return errors
-
-        widens = ["regularization"] if regularizations is None else []
-        if regularizations is None:
-            # The multi-class loss has one pair a row, whatever the number of categories.
-            pairs = 1.0 if self.top_only else float(count_pairs_by_row(rankings[train], n_categories).mean())
-            regularizations = scale_to_pairs(REGULARIZATIONS, pairs)
-        settings = make_grid(regularization=list(regularizations), max_planes=list(plane_limits))
-        popularity = np.bincount(rankings[train][rankings[train] >= 0], minlength=n_categories)
-        error = disagreement_error(np.tile(popularity.astype(np.float32), (len(test), 1)), rankings[test])
-        self.tuning_ = halve(settings, len(train), measure, widens=widens, popularity=error)
-        return self.set_params(**self.tuning_.best)
 
     def step_settings(self) -> StepSettings:
         """Return how a step is made with these parameters."""

@@ -16,6 +16,7 @@ from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.saved import load_model
+from ammrank_dask.model.search import Trial, Tuning
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import QualificationRows
@@ -76,6 +77,14 @@ class ForwardResult:
         return mean_with_error(
             float(first[column] - self.sums[over][column]), float(self.squares[over][column]), self.n_users
         )
+
+    def tuning(self, settings: Sequence[dict[str, Any]]) -> Tuning:
+        """Return what settings are worth whose models, in their order, were compared."""
+        trials = []
+        for parameters, source in zip(settings, self.sums, strict=True):
+            behind, error = self.gain(source)
+            trials.append(Trial(parameters, self.mean(source, DISAGREEMENT), 0.0 - behind, error, self.mean(source)))
+        return Tuning(trials, self.n_users, k=self.k)
 
     def to_json(self) -> dict[str, Any]:
         """Return the result as a verdict keeps it."""

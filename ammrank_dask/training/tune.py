@@ -7,7 +7,7 @@ import math
 import shutil
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +17,19 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features, check_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.halving import (
+from ammrank_dask.model.metrics import disagreement_errors
+from ammrank_dask.model.saved import make_model
+from ammrank_dask.model.search import (
     CLICKERS_PER_PLANE,
     KAPPAS,
     PLANE_LIMITS,
     REGULARIZATIONS,
     Tuning,
     count_pairs_by_row,
-    halve,
     make_grid,
     scale_to_pairs,
+    search,
 )
-from ammrank_dask.model.metrics import disagreement_errors
-from ammrank_dask.model.saved import make_model
 from ammrank_dask.runtime.client import client_by_name, current_client
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -42,7 +42,7 @@ logger = logging.getLogger(__name__)
 
 SAMPLE_ROWS = 50_000
 FEWEST_ROWS = 10_000
-"""Rows of the sample even if a shard has fewer: with a few hundred the last rung would choose by chance."""
+"""Rows of the sample even if a shard has fewer: a few hundred would choose by chance."""
 
 
 @client_by_name
@@ -69,11 +69,12 @@ def tune(
 ) -> Tuning:
     """Return the parameters with the least error on validation users, and the table behind them.
 
-    Of amm-rank-plus κ and the clickers a plane needs are chosen, of amm-rank λ and the limit of planes.
+    Of amm-rank-plus κ and the clickers a plane needs are chosen, of amm-rank λ and the limit of planes. The first
+    values stay unless others are better by more than a standard error.
 
-    Every setting is one task that trains a plain loop on a sample; a third of the settings goes on to three times the
-    rows, twice. The sample has the rows that one shard sees in an epoch, 10,000 at least (or all) and `sample_rows` at
-    most: with λ it is the number of steps of a shard that decides how far planes move.
+    Every setting is one task that trains a plain loop on a sample. The sample has the rows that one shard sees in an
+    epoch, 10,000 at least (or all) and `sample_rows` at most: with λ it is the number of steps of a shard that decides
+    how far planes move.
 
     Parameters
     ----------
@@ -88,25 +89,22 @@ def tune(
     shards, block_rows, epochs, rank_weight, max_planes, n_clusterings, seed, variant, scratch
         As in `train`, for which the values are chosen.
     sample_rows
-        Most training rows of the last rung.
+        Most training rows of the sample.
     """
     client = current_client(client)
     check_features(features)
+    _refuse_values_of_other(model, kappas, regularizations)
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to tune on, found none")
     is_plus = model == AMMRankPlus.method
-    if is_plus and regularizations is not None:
-        raise BadInput(f"regularizations must not be given for {model}, it has kappas; leave them out")
-    if not is_plus and kappas is not None:
-        raise BadInput(f"kappas must not be given for {model}; leave it out")
+    names = ("kappa", "clickers_per_plane") if is_plus else ("regularization", "max_planes")
+    others = clickers_per_plane if is_plus else plane_limits
     rest: dict[str, Any] = {"epochs": epochs, "seed": seed, "average": True, "n_categories": len(features.categories)}
     plus = {"max_planes": max_planes, "n_clusterings": n_clusterings}
     rest |= _plus_parameters(features, variant, plus) if is_plus else {"rank_weight": rank_weight}
 
     def grid(values: Sequence[float]) -> list[dict[str, Any]]:
-        if is_plus:
-            return make_grid(kappa=list(values), clickers_per_plane=list(clickers_per_plane))
-        return make_grid(regularization=list(values), max_planes=list(plane_limits))
+        return make_grid(**dict(zip(names, (values, others), strict=True)))
 
     given = kappas if is_plus else regularizations
     for setting in grid(given or (KAPPAS if is_plus else REGULARIZATIONS)):
@@ -118,10 +116,29 @@ def tune(
             client, features, variant, normalize=False if is_plus else None, shards=shards, most_rows=sample_rows,
             folder=folder, progress=progress,
         )  # fmt: skip
-        tuning = _Trials(client, sample, block_rows, model, rest, progress).choose(grid, given)
+        mean_pairs, popularity = _measure_popularity(client, sample, len(features.categories), progress)
+
+        def measure(settings: Sequence[dict[str, Any]]) -> list[np.ndarray]:
+            tasks = [(sample.folders, sample.n_rows, block_rows, model, {**each, **rest}) for each in settings]
+            units = [sample.n_rows] * len(tasks)
+            return run_tasks(client, "tune", measure_setting, tasks, progress=progress, units=units)
+
+        settings = grid(given or (KAPPAS if is_plus else scale_to_pairs(REGULARIZATIONS, mean_pairs)))
+        tuning = search(settings, measure, widens=[] if given else names[:1], popularity=popularity)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return replace(tuning, users=sample.n_users)
+    _tell(tuning, sample.n_rows)
+    return tuning
+
+
+def _refuse_values_of_other(
+    model: str, kappas: Sequence[float] | None, regularizations: Sequence[float] | None
+) -> None:
+    is_plus = model == AMMRankPlus.method
+    if is_plus and regularizations is not None:
+        raise BadInput(f"regularizations must not be given for {model}, it has kappas; leave them out")
+    if not is_plus and kappas is not None:
+        raise BadInput(f"kappas must not be given for {model}; leave it out")
 
 
 def _plus_parameters(features: Features, variant: str | None, options: dict[str, int | None]) -> dict[str, Any]:
@@ -130,55 +147,27 @@ def _plus_parameters(features: Features, variant: str | None, options: dict[str,
     return given | own_parameters(features, variant)
 
 
+def _tell(tuning: Tuning, n_rows: int) -> None:
+    logger.info("tuned on %d rows: %s", n_rows, tuning.best)
+    if not tuning.beats_popularity:
+        logger.warning("no setting is better than popularity (%.4f) on the validation users", tuning.popularity)
+
+
 @dataclass(frozen=True)
 class _Sample:
-    """The rows to tune on: prepared partitions, the training rows to take of them, and their validation users."""
+    """The rows to tune on: prepared partitions, and the training rows to take of them."""
 
     folders: list[Path]
     n_rows: int
-    n_users: int
 
 
-class _Trials:
-    """Settings tried on a sample, one task each."""
-
-    def __init__(
-        self, client: Client, sample: _Sample, block_rows: int, kind: str, rest: dict[str, Any], progress: Progress
-    ) -> None:
-        self.client, self.sample, self.block_rows = client, sample, block_rows
-        self.kind, self.rest, self.progress = kind, rest, progress
-
-    def choose(self, grid: Callable[[Sequence[float]], list[dict[str, Any]]], given: Sequence[float] | None) -> Tuning:
-        """Return the best of the settings that `grid` makes of the given values, or of the usual ones."""
-        is_plus = self.kind == AMMRankPlus.method
-        mean_pairs, popularity = self.measure_popularity()
-        settings = grid(given or (KAPPAS if is_plus else scale_to_pairs(REGULARIZATIONS, mean_pairs)))
-        widens = [] if given else ["kappa" if is_plus else "regularization"]
-        n_rows = self.sample.n_rows
-        tuning = halve(settings, n_rows, self.measure, widens=widens, popularity=popularity)
-        logger.info("tuned on %d rows: %s", n_rows, tuning.best)
-        if not tuning.beats_popularity:
-            logger.warning("no setting is better than popularity (%.4f) on the validation users", popularity)
-        return tuning
-
-    def measure(self, settings: Sequence[dict[str, Any]], n_rows: int) -> list[float]:
-        """Return the mean error of each setting after training on `n_rows` rows."""
-        tasks = [
-            (self.sample.folders, n_rows, self.block_rows, self.kind, {**setting, **self.rest}) for setting in settings
-        ]
-        units = [n_rows] * len(tasks)
-        errors = run_tasks(self.client, f"tune-{n_rows}", measure_setting, tasks, progress=self.progress, units=units)
-        return [float(found.mean()) for found in errors]
-
-    def measure_popularity(self) -> tuple[float, float]:
-        """Return the mean pairs of a training row, and the mean error of popularity."""
-        task = (self.sample.folders, self.sample.n_rows, self.rest["n_categories"])
-        [(mean_pairs, errors)] = run_tasks(
-            self.client, "tune-popularity", measure_popularity, [task], progress=self.progress
-        )
-        if not len(errors):
-            raise TooFewUsers("no validation user prefers one category over another")
-        return mean_pairs, float(errors.mean())
+def _measure_popularity(client: Client, sample: _Sample, n_categories: int, progress: Progress) -> tuple[float, float]:
+    """Return the mean pairs of a training row, and the mean error of popularity."""
+    task = (sample.folders, sample.n_rows, n_categories)
+    [(mean_pairs, errors)] = run_tasks(client, "tune-popularity", measure_popularity, [task], progress=progress)
+    if not len(errors):
+        raise TooFewUsers("no validation user prefers one category over another")
+    return mean_pairs, float(errors.mean())
 
 
 def _prepare_sample(
@@ -214,7 +203,7 @@ def _prepare_sample(
             f"features at {features.path} must have training and validation users with rankings to tune on,"
             f" found {found[TRAIN]} and {found[VALIDATION]}; ingest more days"
         )
-    return _Sample(folders, min(found[TRAIN], wanted), found[VALIDATION])
+    return _Sample(folders, min(found[TRAIN], wanted))
 
 
 def measure_setting(

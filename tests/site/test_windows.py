@@ -342,9 +342,9 @@ def test_train__tunes_on_the_last_window_by_models_that_end_before(site, cluster
     site.config_path.write_text(write_config(config_of(**{**TRAINED, "train": {**TRAINED["train"], "kappa": 1e6}})))
     said = invoke(cluster_file, "train", site.path, "--date", day(LAST), "--tune")
     header, first, second = (line.split() for line in said.splitlines()[:3])
-    assert header[:3] == ["clickers_per_plane", "kappa", "hits@10"]
+    assert header[:3] == ["clickers_per_plane", "kappa", "ε_dis"]
     assert {first[1], second[1]} == {"1e+06", "0.05"}
-    assert float(first[2]) >= float(second[2])
+    assert float(first[3]) >= float(second[3])
     best = (first if first[-1] == "*" else second)[:2]
     told = dict(line.split(maxsplit=1) for line in said.splitlines() if line.startswith("train."))
     assert [float(told[f"train.{name}"]) for name in header[:2]] == [float(cell) for cell in best]

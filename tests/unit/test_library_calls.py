@@ -270,8 +270,6 @@ IN_DASK = {
     "fit ranks": ("ranks", lambda: ammrank_dask.AMMRank().fit(ROWS, ranks=DASK_CODES)),
     "fit_blocks": ("rankings", lambda: ammrank_dask.AMMRank(n_categories=2).fit_blocks([(ROWS, DASK_CODES)])),
     "fit_blocks rows": ("X", lambda: ammrank_dask.AMMRankPlus(n_categories=2).fit_blocks([(DASK_ROWS, CODES)])),
-    "tune": ("rankings", lambda: ammrank_dask.AMMRank().tune(ROWS, DASK_CODES)),
-    "tune sparse": ("X", lambda: ammrank_dask.AMMRank().tune(SPARSE_ROWS, CODES)),
     "write_features rankings": (
         "rankings", lambda: ammrank_dask.write_features("run", ROWS, [1, 2, 3, 4], list("abcd"), DASK_CODES)
     ),

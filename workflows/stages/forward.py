@@ -14,8 +14,8 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.halving import CLICKERS_PER_PLANE, KAPPAS, make_grid
 from ammrank_dask.model.saved import RankModel
+from ammrank_dask.model.search import CLICKERS_PER_PLANE, KAPPAS, Tuning, make_grid
 from ammrank_dask.model.simple import own_history_model, own_recent_model, popularity_model
 from ammrank_dask.scoring.moved_parts import NightPart, parts_in
 from ammrank_dask.scoring.qualifications import open_qualifications
@@ -32,7 +32,6 @@ from ammrank_dask.training.forward import (
     ForwardResult,
     compare_forward,
 )
-from ammrank_dask.training.forward_tuning import ForwardTuning, tuning_of
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import load_site_model
@@ -154,7 +153,7 @@ def champion_before(
     return None if then == now else train_before(night, ingested, features, earlier, then)
 
 
-def tune_forward(night: Night, ingested: Ingested, features: Run, earlier: list[Run]) -> ForwardTuning:
+def tune_forward(night: Night, ingested: Ingested, features: Run, earlier: list[Run]) -> Tuning:
     """Return what κ and the clickers that a plane needs are worth in the last label window.
 
     Each setting is trained as `look_forward` trains, on the windows before, and all users judge its lists. The first
@@ -169,7 +168,7 @@ def tune_forward(night: Night, ingested: Ingested, features: Run, earlier: list[
         str(number): train_before(night, ingested, features, earlier, given | setting)
         for number, setting in enumerate(settings)
     }
-    return tuning_of(settings, measure_sources(night, features, models))
+    return measure_sources(night, features, models).tuning(settings)
 
 
 def _lists_before(night: Night, ingested: Ingested) -> tuple[Sequence[NightPart], Sequence[str]] | None:

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.halving import Tuning
 from ammrank_dask.model.saved import RankModel
+from ammrank_dask.model.search import Tuning
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
-from ammrank_dask.training.forward_tuning import ForwardTuning
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features
@@ -66,7 +64,7 @@ def train_model(
 
     site, config = night.site, night.config
     earlier, tonight = earlier_windows(night, ingested), score_features(night, ingested)
-    tuning: Tuning | ForwardTuning | None = None
+    tuning: Tuning | None = None
     if tune_first:
         tuning = tune_forward(night, ingested, features, earlier) if earlier else _tune_model(night, features)
     parameters = config.train.parameters() | ({} if tuning is None else tuning.best)
@@ -106,7 +104,7 @@ def train_model(
             "rows": features.n_rows + sum(run.n_rows for run in earlier),
             "planes": int(model.n_planes_.sum()),
             "training": model.training_,
-            "tuning": None if tuning is None else _describe_tuning(tuning),
+            "tuning": None if tuning is None else tuning.to_json(),
             **({"new_categories": unclicked} if unclicked else {}),
         },
     )
@@ -139,15 +137,3 @@ def _tune_model(night: Night, features: Run) -> Tuning:
     options = {name: given[name] for name in names if name in given}
     opened = open_features(features.path)
     return tune(opened, client=night.client, scratch=night.site.scratch, progress=night.progress, **options)
-
-
-def _describe_tuning(tuning: Tuning | ForwardTuning) -> dict[str, Any]:
-    """Return a tuning as JSON that its `from_json` reads."""
-    if isinstance(tuning, ForwardTuning):
-        return tuning.to_json()
-    return {
-        "best": tuning.best,
-        "trials": tuning.to_json(),
-        "popularity": tuning.popularity,
-        "users": tuning.users,
-    }

@@ -11,8 +11,8 @@ from ammrank_dask.evaluation.forward import describe_sources, fit_on_window
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import write_features
 from ammrank_dask.methods.item_knn import ItemKnn
+from ammrank_dask.model.search import Trial, Tuning
 from ammrank_dask.training.forward import MEASURES, ForwardResult, compare_forward, measure_scores
-from ammrank_dask.training.forward_tuning import ForwardTrial, ForwardTuning, tuning_of
 
 COLUMNS = ["pv:intensity:a", "pv:intensity:b", "pv:intensity:c"]
 # Scores are the rows themselves. The last user has no event, so is not asked.
@@ -85,22 +85,22 @@ def test_describe_sources__differences_are_from_the_first():
     assert described["sources"]["model"]["disagreement"] == error
 
 
-def test_tuning_of__by_hand():
+def test_tuning__by_hand():
     sums = {"0": np.array([8.0, 3.0, 2.0, 0.5]), "1": np.array([12.0, 2.0, 2.0, 1.0]), "2": np.array([8.0, 3, 2, 1])}
     squares = {"0": np.zeros(4), "1": np.array([8.0, 1.0, 0.0, 0.25]), "2": np.array([8.0, 0, 0, 0])}
     settings = [{"kappa": 0.005}, {"kappa": 0.1}, {"kappa": 0.001}]
-    tuning = tuning_of(settings, ForwardResult(10, 4, sums, squares))
+    tuning = ForwardResult(10, 4, sums, squares).tuning(settings)
     # Hits of the second are 1 above those of the first, with the error √(1/3); those of the third are the same.
-    second = ForwardTrial({"kappa": 0.1}, 3.0, 1.0, pytest.approx(math.sqrt(1 / 3)), 0.25)
+    second = Trial({"kappa": 0.1}, 0.25, 1.0, pytest.approx(math.sqrt(1 / 3)), 3.0)
     assert tuning.trials[1] == second
     assert (tuning.trials[0].gain, tuning.trials[0].standard_error, tuning.trials[2].gain) == (0, 0, 0)
     assert tuning.best == {"kappa": 0.1}
-    assert ForwardTuning.from_json(json.loads(json.dumps(tuning.to_json()))) == tuning
+    assert Tuning.from_json(json.loads(json.dumps(tuning.to_json()))) == tuning
     assert [line.split() for line in tuning.to_text().splitlines()] == [
-        ["kappa", "hits@10", "versus", "the", "config", "ε_dis"],
-        ["0.1", "3.000", "+1.000", "±", "0.577", "0.2500", "*"],
-        ["0.005", "2.000", "+0.000", "±", "0.000", "0.1250"],
-        ["0.001", "2.000", "+0.000", "±", "0.816", "0.2500"],
+        ["kappa", "ε_dis", "versus", "the", "first", "hits@10"],
+        ["0.1", "0.2500", "+1.0000", "±", "0.5774", "3.000", "*"],
+        ["0.005", "0.1250", "+0.0000", "±", "0.0000", "2.000"],
+        ["0.001", "0.2500", "+0.0000", "±", "0.8165", "2.000"],
     ]
 
 

@@ -1,4 +1,4 @@
-"""Successive halving: by hand, in memory, on a cluster and through the command."""
+"""The search for parameters: by hand, and on a cluster."""
 
 import json
 
@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 
 from ammrank_dask.features.write import write_features
-from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.model.halving import (
+from ammrank_dask.model.search import (
     Tuning,
     count_pairs_by_row,
-    halve,
     make_grid,
     scale_to_pairs,
+    search,
     value_beyond,
 )
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -28,50 +27,49 @@ def rows():
     return np.column_stack([place, np.ones(900)]), np.where(ends[:, None], [0, 1], [1, 2])
 
 
-def test_halve__keeps_a_third_and_gives_three_times_the_rows():
-    asked = []
+def test_search__the_first_stays_unless_another_is_better_by_more_than_its_error():
+    errors = {1: [0.25, 0.5], 2: [0.125, 0.53125], 3: [0.1875, 0.4375], 4: [0.375, 0.125]}
 
-    def measure(settings, n_rows):
-        asked.append(([setting["x"] for setting in settings], n_rows))
-        # With few rows 5 looks best, with all of them 2.
-        wanted = 5 if n_rows < 900 else 2
-        return [abs(setting["x"] - wanted) for setting in settings]
+    def measure(settings):
+        return [np.array(errors[setting["x"]]) for setting in settings]
 
-    tuning = halve(make_grid(x=[0, 1, 2, 3, 4, 5, 6]), 900, measure)
-    assert asked == [([0, 1, 2, 3, 4, 5, 6], 100), ([4, 5, 6], 300), ([5], 900)]
-    assert tuning.best == {"x": 5}
-    assert [(t.rung, t.rows, t.parameters["x"], t.error, t.kept) for t in tuning.trials if t.rung] == [
-        (1, 300, 4, 1, False), (1, 300, 5, 0, True), (1, 300, 6, 1, False), (2, 900, 5, 3, True),
-    ]  # fmt: skip
-    lines = tuning.to_text().splitlines()
-    assert lines[0].split() == ["rung", "rows", "x", "error"]
-    assert lines[1].split() == ["1", "100", "5", "0.0000", "*"]
-    assert lines[-1].split() == ["3", "900", "5", "3.0000", "*"]
-
-
-def test_halve__of_equal_errors_the_earlier_setting_stays():
-    assert halve(make_grid(x=[3, 1, 2]), 10, lambda settings, rows: [0.5] * len(settings)).best == {"x": 3}
-
-
-def test_halve__goes_on_beyond_an_edge_while_that_is_better():
-    def measure(settings, n_rows):
-        return [abs(np.log10(setting["x"]) - 2.2) for setting in settings]
-
-    tuning = halve(make_grid(x=[0.1, 1.0, 10.0]), 90, measure, widens=["x"], popularity=0.1)
-    assert tuning.best == {"x": 100.0}
-    last = [(t.parameters["x"], t.rows, t.kept) for t in tuning.trials if t.rung == 2]
-    assert last == [(10.0, 90, False), (100.0, 90, True), (1000.0, 90, False)]
-    assert tuning.beats_popularity is False
-    assert tuning.to_text().splitlines()[-2:] == [
-        "                  popularity  0.1000",
-        "no setting is better than ranking everybody by popularity",
+    # 2 is better by 1/8 and -1/32: 3/64 on average, with the error 5/64; 3 by 1/16 and 1/16; 4 by -1/8 and 3/8.
+    tuning = search(make_grid(x=[1, 2, 3, 4]), measure, popularity=0.375)
+    assert [trial.error for trial in tuning.trials] == [0.375, 0.328125, 0.3125, 0.25]
+    assert [trial.gain for trial in tuning.trials] == [0, 3 / 64, 1 / 16, 1 / 8]
+    assert [trial.standard_error for trial in tuning.trials] == pytest.approx([0, 5 / 64, 0, 1 / 4])
+    assert (tuning.best, tuning.users, tuning.beats_popularity) == ({"x": 3}, 2, True)
+    assert search(make_grid(x=[1, 4]), measure).best == {"x": 1}
+    assert search(make_grid(x=[1]), lambda _: [np.array([0.5])]).best == {"x": 1}  # one user has no deviation
+    assert [line.split() for line in tuning.to_text().splitlines()] == [
+        ["x", "ε_dis", "versus", "the", "first"],
+        ["4", "0.2500", "+0.1250", "±", "0.2500"],
+        ["3", "0.3125", "+0.0625", "±", "0.0000", "*"],
+        ["2", "0.3281", "+0.0469", "±", "0.0781"],
+        ["1", "0.3750", "+0.0000", "±", "0.0000"],
+        ["popularity", "0.3750"],
     ]
-    downwards = halve(make_grid(x=[1e4, 1e5]), 90, measure, widens=["x"], popularity=0.5)
+
+
+def test_search__of_equal_errors_the_earlier_setting_stays():
+    assert search(make_grid(x=[3, 1, 2]), lambda settings: [np.full(2, 0.5)] * len(settings)).best == {"x": 3}
+
+
+def test_search__goes_on_beyond_an_edge_while_that_is_better():
+    def measure(settings):
+        return [np.full(2, abs(np.log10(setting["x"]) - 2.2)) for setting in settings]
+
+    tuning = search(make_grid(x=[0.1, 1.0, 10.0]), measure, widens=["x"], popularity=0.1)
+    assert tuning.best == {"x": 100.0}
+    assert [trial.parameters["x"] for trial in tuning.trials] == [0.1, 1.0, 10.0, 100.0, 1000.0]
+    assert tuning.beats_popularity is False
+    assert tuning.to_text().splitlines()[-1] == "no setting is better than ranking everybody by popularity"
+    downwards = search(make_grid(x=[1e4, 1e5]), measure, widens=["x"], popularity=0.5)
     assert downwards.best == {"x": 100.0}
     assert downwards.beats_popularity
-    assert halve(make_grid(x=[1e4, 1e5]), 90, measure).best == {"x": 1e4}
-    endless = halve(
-        make_grid(x=[1.0, 10.0]), 90, lambda settings, _: [-setting["x"] for setting in settings], widens="x"
+    assert search(make_grid(x=[1e4, 1e5]), measure).best == {"x": 1e4}
+    endless = search(
+        make_grid(x=[1.0, 10.0]), lambda settings: [np.full(2, -each["x"]) for each in settings], widens=["x"]
     )
     assert endless.best == {"x": 1e5}  # four times, and no more
 
@@ -100,30 +98,6 @@ def test_make_grid__refuses_nothing_to_try():
         make_grid(regularization=[1.0], max_planes=[])
 
 
-def test_tune__estimator_finds_a_setting_that_works(rows):
-    X, rankings = rows
-    ranker = AMMRank(epochs=10, n_categories=3, max_planes=1)
-    assert (ranker.fit(X, rankings).predict(X)[:, 0] == rankings[:, 0]).mean() < 0.9
-    ranker.tune(X, rankings, regularizations=[1e-4, 1e3], plane_limits=[1, 5])
-    assert ranker.tuning_.best == {"regularization": 1e-4, "max_planes": 5}
-    assert (ranker.regularization, ranker.max_planes) == (1e-4, 5)
-    assert (ranker.fit(X, rankings).predict(X)[:, 0] == rankings[:, 0]).mean() > 0.95
-    again = AMMRank(epochs=10, n_categories=3).tune(X, rankings, regularizations=[1e-4, 1e3], plane_limits=[1, 5])
-    assert again.tuning_ == ranker.tuning_
-
-
-@pytest.mark.parametrize(
-    ("rankings", "held_out", "message"),
-    [
-        ([[0], [1]], 1.5, "held_out must be between 0 and 1, got 1.5"),
-        ([[0], [-1]], 0.2, r"there must be labelled rows on both sides of held_out 0.2, got 1"),
-    ],
-)
-def test_tune__estimator_refuses(rankings, held_out, message):
-    with pytest.raises(ValueError, match=message):
-        AMMRank().tune(np.ones((2, 1)), np.array(rankings), held_out=held_out)
-
-
 def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two_processes, rows, tmp_path):
     X, rankings = rows
     features = write_features(
@@ -132,15 +106,14 @@ def test_tune__on_a_cluster_agrees_with_the_errors_of_the_plain_loop(client, two
     options = {"regularizations": [1e-4, 1e3], "plane_limits": [1, 5], "epochs": 10, "shards": 1, "block_rows": 64}
     tuning = tune(features, client=client, model="amm-rank", **options)
     assert tuning.best == {"regularization": 1e-4, "max_planes": 5}
-    assert len([trial for trial in tuning.trials if trial.rung == 0]) == 4
+    assert len(tuning.trials) == 4
     assert tuning.beats_popularity
     # Half of the rows like 0 best and 1 next, half 1 and then 2: popularity puts 1 before 0 before 2.
     ends = (rankings[:, 0] == 0).mean()
     assert tuning.popularity == pytest.approx(ends / 3 + (1 - ends) / 3, abs=0.03)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["f"]
     assert tune(features, client=two_processes, model="amm-rank", **options) == tuning
-    kept = json.loads(json.dumps(tuning.to_json(), allow_nan=False))
-    assert Tuning.from_json(tuning.best, kept, tuning.popularity, tuning.users) == tuning
+    assert Tuning.from_json(json.loads(json.dumps(tuning.to_json(), allow_nan=False))) == tuning
 
 
 def test_tune__refuses_features_without_rankings(client, tmp_path):
@@ -181,9 +154,7 @@ def test_tune__on_any_number_of_workers(client, two_processes, tmp_path):
     tuning = tune(features, client=client, **options)
     assert tuning.best == {"kappa": 5e-3, "clickers_per_plane": 300}
     assert 200 < tuning.users < 400
-    assert [(t.rows, t.parameters["kappa"]) for t in tuning.trials] == [
-        (100, 5e-3), (100, 1e6), (300, 5e-3), (900, 5e-3),
-    ]  # fmt: skip
+    assert [trial.parameters["kappa"] for trial in tuning.trials] == [5e-3, 1e6]
     assert tune(features, client=two_processes, **options) == tuning
 
 
