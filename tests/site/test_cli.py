@@ -3,6 +3,7 @@
 import datetime as dt
 import importlib
 import json
+import logging
 import os
 import re
 import signal
@@ -46,6 +47,17 @@ def test_ammrank__help_lists_every_command_once():
     text = run("--help").output
     assert [title for title in SECTIONS if f"{title}:" in text] == list(SECTIONS)
     assert "  nightly  Run one night: ingest" in text
+
+
+def test_ammrank__a_warning_of_ours_is_shown_once(caplog):
+    def warn():
+        for name in ("ammrank_dask.training", "ammrank_dask.scoring", "elsewhere", "elsewhere"):
+            logging.getLogger(name).warning("look here")
+
+    for _ in range(2):
+        caplog.clear()
+        assert run_function(warn).exit_code == 0
+        assert [record.name for record in caplog.records] == ["ammrank_dask.training", "elsewhere", "elsewhere"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -33,6 +33,28 @@ def files_below(folder):
     return {path: (path.stat().st_mtime_ns, path.stat().st_size) for path in folder.rglob("*") if path.is_file()}
 
 
+@pytest.mark.night
+def test_nightly__a_first_night_prints_at_most_25_lines_and_no_warning_twice(empty_site, tmp_path):
+    config = config_of(label={"days": 2, "min_categories": 1}, gate={"forward": True, "min_users": 10})
+    empty_site.config_path.write_text(write_config(config))
+    cluster = tmp_path / "cluster.yaml"
+    cluster.write_text(
+        "version: 1\nclass: distributed.LocalCluster\n"
+        'kwargs: {n_workers: 1, threads_per_worker: 1, processes: false, dashboard_address: "127.0.0.1:0"}\n'
+    )
+    command = [sys.executable, "-m", "ammrank_dask", "nightly", empty_site.path, "--date", day(7), "--cluster", cluster]
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    lines = [*done.stderr.splitlines(), *done.stdout.splitlines()]
+    assert len(lines) <= 25, "\n".join(lines)
+    warnings = [line for line in lines if line.startswith("WARNING ")]
+    assert len(warnings) == len(set(warnings))
+    assert "in the lists of a model that ends before, and" in done.stdout  # two models were trained
+    stages = [line.split("  ")[0] for line in lines[: -len(done.stdout.splitlines())] if line not in warnings]
+    assert stages[-1] == "total"
+    assert {"ingest", "features", "train", "gate", "score", "report", "publish"} <= set(stages)
+
+
 @pytest.fixture(scope="module")
 def two_nights(client, published_world, tmp_path_factory):
     """A site after nights 5 and 6; nobody changes it."""

@@ -485,6 +485,20 @@ def test_nightly__a_renamed_category_keeps_its_windows(client, site, empty):
     assert trained[0] == trained[1] != []
 
 
+def test_nightly__a_category_that_went_leaves_the_windows_in_use(client, site):
+    """Windows from before it went have a column of it; no list has it."""
+    name = window_of(site, CLOSED[0]).categories[0]
+    times = times_of(site)
+    facts = run_night(client, site, LAST + 1, {**TRAINED, "categories": {name: None}})
+    assert facts["categories counted no more"] == name
+    assert times.items() <= times_of(site).items()
+    assert window_of(site, CLOSED[0]).categories[0] == name
+    assert n_windows_of(site) == 1 + len([date for date in CLOSED if date <= day(LAST + 1 - 6)])
+    assert "in the lists of a model that ends before, and" in facts["gate"]
+    lists = open_qualifications(site.qualifications_folder(day(LAST + 1))).to_pandas()
+    assert name not in set(lists["category"])
+
+
 def test_backtest__nights_of_the_past_have_windows_of_their_own(client, site, cluster_file):
     config = config_of(**TRAINED)
     site.config_path.write_text(write_config(config))

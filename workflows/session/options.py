@@ -60,7 +60,7 @@ class AmmrankCommand(click.Command):
         for handler in logging.root.handlers:
             handler.setLevel(logging.WARNING)  # what is below goes to the log of the night, not to the terminal
             handler.addFilter(_is_said_here_only)
-        with stopped_in_a_sentence(), private_files():
+        with stopped_in_a_sentence(), private_files(), _repeated_once():
             try:
                 return super().invoke(ctx)
             except BrokenPipeError:
@@ -81,6 +81,34 @@ class AmmrankCommand(click.Command):
 def _is_said_here_only(record: logging.LogRecord) -> bool:
     """Tell whether a record is news on the terminal: the end of a night is told by its command, in one sentence."""
     return not (record.name.endswith(".session.record") and record.levelno >= logging.ERROR)
+
+
+@contextlib.contextmanager
+def _repeated_once() -> Iterator[None]:
+    """Show a warning of ours once: a night trains several models, and a command may run several nights."""
+    filters = {handler: _NewWarnings() for handler in logging.root.handlers}
+    for handler, only_new in filters.items():
+        handler.addFilter(only_new)
+    try:
+        yield
+    finally:
+        for handler, only_new in filters.items():
+            handler.removeFilter(only_new)
+
+
+class _NewWarnings(logging.Filter):
+    """Pass what a handler has not shown yet, and all that is not ours."""
+
+    def __init__(self) -> None:
+        super().__init__(PACKAGE)
+        self.shown: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Tell whether a record is new."""
+        text = record.getMessage()
+        is_new = text not in self.shown or not super().filter(record)
+        self.shown.add(text)
+        return is_new
 
 
 def _leave_stdout() -> None:

@@ -89,7 +89,8 @@ def describe_outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a night came to as short texts."""
     names = {name: ", ".join(outcome[name]) for name in ("held_by", "let_through") if name in outcome}
     texts = {**names, **({"checks": name_warnings(outcome["checks"])} if "checks" in outcome else {})}
-    return {name.replace("_", " "): texts.get(name, value) for name, value in outcome.items()}
+    told = {name: value for name, value in outcome.items() if (name, value) != ("nights", 1)}
+    return {name.replace("_", " "): texts.get(name, value) for name, value in told.items()}
 
 
 def held_nights(site: Site) -> list[dict[str, Any]]:

@@ -96,6 +96,9 @@ BAD = {
     "alpha of 1": ("alpha: 1", "alpha: Input should be less than 1, got 1"),
     "alpha of 0": ("alpha: 0", "alpha: Input should be greater than 0, got 0"),
     "alpha not a number": ("alpha: .nan", "alpha: Input should be a finite number, got nan"),
+    "label.alpha of 1": ("label: {alpha: 1}", "label.alpha: Input should be less than 1, got 1"),
+    "label.alpha of 0": ("label: {alpha: 0}", "label.alpha: Input should be greater than 0, got 0"),
+    "no windows": ("train: {windows: 0}", "train.windows: Input should be greater than or equal to 1, got 0"),
     "endless kappa": ("train: {kappa: .inf}", "train.kappa: Input should be a finite number, got inf"),
     "endless cap": ("score: {balanced: {cap: .inf}}", "score.balanced.cap: Input should be a finite number, got inf"),
     "endless cap by name": (
