@@ -17,11 +17,10 @@ from ammrank_dask.features.store import open_features
 from ammrank_dask.kernels.chances import Curves
 from ammrank_dask.scoring.balanced import balance
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
-from ammrank_dask.scoring.chances import Chances
+from ammrank_dask.scoring.chances import Chances, load_chances
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds, exposure_bounds
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.scoring.sampled_users import SampledUsers, sample_users
-from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.site.reports import SUMMARY

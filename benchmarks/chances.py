@@ -14,8 +14,7 @@ from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.logistic import Logistic
 from ammrank_dask.model.amm_rank import AMMRank
-from ammrank_dask.scoring.chance_sums import ChanceSums
-from ammrank_dask.scoring.learn_chances import learn_and_measure
+from ammrank_dask.scoring.learn_chances import ChanceSums, learn_and_measure
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.user_hash import split_of

@@ -13,22 +13,20 @@ from ammrank_dask.scoring.chance_table import allowed_counts
 from ammrank_dask.scoring.exploration import (
     Drawn,
     Exploration,
+    PolicyLists,
+    add_inclusion,
     append_drawn,
+    count_support,
     draw_slots,
     expect_draws,
     find_targets,
+    hold_probability,
     leave_room,
     order_drawn,
     plan_exploration,
-)
-from ammrank_dask.scoring.exposure_bounds import exposure_bounds
-from ammrank_dask.scoring.inclusion_probability import (
-    PolicyLists,
-    add_inclusion,
-    count_support,
-    hold_probability,
     sum_support,
 )
+from ammrank_dask.scoring.exposure_bounds import exposure_bounds
 from ammrank_dask.scoring.prices import TEMPERATURES, find_prices
 from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.store.ids import ids_from_values

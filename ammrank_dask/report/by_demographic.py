@@ -10,7 +10,7 @@ from distributed import Client
 
 from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
-from ammrank_dask.scoring.moved_parts import NightPart, parts_in
+from ammrank_dask.scoring.qualifications import NightPart, parts_in
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows

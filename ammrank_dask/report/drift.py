@@ -10,7 +10,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
-from ammrank_dask.scoring.moved_parts import NightPart
+from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.qualifications import QualificationRows
 
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)

@@ -11,7 +11,7 @@ from distributed import Client
 
 from ammrank_dask.ingest.interest_state import recode_cells
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
-from ammrank_dask.scoring.moved_parts import NightPart
+from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, empty_ids, ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows

@@ -13,7 +13,7 @@ from distributed import Client
 from ammrank_dask.report.hit_rate import find_clicked, read_clicks
 from ammrank_dask.report.off_policy_estimate import EarnedSums, weigh_clicks
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
-from ammrank_dask.scoring.moved_parts import NightPart
+from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows
 

@@ -21,8 +21,8 @@ from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
 from ammrank_dask.scoring.chance_table import ChanceTable
+from ammrank_dask.scoring.exploration import PolicyLists, pad_lists
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds
-from ammrank_dask.scoring.inclusion_probability import PolicyLists, pad_lists
 from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import QualificationRows

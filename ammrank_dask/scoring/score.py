@@ -9,24 +9,25 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
+import pandas as pd
 from distributed import Client
 
 from ammrank_dask.features.store import Features, check_features
 from ammrank_dask.features.write import write_features
-from ammrank_dask.model.kept_model import check_model
+from ammrank_dask.model.kept_model import KeptModel, check_model
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.runtime.client import client_by_name, current_client
-from ammrank_dask.runtime.collections import temporary_scratch
+from ammrank_dask.runtime.collections import blocks_of, check_blocks, temporary_scratch
 from ammrank_dask.runtime.tasks import Progress, silent
+from ammrank_dask.scoring.barred_cells import save_opt_outs
 from ammrank_dask.scoring.by_category import write_by_category
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
 from ammrank_dask.scoring.exposure_bounds import FLOOR
-from ammrank_dask.scoring.lazy import rank_lazily
-from ammrank_dask.scoring.opt_outs import save_opt_outs
 from ammrank_dask.scoring.policy_sample import kept_share
 from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications, open_qualifications
 from ammrank_dask.scoring.score_partition import MODEL, ScoreJob
@@ -38,6 +39,7 @@ from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.numbers import list_length
 from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
 from ammrank_dask.storage.objects.folders import local_path, rename
+from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualification_files import (
     WORK,
     make_folders,
@@ -48,6 +50,7 @@ from ammrank_dask.storage.store.qualification_files import (
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
 from ammrank_dask.storage.store.scratch_arrays import save_arrays
+from ammrank_dask.storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
 
 logger = logging.getLogger(__name__)
 
@@ -376,3 +379,39 @@ def check_match(model: RankModel, features: Features, variant: str | None) -> No
             f"the features at {features.path} must have the model's {model.n_features_in_} columns, "
             f"found {features.n_columns(variant)}; train again"
         )
+
+
+def rank_lazily(model: KeptModel, X: Any, user_ids: Any, k: int, categories: Sequence[str]) -> Any:
+    """Return user_id, rank, category and score of each user's k best as a lazy Dask DataFrame with the blocks of X."""
+    import dask.dataframe as dd
+
+    check_blocks(X)
+    once = dask.delayed(model, traverse=False, pure=False)
+    names = dask.delayed(list(categories), traverse=False, pure=False)
+    rank = dask.delayed(rank_block_of_users, pure=False)
+    ids = blocks_of("user_ids", user_ids, X)
+    blocks = [rank(rows, own, once, k, names) for rows, own in zip(np.ravel(X.to_delayed()), ids, strict=True)]
+    known = user_ids._meta if is_collection(user_ids) else ids_from_values(user_ids)
+    empty = ids_from_values(known).take(np.empty(0, np.int64))
+    nothing = np.empty((0, k))
+    meta = _frame(empty, nothing.astype(np.int32), nothing.astype(np.float32), list(categories))
+    return dd.from_delayed(blocks, meta=meta, verify_meta=False)
+
+
+def rank_block_of_users(X: Any, user_ids: Any, model: KeptModel, k: int, categories: list[str]) -> pd.DataFrame:
+    """Return the lists of one block of users."""
+    return _frame(user_ids, *model.predict_top_k(X, k), categories)
+
+
+def _frame(user_ids: Any, codes: np.ndarray, scores: np.ndarray, categories: list[str]) -> pd.DataFrame:
+    n, k = codes.shape
+    ids = ids_from_values(user_ids).to_pandas()
+    frame = pd.DataFrame(
+        {
+            USER_ID: ids.repeat(k).reset_index(drop=True),
+            RANK: np.tile(np.arange(1, k + 1, dtype=np.int16), n),
+            CATEGORY: pd.Categorical.from_codes(codes.ravel().tolist(), pd.Index(categories)),
+            SCORE: scores.ravel(),
+        }
+    )
+    return frame[np.isfinite(frame[SCORE])].reset_index(drop=True)

@@ -17,7 +17,7 @@ from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved_panels import panels_from
 from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.runtime.thread_tasks import write_behind
-from ammrank_dask.scoring.barred_cells import count_allowed, take_barred
+from ammrank_dask.scoring.barred_cells import count_allowed, load_opted_out, take_barred
 from ammrank_dask.scoring.by_category import rows_by_category
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
@@ -25,15 +25,16 @@ from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.exploration import (
     Exploration,
+    ExplorationScratch,
+    FirstScores,
+    add_inclusion,
     append_drawn,
+    count_support,
     draw_slots,
     expect_draws,
     leave_room,
     order_drawn,
 )
-from ammrank_dask.scoring.exploration_scratch import ExplorationScratch, FirstScores
-from ammrank_dask.scoring.inclusion_probability import add_inclusion, count_support
-from ammrank_dask.scoring.opt_outs import load_opted_out
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.policy_sample import move_to_front, sampled_rows
 from ammrank_dask.scoring.settings import ScoreSettings

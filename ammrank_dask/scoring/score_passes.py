@@ -13,8 +13,7 @@ from distributed import Client
 from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure, LivePrices
 from ammrank_dask.runtime.tasks import Progress, run_batches, run_tasks, silent
-from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration
-from ammrank_dask.scoring.inclusion_probability import sum_support
+from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration, sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.policy_sample import PolicySample
 from ammrank_dask.scoring.score_partition import (

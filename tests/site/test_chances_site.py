@@ -12,9 +12,9 @@ from nights import config_of, copy_world, day
 from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.saved import load_model
+from ammrank_dask.scoring.chances import load_chances
 from ammrank_dask.scoring.learn_chances import clicked_table
 from ammrank_dask.scoring.qualifications import open_qualifications
-from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import ids_from_values

@@ -8,10 +8,10 @@ from typing import Any
 
 from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.chances import save_chances
 from ammrank_dask.scoring.learn_chances import STAGE, history_share, learn_and_measure
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.recalibrate import recalibrate
-from ammrank_dask.scoring.saved_chances import save_chances
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.site import Site

@@ -6,8 +6,7 @@ import datetime as dt
 from typing import Any
 
 from ammrank_dask.report.drift import NO_DRIFT, compare_parts
-from ammrank_dask.scoring.moved_parts import parts_in
-from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications, parts_in
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.qualifications import qualification_parts

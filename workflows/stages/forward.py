@@ -17,8 +17,7 @@ from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.model.search import CLICKERS_PER_PLANE, KAPPAS, Tuning, make_grid
 from ammrank_dask.model.simple import own_history_model, own_recent_model, popularity_model
-from ammrank_dask.scoring.moved_parts import NightPart, parts_in
-from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.scoring.qualifications import NightPart, open_qualifications, parts_in
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.qualifications import qualification_parts

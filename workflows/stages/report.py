@@ -23,11 +23,10 @@ from ammrank_dask.report.outcomes import measure_past_night
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.thresholds import CHECK_LABELS
-from ammrank_dask.scoring.moved_parts import NightPart, parts_in
+from ammrank_dask.scoring.chances import load_chances
 from ammrank_dask.scoring.policies import PolicyCounts
-from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
+from ammrank_dask.scoring.qualifications import NightPart, Qualifications, open_qualifications, parts_in
 from ammrank_dask.scoring.sampled_users import sample_users
-from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
 from ammrank_dask.storage.objects.folders import is_folder

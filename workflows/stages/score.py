@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.features.store import open_features
+from ammrank_dask.scoring.chances import load_chances
 from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.qualifications import Qualifications
-from ammrank_dask.scoring.saved_chances import load_chances
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word

@@ -12,9 +12,16 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import brier_score_loss, log_loss
 
 from ammrank_dask.kernels.scoring import Filter
-from ammrank_dask.scoring.chance_sums import N_FOLDS, fold_of, measure_chances
-from ammrank_dask.scoring.chances import _PRIOR, Chances, activity_edges, fit_chances, gather_cells, log_activity
-from ammrank_dask.scoring.curve_fit import CurveFit
+from ammrank_dask.scoring.chances import (
+    _PRIOR,
+    Chances,
+    CurveFit,
+    activity_edges,
+    fit_chances,
+    gather_cells,
+    log_activity,
+)
+from ammrank_dask.scoring.learn_chances import N_FOLDS, fold_of, measure_chances
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import ids_from_values
 

@@ -13,15 +13,16 @@ from ammrank_dask.report.thresholds import starved
 from ammrank_dask.scoring import score_passes
 from ammrank_dask.scoring.exploration import (
     Drawn,
+    PolicyLists,
     append_drawn,
     draw_slots,
     expect_draws,
+    hold_probability,
     leave_room,
     order_drawn,
     plan_exploration,
 )
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
-from ammrank_dask.scoring.inclusion_probability import PolicyLists, hold_probability
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import digest_tree

@@ -10,8 +10,7 @@ from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.own_term import own_columns_of_names
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.model.saved_panels import panel_arrays, panels_from
-from ammrank_dask.scoring.chance_sums import fold_of
-from ammrank_dask.scoring.learn_chances import read_split
+from ammrank_dask.scoring.learn_chances import fold_of, read_split
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.models import save_model
