@@ -1,4 +1,4 @@
-"""`ammrank backtest`: what past nights would have published, and what came true."""
+"""`ammrank backtest`: the lists that past nights would have published, and the clicks that followed."""
 
 from __future__ import annotations
 

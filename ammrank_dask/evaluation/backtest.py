@@ -1,4 +1,4 @@
-"""Hold what a past night handed out against what was clicked after it, beside lists that are simpler to make."""
+"""Compare the lists of a past night with the clicks after it, beside lists that are simpler to make."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _mark(codes: np.ndarray, n_categories: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class NightToMeasure:
-    """What a night handed out, and the rivals of its date: where they lie.
+    """Where the lists of a night and the rivals of its date are stored.
 
     `n_users` are those that the model was trained on. `clicks` are the training users who clicked each category before
     the night, (L,); `logistic` is the folder that `fit_logistic` returned, None without one.
@@ -142,7 +142,7 @@ class NightToMeasure:
 def measure_outcome(
     client: Client, night: NightToMeasure, outcome: Features, *, progress: Progress = silent
 ) -> OutcomeSums:
-    """Hold a night against the clicks after it, one task a partition.
+    """Compare a night with the clicks after it, one task per partition.
 
     Parameters
     ----------

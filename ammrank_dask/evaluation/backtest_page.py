@@ -52,7 +52,7 @@ def write_backtest(folder: str | Path, backtest: Mapping[str, Any]) -> None:
 
 
 def tabulate_backtest(backtest: Mapping[str, Any]) -> pd.DataFrame:
-    """Return one row a night: the measures of every method, then the exposure."""
+    """Return one row per night: the measures of every method, then the exposure."""
     rows = []
     for night in backtest["nights"]:
         row: dict[str, Any] = {name: night[name] for name in ("date", "until", "users")}

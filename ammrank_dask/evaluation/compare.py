@@ -90,7 +90,7 @@ class MethodResult:
         return functools.reduce(lambda one, other: one + other, (fold.measures for fold in self.folds))
 
     def exposure(self, policy: str) -> PolicyCounts:
-        """Return what a policy handed out, all folds together."""
+        """Return what a policy assigned, all folds together."""
         return functools.reduce(lambda one, other: one + other, (fold.exposure[policy] for fold in self.folds))
 
 
@@ -115,7 +115,7 @@ def prepare_features(
     n_folds: int = 5,
     progress: Progress = silent,
 ) -> Rows:
-    """Decode the labelled rows of a variant below `folder`, one task a partition."""
+    """Decode the labelled rows of a variant below `folder`, one task per partition."""
     check_variant(features, variant)
     if not features.has_rankings:
         raise BadInput(f"features at {features.path} must have rankings to compare methods with, found none")
@@ -186,7 +186,7 @@ def compare_methods(
     given
         Parameters of a method that are not chosen, by its name; {} for its defaults.
     count_exposure
-        Also count what `POLICIES` would hand out to the test users.
+        Also count what `POLICIES` would assign to the test users.
 
     Returns
     -------

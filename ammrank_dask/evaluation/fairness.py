@@ -1,4 +1,4 @@
-"""Price fairness on the users of a comparison: what the best method would hand out to users of its first fold."""
+"""Measure the price of fairness with the lists of the best method for the users of its first fold."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def measure_floor(
     tuning_share: float,
     progress: Progress = silent,
 ) -> dict[str, Measures]:
-    """Return the measures of the true propensities on the users of all folds, one task a partition."""
+    """Return the measures of the true propensities on the users of all folds, one task per partition."""
     tasks = [(str(features.path), i, str(truth), n_folds, tuning_share) for i in range(features.n_partitions)]
     parts = run_tasks(client, "evaluate-floor", measure_truth, tasks, progress=progress)
     found: dict[str, Measures] = {}

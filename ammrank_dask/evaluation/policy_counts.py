@@ -1,4 +1,4 @@
-"""Count what a policy would hand out to the test users of a fold."""
+"""Count what a policy would assign to the test users of a fold."""
 
 from __future__ import annotations
 

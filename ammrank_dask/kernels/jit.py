@@ -26,8 +26,8 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Compile a function when it is first called with arguments of some types; processes share what is compiled.
 
     Numba's cache on disk is not made for several writers: two processes that compile one function for different types
-    at the same time give both results the same file. Here a process that compiles, or looks up, holds the function
-    against the others. What one compiled the others find, so a cold cluster compiles every kernel once a machine.
+    at the same time give both results the same file. Here a process that compiles, or looks up, locks the function.
+    What one compiled the others find, so a new cluster compiles every kernel once per machine.
 
     Numba also asks only whether the file of the function itself changed, and would go on with old copies of kernels of
     other files that the function calls (told in its manual as a limit of the cache). Here all sources beside it count.
@@ -74,7 +74,7 @@ def _compile_alone(compiled: Any) -> None:
 
 @contextlib.contextmanager
 def _held(path: Path) -> Iterator[None]:
-    """Hold a file against other processes; where that cannot be, in a folder nobody may write to, go on without.
+    """Lock a file against other processes; go on without a lock in a folder that cannot be written.
 
     A process that was stopped while it compiles is not waited for longer than WAIT_SECONDS.
     """

@@ -1,4 +1,4 @@
-"""Rank by logistic models: one a category, or one for each pair of categories."""
+"""Rank by logistic models: one per category, or one for each pair of categories."""
 
 from __future__ import annotations
 

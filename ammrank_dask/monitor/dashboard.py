@@ -1,7 +1,7 @@
 """Hook pages, routes and metrics into the dashboard of a scheduler.
 
 All that is used of `distributed` without a promise that it stays is in this module, and
-`tests/unit/monitor/test_monitor.py` holds every bit of it against the installed version: `Scheduler.http_application`,
+`tests/unit/monitor/test_monitor.py` checks every bit of it with the installed version: `Scheduler.http_application`,
 `BokehApplication`, `template_variables` and the templates of the dashboard.
 """
 

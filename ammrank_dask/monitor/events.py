@@ -19,7 +19,7 @@ exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (
           label window by category, or none, `starved_below` where it is not the usual share
 checks    `checks`: of each check of the night's report `name`, `what`, `value`, `limit` and `status`
 policies  `policies`: of each policy of the report `name`, `in_force`, `starved_users`, `overexposed_users`,
-          `starved_categories`, `expected_clicks`, and of what it handed out before `clicked` of `slots`; `fairness`:
+          `starved_categories`, `expected_clicks`, and of its earlier lists `clicked` of `slots`; `fairness`:
           what floors cost, as summary.json has it
 note      `name`, `text`: one sentence about the night that people should read, as the verdict of the gate; a later
           one of the same name replaces it
@@ -99,7 +99,7 @@ def show_checks(client: Client, checks: Iterable[dict[str, Any]]) -> None:
 
 
 def show_policies(client: Client, summary: Mapping[str, Any]) -> None:
-    """Publish what every policy of a report hands out, and what fairness costs, from `summary.json`."""
+    """Publish the exposure of every policy of a report, and what fairness costs, from `summary.json`."""
     measured = sorted(
         (night for night in summary["realised"] if night.get("policy")), key=lambda night: night["nights"]
     )

@@ -13,7 +13,7 @@ _HEAD = ("policy", "starved users", "over-exposed users", "starved categories", 
 
 
 def policies_html(snapshot: dict[str, Any]) -> str:
-    """Return the policies as a table, the one in force first."""
+    """Return the policies as a table, the active one first."""
     rows = sorted(snapshot.get("policies") or [], key=lambda row: not row["in_force"])
     base = next((row["expected_clicks"] for row in rows if row["in_force"]), None)
     lines = [

@@ -119,7 +119,7 @@ class NightState:
             batch.is_counted = is_counted
             self.batches[token] = stage.batch = batch
             if unit != "tasks" or stage.measured is None:
-                stage.measured = batch  # merges between rounds must not hide the users a second
+                stage.measured = batch  # merges between rounds must not hide the users per second
             while len(self.batches) > MAX_BATCHES:
                 self.batches.popitem(last=False)
             if self.open_stage is None:
@@ -219,7 +219,7 @@ class NightState:
     def _pace(self, batch: Batch, worker: str, seconds: float, units: int) -> None:
         pace = self.paces.get((worker, batch.stage))
         if pace is not None and batch.unit == "tasks" != pace.unit:
-            return  # users or events a second tell more than tasks do
+            return  # users or events per second say more than tasks
         if pace is None or pace.unit != batch.unit:
             pace = self.paces[worker, batch.stage] = WorkerPace(batch.unit)
             if len(self.paces) > MAX_WORKERS:

@@ -1,4 +1,4 @@
-"""Hold the measures of a night against thresholds: each is `ok` or `warn`."""
+"""Compare the measures of a night with thresholds: each is `ok` or `warn`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Measure how evenly categories are handed out, and who gets too much or nothing."""
+"""Measure how even exposure is, and which users get too much or nothing."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -50,13 +50,13 @@ def measure_policy(
     Parameters
     ----------
     counts
-        What the policy handed out.
+        What the policy assigned.
     clicks
         (L,) clicks on the category.
     k
         Categories a user is meant to get.
     n
-        Users a category takes, under a policy that has such a limit.
+        Users per category, under a policy that has such a limit.
     may_hold
         (L,) users who may hold the category; one that nobody may hold is not starved.
     """

@@ -20,7 +20,7 @@ from ammrank_dask.storage.store.registry import DAY
 
 @dataclass(frozen=True)
 class PastNight:
-    """A night whose qualifications are held against the clicks since.
+    """A night whose qualifications are compared with the clicks since.
 
     `parts` are its by_user files, `days` for each partition the partials of the days since, `popular` the codes of
     the k categories that were clicked most when the night was scored.
@@ -106,7 +106,7 @@ def measure_realised(
     *,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Hold the qualifications of a past night against the clicks since, one task a partition.
+    """Compare the qualifications of a past night with the clicks since, one task per partition.
 
     Parameters
     ----------
@@ -148,7 +148,7 @@ def match_part(
     popular: np.ndarray,
     k: int,
 ) -> RealisedCounts:
-    """Hold the file of one partition against the clicks of its users."""
+    """Compare the file of one partition with the clicks of its users."""
     users, user, category = read_clicks(days, cells)
     return match_clicks(part.read(categories), users, user, category, popular, k)
 

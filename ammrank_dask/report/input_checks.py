@@ -1,4 +1,4 @@
-"""Hold what came in for a night against what came in for the nights before it."""
+"""Compare the input of a night with that of the nights before it."""
 
 import math
 import statistics

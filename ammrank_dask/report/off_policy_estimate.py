@@ -20,7 +20,7 @@ from ammrank_dask.storage.vocabulary import POLICY_NAMES
 ERRORS = 1.96
 """Standard errors on both sides of an interval of 95 %."""
 FEWEST_DRAWN = 30
-"""Of a policy that was not in force there is no interval with fewer drawn slots that it shares."""
+"""An inactive policy has an interval only if it shares this many drawn slots."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class EarnedSums:
         support
             By policy `slots`, how many of them are `supported`, and their `expected_clicks` if there are chances.
         in_force
-            The policy that handed out what users held.
+            The active policy, whose lists users had.
         """
         estimates: dict[str, dict[str, Any]] = {}
         for name, found in support.items():

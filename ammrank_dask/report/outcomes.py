@@ -1,4 +1,4 @@
-"""Hold a past night against the clicks of the days since: its chances, and its policies if it explored."""
+"""Compare a past night with the clicks of the days since: its chances, and its policies if it explored."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def measure_past_night(
     is_explored: bool,
     progress: Progress = silent,
 ) -> tuple[ChanceOutcome, EarnedSums | None]:
-    """Return how the chances of a past night came true, and what its policies earned; one task a partition.
+    """Return predicted and actual clicks of a past night, and what its policies earned; one task per partition.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def measure_past_night(
     categories, cells
         The names of the categories of the partials, and the first and the last (excluded) cell of clicks.
     is_explored
-        Whether the night drew slots: without them nothing is known of what was not handed out.
+        Whether the night drew slots: without them nothing is known of pairs that were not assigned.
     """
     tasks = [(part, list(own), list(categories), cells, is_explored) for part, own in zip(parts, days, strict=True)]
     outcomes, earned = zip(*run_tasks(client, "outcome", match_night, tasks, progress=progress), strict=True)
@@ -81,7 +81,7 @@ def measure_past_night(
 def match_night(
     part: NightPart, days: list[PartRef], categories: list[str], cells: tuple[int, int], is_explored: bool
 ) -> tuple[ChanceOutcome, EarnedSums | None]:
-    """Hold the file of one partition against the clicks of its users."""
+    """Compare the file of one partition with the clicks of its users."""
     rows = part.read(categories)
     is_clicked = find_clicked(rows, *read_clicks(days, cells))
     return count_outcome(rows, is_clicked), weigh_clicks(rows, is_clicked) if is_explored else None

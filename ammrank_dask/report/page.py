@@ -120,7 +120,7 @@ def _view(summary: Mapping[str, Any]) -> dict[str, Any]:
         "shown_in_table": rows[:_SHOWN_IN_TABLE],
         "scale": 1.02 * widest,
         "slots": slots,
-        # The policy in force first.
+        # The active policy first.
         "policies": sorted(policies, key=lambda name: name != summary["policy"]),
         "labels": {name: _label(name, measured, summary["k"]) for name, measured in policies.items()},
         "short": {name: _short(name, name == summary["policy"]) for name in policies},
@@ -164,7 +164,7 @@ def _contents(summary: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _clicked(summary: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
-    """Return by policy the oldest of the past nights in which it was in force: most of its clicks have come."""
+    """Return by policy the oldest past night in which it was active: most of its clicks are known."""
     measured = [night for night in summary["realised"] if night.get("policy")]
     return {night["policy"]: night for night in sorted(measured, key=lambda night: night["nights"])}
 

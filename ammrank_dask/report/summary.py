@@ -82,9 +82,9 @@ def summarise(
     Parameters
     ----------
     policies
-        What each policy handed out.
+        What each policy assigned.
     policy
-        The policy in force, one of `policies`.
+        The active policy, one of `policies`.
     clicks
         (L,) clicks on the category.
     categories
@@ -96,13 +96,13 @@ def summarise(
     k
         Categories a user is meant to get.
     n_of
-        Users a category takes, of the policies that have such a limit.
+        Users per category, of the policies that have such a limit.
     may_hold
         (L,) users who may hold the category; None for all.
     balanced
         What the plan of `balanced` came to, if that is one of `policies`: `gap`, `prices`, `floor`, `cap`.
     chances
-        What chances were learnt from and how they came true for the gate users; None without any.
+        What chances were learnt from, and their errors for the gate users; None without any.
     outcome
         What the chances of one label window ago came to: `date`, `nights`, `slots`, `expected`, `clicked`, `error`;
         None when that is not known.
@@ -113,11 +113,11 @@ def summarise(
         What exploration drew, as a manifest has it; None without exploration.
     before
         Date and counts of the night that `drift` compares with, over the same categories; no counts when another
-        policy was in force, of which the exposure cannot be compared.
+        policy was active, of which the exposure cannot be compared.
     drift
         What `measure_drift` returned, and `model_changed`: whether another model scored that night.
     realised
-        By past night `nights`, `date`, the `policy` in force and `measures`; None where there is nothing to measure.
+        By past night `nights`, `date`, the active `policy` and `measures`; None where there is nothing to measure.
     groups
         What `rank_by_group` returned.
     """
@@ -184,7 +184,7 @@ def category_rows(
     thresholds: Thresholds,
     may_hold: np.ndarray | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of an exposure table with clicks, ranks and what each policy handed out."""
+    """Return the rows of an exposure table with clicks, ranks and what each policy assigned."""
     columns = [CATEGORY, "exposure", "exposure_share", "click_share", "ratio"]
     rows: list[dict[str, Any]] = [dict(zip(columns, row, strict=True)) for row in table[columns].to_numpy().tolist()]
     held = {name: counts.exposure.sum(axis=1) for name, counts in policies.items()}
@@ -207,7 +207,7 @@ def category_rows(
 
 
 def exposure_of(summary: Mapping[str, Any]) -> pd.DataFrame:
-    """Return `exposure.csv`: one row a category, the policy in force first, then the others and the drift."""
+    """Return `exposure.csv`: one row per category, the active policy first, then the others and the drift."""
     rows = summary["categories"]
     frame = pd.DataFrame(
         [{name: row[name] for name in (CATEGORY, "exposure", "exposure_share", "click_share", "ratio")} for row in rows]

@@ -27,7 +27,7 @@ _ABOVE_ALL = np.uint32(0xFFFFFFFF)
 
 @dataclass(frozen=True)
 class ScoreCutoffs:
-    """Which users a category takes: those above `key` (L,), and of those at it the ids up to `last_id[c]`.
+    """The users of each category: those above `key` (L,), and of those at it the ids up to `last_id[c]`.
 
     Without an entry in `last_id` all users at the key are taken. `n_taken` (L,) is how many that makes.
     """

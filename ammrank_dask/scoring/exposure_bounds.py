@@ -16,7 +16,7 @@ FLOOR, CAP = 0.25, 4.0
 
 @dataclass(frozen=True)
 class ExposureBounds:
-    """The fewest (`floor`) and the most users (`cap`) of every category, (L,) int64; `slots` are handed out in all."""
+    """The fewest (`floor`) and the most users (`cap`) of every category, (L,) int64; `slots` are assigned in all."""
 
     floor: np.ndarray
     cap: np.ndarray
@@ -56,7 +56,7 @@ def exposure_bounds(
     eligible
         (L,) users who may hold it.
     slots
-        Categories handed out in all, without those that are drawn.
+        Slots assigned in all, without those that are drawn.
     floor, cap
         Multiples of the click share: `floor` × click share × slots users at least, `cap` × that at most, and nowhere
         more than may hold the category. Without `cap` it is 4, doubled as often as it takes to have room for all slots.

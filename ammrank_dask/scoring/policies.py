@@ -30,7 +30,7 @@ from ammrank_dask.storage.store.qualifications import QualificationRows
 
 @dataclass(frozen=True)
 class PolicyCounts:
-    """What a policy handed out: `exposure` (L, ranks) users by category and rank, `categories_per_user` (L + 1,).
+    """What a policy assigned: `exposure` (L, ranks) users by category and rank, `categories_per_user` (L + 1,).
 
     A policy whose ranks say nothing has one rank. `expected` is the sum of chances, None without chances.
     """
@@ -49,7 +49,7 @@ class PolicyCounts:
 
     @property
     def slots(self) -> int:
-        """How many categories were handed out in all."""
+        """The number of assigned slots."""
         return int(self.exposure.sum())
 
     def to_json(self) -> dict[str, Any]:
@@ -146,7 +146,7 @@ class Policy(ABC):
         return {}
 
     def count(self, rows: QualificationRows, n_categories: int, k: int) -> PolicyCounts:
-        """Count what was handed out."""
+        """Count the assigned slots."""
         exposure = np.zeros((n_categories, self.n_ranks(k)), np.int64)
         count_exposure(rows.indptr, rows.category, exposure)
         held = np.diff(rows.indptr)

@@ -1,4 +1,4 @@
-"""Count a policy that is only shown beside the one in force on a sample of users: only their scores are all kept."""
+"""Count a policy that is only shown beside the active one, on a sample of users: only their scores are all kept."""
 
 from __future__ import annotations
 

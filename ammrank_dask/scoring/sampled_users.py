@@ -1,4 +1,4 @@
-"""Score a sample of users for all categories: enough to see what a policy would hand out."""
+"""Score a sample of users for all categories: enough to see what a policy would assign."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class ExploredCounts:
     """What exploration drew: users by category (L,), the sum of their chances if there are some, and what is left.
 
     `slots_left` are those that policies share out. `support` says of each policy how many slots it has where nothing is
-    drawn, and how many of them could be held under the policy in force, as `sum_support` returns it.
+    drawn, and how many of them could be held under the active policy, as `sum_support` returns it.
     """
 
     plan: Exploration
@@ -89,7 +89,7 @@ class ExploredCounts:
 
 @dataclass(frozen=True)
 class ScorePasses:
-    """The passes of one run over partitions of so many users: `live` shows what the policy in force hands out."""
+    """The passes of one run over partitions of so many users: `live` shows what the active policy assigns."""
 
     client: Client
     job: ScoreJob
@@ -234,7 +234,7 @@ class ScorePasses:
         return [made[partition] if counts is None else counts for partition, counts in enumerate(done)]
 
     def _add_exposure(self, counts: Mapping[str, Any]) -> None:
-        """Show what a policy handed out to the users of one partition."""
+        """Show what a policy assigned to the users of one partition."""
         self.live.add(sum(counts["categories_per_user"]), np.array(counts["exposure"], np.int64).sum(axis=1))
 
 

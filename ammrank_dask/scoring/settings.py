@@ -27,7 +27,7 @@ class ScoreSettings:
     """What decides who gets what, beside the scores.
 
     `policy` is the one that is written; `also` are policies that are counted beside it. `n` is for `category_top_n`,
-    None for as many slots as `user_top_k` hands out. `min_chance` needs chances. `floor`, `cap`, `floors` and `caps`
+    None for as many slots as `user_top_k` assigns. `min_chance` needs chances. `floor`, `cap`, `floors` and `caps`
     are for `balanced`, as `exposure_bounds` takes them. `explore` is the share of slots that is drawn, by `seed`.
     Categories and groups of users are named.
     """

@@ -49,7 +49,7 @@ class Tastes(NamedTuple):
     """What the users of a block do.
 
     personas and the running sums of their weights have shape (users, 3), taste (click shares without ads)
-    (users, categories); the rates are events a day.
+    (users, categories); the rates are events per day.
     """
 
     personas: NDArray[np.int8]

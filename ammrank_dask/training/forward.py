@@ -1,4 +1,4 @@
-"""Look forward: hold lists of models without the last label window against what users clicked in it."""
+"""Look forward: compare lists of models without the last label window with the clicks in it."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def _newest_metadata(folder: LakePath) -> LakePath:
     newest = sorted(numbered[max(numbered)]) if numbered else []
     if len(newest) != 1:
         raise BadInput(
-            f"{folder / METADATA} does not say which version of the Iceberg table is in force"
+            f"{folder / METADATA} does not say which version of the Iceberg table is the current one"
             f" ({' and '.join(newest) or 'no file has a number'}); name its *{_SUFFIX} itself in lake.events"
         )
     return files[newest[0]]

@@ -39,7 +39,7 @@ def read_user_list(path: LakePath, id_kind: str, *, may_be_empty: bool = False) 
         if values and values[0][1] == USER_ID:
             values = values[1:]
     if not values and not may_be_empty:
-        raise BadInput(f"{path} has no user ids; write one a line")
+        raise BadInput(f"{path} has no user ids; write one per line")
     if id_kind == "string":
         return StringIds(pa.array([text for _, text in values], pa.large_string())).sort_unique()
     numbers = np.empty(len(values), np.int64)

@@ -54,7 +54,7 @@ class Objects(Protocol):
         """Write an object if the one that is there has a tag, None for none there; raises Conflict otherwise."""
 
     def copy(self, source: str, target: str) -> None:
-        """Give an object a second key; objects do not change, so a target that is there stays."""
+        """Give an object another key; objects do not change, so a target that is there stays."""
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         """Yield all objects whose keys begin with a prefix, in order of their keys: for sweep and verify only."""
@@ -115,7 +115,7 @@ class PosixObjects:
             return self.put(key, [data])
 
     def copy(self, source: str, target: str) -> None:
-        """Give an object a second key; objects do not change, so a target that is there stays."""
+        """Give an object another key; objects do not change, so a target that is there stays."""
         path = self.path(target)
         share_file(self.path(source), path)
         sync_folder(path.parent)

@@ -1,4 +1,4 @@
-"""Keep what happened in a night: `run.json`, the last attempt in full, and `log.jsonl`, one JSON object a line.
+"""Keep what happened in a night: `run.json`, the last attempt in full, and `log.jsonl`, one JSON object per line.
 
 Neither is promised to be the same twice: here are the clocks, hosts and versions that no other file has.
 """
@@ -22,7 +22,7 @@ from ammrank_dask.storage.store.registry import FORMAT
 
 RUN, LOG, LAST = "run.json", "log.jsonl", "runs/last.json"
 HELD = "held"
-"""Status of an attempt at a night that a check held back."""
+"""Status of an attempt at a night that a check put on hold."""
 EARLIER_KEPT = 20
 _SUMMARY = ("status", "started", "seconds", "exit_code")
 
@@ -73,7 +73,7 @@ def read_last_end(site: Path) -> dict[str, Any] | None:
 
 
 class JsonLines(logging.Handler):
-    """Append every record of a logger to a file as one JSON object a line."""
+    """Append every record of a logger to a file as one JSON object per line."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(logging.INFO)

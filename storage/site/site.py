@@ -245,7 +245,7 @@ class Site:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold the site against other runs, and mend what a killed one left half renamed.
+        """Lock the site against other runs, and repair what a killed one left half renamed.
 
         The lock goes with the process, whatever ends it.
 

@@ -1,4 +1,4 @@
-"""Remember who was forgotten while a night was in force: the next delta tells those who took the users from it.
+"""Remember who was forgotten while a night was active, for the next delta: readers of that night have these users.
 
 The list holds ids, as every list of qualifications does, for whoever applies a delta has to know whom to remove. It
 goes with the night that it is about.
@@ -22,7 +22,7 @@ FOLDER = "tombstones"
 
 
 def tombstones_path(site: Path, night: dt.date) -> Path:
-    """Return the list of users who were forgotten while a night was in force."""
+    """Return the list of users who were forgotten while a night was active."""
     return site / FOLDER / f"date={night}.parquet"
 
 

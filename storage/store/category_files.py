@@ -50,7 +50,7 @@ class CategoryFile:
 
 
 def partitions_of(name: str) -> range:
-    """Return the partitions whose rows a file has, by its name.
+    """Return the partitions of the rows in a file, by its name.
 
     Examples
     --------

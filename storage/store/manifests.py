@@ -299,7 +299,7 @@ class QualificationsManifest(RunManifest):
 
     @property
     def policy(self) -> str:
-        """The policy in force."""
+        """The active policy."""
         return str(self.settings["policy"])
 
     @property
@@ -329,7 +329,7 @@ class QualificationsManifest(RunManifest):
 
     @property
     def policies(self) -> Mapping[str, Mapping[str, Any]]:
-        """By policy what it handed out, and what is kept of its plan."""
+        """By policy what it assigned, and what is kept of its plan."""
         policies: Mapping[str, Mapping[str, Any]] = self.counts["policies"]
         return policies
 

@@ -52,7 +52,7 @@ class QualificationRows:
     `user_ids` ascend, `category` has codes, `score` is -inf for a category without planes. `chance` is None in runs
     without chances. In runs without exploration the others are None: `propensity` is how probable it was to draw the
     category for the user, 1 for what was not drawn; `inclusion` how probable it was that the user holds it, drawn or
-    not; `held_by` has bit i if policy i of `POLICY_NAMES` hands it out where nothing is drawn. `is_cold` (n,) tells of
+    not; `held_by` has bit i if policy i of `POLICY_NAMES` assigns it where nothing is drawn. `is_cold` (n,) tells of
     each user whether nothing is known of their interests; it is written and not read again.
     """
 

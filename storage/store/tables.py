@@ -25,7 +25,7 @@ CELLS, CELL_STARTS = "cells", "indptr"
 
 
 def encode_users(columns: Mapping[str, np.ndarray], cells: Mapping[str, np.ndarray]) -> pa.RecordBatch:
-    """Return a table with one row a user: ids, one value a user of other `columns`, and a list of structs of `cells`.
+    """Return a table with one row per user: ids, one value of each other column, and `cells` as a list of structs.
 
     String ids are the arrays `user_id_offsets` and `user_id_bytes`; `indptr` cuts the cells into users.
     """

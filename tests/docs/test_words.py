@@ -1,5 +1,6 @@
 """Text for users is plain English: short paragraphs, and none of the words that readers stumbled over."""
 
+import ast
 import re
 from pathlib import Path
 
@@ -52,6 +53,19 @@ def helps(command, path):
             yield from helps(command.get_command(context, name), f"{path} {name}")
 
 
+def strings(path):
+    """Return all strings of a module, its docstrings and messages: `{}` stands for what a message names."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    inside = {part for node in ast.walk(tree) if isinstance(node, ast.JoinedStr) for part in node.values}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            found.append("".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in inside:
+            found.append(node.value)
+    return found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_pages__have_no_paragraph_above_120_words(page):
     long = [text.strip()[:60] for text in paragraphs(page.read_text(encoding="utf-8")) if len(text.split()) > MAX_WORDS]
@@ -67,6 +81,22 @@ def test_text_for_users__has_none_of_the_worst_words(bad):
     lines = {name: " ".join(text.split()) for name, text in texts.items()}
     found = [f"{name}: {match[0]}" for name, line in lines.items() for match in pattern.finditer(line)]
     assert found == [], f"better: {WORST[bad]}"
+
+
+def test_modules__have_none_of_the_worst_words():
+    modules = [
+        path for room in ("ammrank_dask", "storage", "workflows") for path in sorted((ROOT / room).rglob("*.py"))
+    ]
+    assert len(modules) > 200
+    patterns = [re.compile(bad, re.IGNORECASE) for bad in WORST]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in modules
+        for text in strings(path)
+        for pattern in patterns
+        for match in pattern.finditer(" ".join(text.split()))
+    ]
+    assert found == []
 
 
 def test_commands__begin_with_a_plain_verb():

@@ -163,7 +163,7 @@ def test_ingest__a_table_that_is_not_whole_is_refused(lake, cluster_file, tmp_pa
     newest = max((folder_of(table) / "metadata").glob("*.metadata.json"))
     twin = newest.with_name(f"{newest.name[:6]}another.metadata.json")
     shutil.copy(newest, twin)
-    refused(site, cluster_file, "does not say which version of the Iceberg table is in force")
+    refused(site, cluster_file, "does not say which version of the Iceberg table is the current one")
     (newest.parent / "version-hint.text").write_text("nothing")
     refused(site, cluster_file, "names nothing, which is not there; restore the file, or repair the hint")
     (newest.parent / "version-hint.text").write_text(twin.name)

@@ -58,7 +58,7 @@ class ClusterConfig(BaseModel):
 
 @retried
 def find_cluster_file(given: str | None, site: Path | None) -> Path:
-    """Return the file in force: the one given, the site's, that of the current folder, or the built-in one.
+    """Return the cluster file to use: the one given, the site's, that of the current folder, or the built-in one.
 
     It runs code in the name of whoever calls, so that of the current folder must be theirs, and that of the site must
     be the site's own, and they one who works on it.
@@ -124,7 +124,7 @@ def load_cluster(path: Path) -> ClusterConfig:
 
 
 def is_built_in(given: str | None, site: Path | None) -> bool:
-    """Tell whether the cluster in force is the built-in one: another one is what somebody chose."""
+    """Tell whether the built-in cluster is used, and not one that somebody chose."""
     return load_cluster(find_cluster_file(given, site)) == load_cluster(BUILT_IN)
 
 

@@ -1,6 +1,6 @@
 """Give every user their categories and every category its share, on a Dask cluster of your own.
 
-`python -m ammrank_dask.workflows.examples.fair_shares` prints what both rules hand out. In place of `make_log` read
+`python -m ammrank_dask.workflows.examples.fair_shares` prints the lists of both policies. In place of `make_log` read
 your own events into a frame with the same four columns.
 """
 

@@ -1,4 +1,4 @@
-"""Run the nights of the past in a work area of a site, and hold them against what was clicked after them.
+"""Run nights of the past in a work area of a site, and compare them with the clicks after them.
 
 A rerun goes on after the last night that was measured.
 """
@@ -83,7 +83,7 @@ def list_nights(site: Site, config: Config, first: dt.date, last: dt.date, every
 def run_backtest(
     site: Site, config: Config, dates: Sequence[dt.date], every: int, start: Callable[[], tuple[Client, Progress]]
 ) -> dict[str, Any]:
-    """Return what the nights would have published and what came true, the content of `backtest.json`.
+    """Return the measures of the lists that the nights would have published, the content of `backtest.json`.
 
     The cluster is started when a night is not measured yet.
     """
@@ -125,7 +125,7 @@ def _measured_before(work: Site, config: Config, date: dt.date) -> dict[str, Any
 
 
 def _run_night(night: Night) -> dict[str, Any]:
-    """Run a night in the work area, fit its rivals, and measure what came true."""
+    """Run a night in the work area, fit its rivals, and measure both by the clicks that followed."""
     work, config = night.site, night.config
     until = night.date + dt.timedelta(config.label.days)
     # Before the night, which removes features that it does not score.

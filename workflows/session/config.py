@@ -186,7 +186,7 @@ def _without_gone(content: dict[str, Any], where: str) -> dict[str, Any]:
 
 def write_config(config: Config) -> str:
     """Return the config as YAML with the description of every key beside it."""
-    lines = ["# The config of this site. Every key is optional; the values below are in force.", ""]
+    lines = ["# The config of this site. Every key is optional; the values below are used.", ""]
     _write_section(config, 0, lines)
     return "\n".join(lines) + "\n"
 

@@ -27,7 +27,7 @@ STDERR = 2
 def announce(site: Path, date: dt.date) -> Iterator[dict[str, Any]]:
     """Yield facts to fill; run `notify.on_success` or `notify.on_failure` with them when the block is left.
 
-    A night that is held back is a failure with the status `held`, and its facts with the checks are told.
+    A night on hold is a failure with the status `held`; its facts name the checks.
 
     The date is that of the facts, once they have one: of several nights the one that was last begun.
     The commands get one JSON object on stdin and AMMRANK_SITE, AMMRANK_DATE, AMMRANK_STATUS and AMMRANK_EXIT_CODE in

@@ -1,4 +1,4 @@
-"""The sections of the config about what is handed out: lists, reports, and what becomes of them."""
+"""The sections of the config about lists, reports, and what becomes of them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ StartCluster = Callable[[], "tuple[Client, Progress]"]
 
 @dataclass(frozen=True)
 class Session:
-    """A site that is held against other runs, and the cluster to work on it."""
+    """A site that is locked against other runs, and the cluster to work on it."""
 
     site: Site
     config: Config

@@ -16,7 +16,7 @@ SPARK_WIDTH = 80
 
 
 def category_history(site: Site, name: str) -> list[dict[str, Any]]:
-    """Return one row a night: exposure and click share from history.json, ranks and price while the report is kept.
+    """Return one row per night: exposure and click share from history.json, ranks and price while the report is kept.
 
     Raises BadInput when no night has such a category.
     """

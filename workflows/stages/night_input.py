@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 def describe_input(night: Night, ingested: Ingested, model_date: str | None) -> dict[str, Any]:
     """Return what came in since the last published night, what is usual, and how many nights old the model is.
 
-    A day that came in for a night that was held back is in the state of this one, too.
+    A day that came in for a night on hold is in the state of this one, too.
     """
     published = [date for date in night.site.published_nights() if date < night.date]
     after = max([*published[-1:], night.date - dt.timedelta(NIGHTS)]) if published else night.date - dt.timedelta(1)

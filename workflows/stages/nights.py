@@ -31,7 +31,7 @@ HISTORY = "history.json"
 HISTORY_FORMAT = 1
 MAX_NIGHTS = 400
 MAX_CELLS = 200_000
-"""Rows of history.json, one a night and category: about 6 MB. The oldest nights keep their figures only."""
+"""Rows of history.json, one per night and category: about 6 MB. The oldest nights keep their figures only."""
 
 Entry = dict[str, Any]
 """What history.json has of one night: `stamp` (size and time of its summary), `figures` and `cells`."""
@@ -130,7 +130,7 @@ def _read_history(site: Site) -> dict[dt.date, Entry]:
 
 
 def keep_history(site: Site, nights: Sequence[SiteNight]) -> None:
-    """Carry on the figures of nights, and one row a night and category: code, exposure, click share, ratio, starved."""
+    """Write the figures of nights, and a row per night and category: code, exposure, click share, ratio, starved."""
     kept = [night for night in nights if night.figures is not None]
     cells_of: dict[dt.date, Mapping[str, Sequence[Any]]] = {}
     n_cells = 0

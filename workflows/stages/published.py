@@ -45,7 +45,7 @@ def find_champion(site: Site, date: dt.date) -> Run | None:
     """Return the model that scored the last published night before a date, None before the first one.
 
     A model that `ammrank train` made by hand is none: it scores only when `ammrank score` is told to, or when a night
-    trains the same and the gate lets it through.
+    trains the same and it passes the promotion check.
     """
     before = find_previous(site, date)
     return None if before is None else _model_of(site, before.path)

@@ -1,4 +1,4 @@
-"""Publish a night, or hold it back: what a check of `publish.hold` warns of waits until a person lets it through."""
+"""Publish a night, or put it on hold: if a check of `publish.hold` warns, it waits until a person releases it."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ def _compare_with_before(
 ) -> tuple[tuple[str, PolicyCounts | None] | None, dict[str, Any] | None]:
     """Return date and counts of the night before and the drift since; None when the two cannot be compared.
 
-    With another policy in force there are no counts: its exposure is no measure for this one.
+    With another active policy there are no counts: its exposure is no measure for this one.
     """
     previous = find_previous(night.site, night.date)
     parts = qualification_parts(qualifications)
@@ -307,7 +307,7 @@ def _names_before(ingested: Ingested, categories: Sequence[str], before: Sequenc
 
 
 def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
-    """Measure how a past night came true. `measures` is None if the night is gone or nobody clicked since."""
+    """Compare a past night with the clicks since. `measures` is None if the night is gone or nobody clicked since."""
     date = night.date - dt.timedelta(nights)
     looked: dict[str, Any] = {"nights": nights, "date": str(date), "policy": None, "measures": None}
     categories = ingested.taxonomy.categories
@@ -351,7 +351,7 @@ def _came_true(night: Night, ingested: Ingested) -> tuple[dict[str, Any] | None,
             night.client, parts, days, names, cells, is_explored=bool(support), progress=night.progress
         )
     except DamagedStore as error:
-        logger.warning("what came true of the night of %s is not measured: %s", date, error)
+        logger.warning("the clicks since the night of %s are not measured: %s", date, error)
         return None, None
     of_night = {"date": str(date), "nights": nights}
     earned = None

@@ -137,7 +137,7 @@ def score_users(
 
 
 def _find_tombstones(site: Site, previous: Qualifications | None) -> Path | None:
-    """Return the list of users who were forgotten while the previous night was in force, None when there is none."""
+    """Return the list of users who were forgotten while the previous night was active, None when there is none."""
     path = None if previous is None else tombstones_path(site.path, previous.manifest.date)
     return path if path is not None and is_file(path) else None
 
