@@ -1,14 +1,14 @@
-"""Give some slots by a draw, so that categories which users' own best leave out are seen, and their clicks with them.
+"""Draw some slots at random, so that categories which users' own best leave out are seen and may be clicked.
 
-Drawn from are the categories that the k best of all users leave below their floor, or give to nobody. Every user gets
-a share of their slots by the draw on average: a whole number at random, of categories of theirs at random. A draw is a
-function of its seed and the user's id, so that it is the same on any number of workers.
+The drawn categories are those that the k best of all users leave below their floor, or give to nobody. Of every user's
+slots a share is drawn on average: a random whole number of slots, for random categories that the user may have. A draw
+is a function of its seed and the user's id, so it is the same on any number of workers.
 
-A click counts in an estimate of what a policy would have earned by one over the probability that the user holds the
-category, over all that could have been drawn. A policy is taken as what it would hand out had nothing been drawn, at
-the prices or cutoffs of the night: its lists. Of the policy in force the last of a list give way to drawn slots, so
-even they are held with a probability; of any other policy only what is in the lists of the policy in force, or could be
-drawn, has one above 0. The rest is not known.
+In an estimate of what a policy would have earned, a click counts by one over the probability that the user has the
+category, over all possible draws. A policy is represented by its lists: what it would assign had nothing been drawn, at
+the prices or cutoffs of the night. The last categories of an active list give way to drawn slots, so they have a
+probability below 1. Of any other policy, only pairs that are in the active lists or that could be drawn have a
+probability above 0. For the rest nothing can be estimated.
 """
 
 from __future__ import annotations
@@ -325,7 +325,7 @@ class ExplorationScratch:
 
 @dataclass(frozen=True)
 class PolicyLists:
-    """What a policy hands out when nothing is drawn: `codes` (n, m) in the order of preference, -1 after the last.
+    """What a policy assigns when nothing is drawn: `codes` (n, m) in the order of preference, -1 after the last.
 
     `gives_way` tells whether the last of a list give way to drawn slots; if not, these come on top.
     """
@@ -357,12 +357,12 @@ def pad_lists(rows: QualificationRows) -> np.ndarray:
 
 
 def hold_probability(lists: PolicyLists, plan: Exploration, allowed: np.ndarray) -> np.ndarray:
-    """Return how probable it is that each user holds each category under a policy in force, (n, L) float64.
+    """Return the probability that each user has each category under the active policy, (n, L) float64.
 
     Parameters
     ----------
     lists
-        Those of the policy in force.
+        Those of the active policy.
     allowed
         (n, L) bool: what users may hold.
 
@@ -440,14 +440,14 @@ def add_inclusion(
 ) -> tuple[QualificationRows, np.ndarray]:
     """Return what users hold with `inclusion` and `held_by`, and the probabilities of all pairs (n, L).
 
-    What the policy in force handed out beyond its lists, by a swap, is nobody's: it has no probability of its own.
+    What the active policy assigned beyond its lists, by a swap, is nobody's: it has no probability of its own.
 
     Parameters
     ----------
     rows
-        What the policy `in_force` handed out, and what was drawn.
+        What the active policy assigned, and what was drawn.
     lists
-        Those of the policies to estimate, and of the one in force.
+        Those of the policies to estimate, and of the active one.
     """
     probability = hold_probability(lists[in_force], plan, allowed)
     of_pair = (rows.user, rows.category)

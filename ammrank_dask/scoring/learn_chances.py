@@ -1,4 +1,4 @@
-"""Learn chances from users who were held out of training, and measure them on others: one task a partition.
+"""Learn chances from users who were held out of training, and measure them on others: one task per partition.
 
 `measure_chances` is the chunk step of the measure, `+` combines, the properties and `reliability` finalize.
 
@@ -226,7 +226,7 @@ SplitRows = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class LearntChances:
-    """Chances, how many validation users they were learnt from, and how they came true for the gate users."""
+    """Chances, how many validation users they were learnt from, and their errors for the gate users."""
 
     chances: Chances
     n_users: int
@@ -284,7 +284,7 @@ def learn_and_measure(
     scratch: Path | None = None,
     progress: Progress = silent,
 ) -> LearntChances:
-    """Learn chances from the validation users and hold them against what the gate users clicked.
+    """Learn chances from the validation users and compare them with the clicks of the gate users.
 
     Parameters are those of `learn_chances`.
     """
@@ -356,7 +356,7 @@ def check_reliability(
     scratch: Path | None = None,
     progress: Progress = silent,
 ) -> ChanceSums:
-    """Return how the chances came true for the users of a split; other parameters are those of `learn_chances`."""
+    """Return the errors of the chances for the users of a split; other parameters are those of `learn_chances`."""
     tasks = [(chances, *task) for task in _tasks_of(features, model, split, variant, 1.0, scratch)]
     sums: list[ChanceSums] = run_tasks(client, STAGE, measure_split, tasks, progress=progress)
     return sum(sums[1:], start=sums[0])
