@@ -84,13 +84,26 @@ def render_backtest(backtest: Mapping[str, Any]) -> str:
 
     k = backtest["k"]
     charts = [
-        ("Disagreement error ε_dis", time_chart("disagreement", dates, of_methods("disagreement"))),
-        (f"Clicked categories among the first {k}", time_chart("hits", dates, of_methods("hits"))),
-        (f"NDCG@{k}", time_chart("ndcg", dates, of_methods("ndcg"))),
-        ("Evenness of exposure", time_chart("evenness", dates, of_exposure("coverage", "gini"), (0.0, 1.0))),
-        ("Starved categories", time_chart("starved-categories", dates, of_exposure("starved_categories"))),
+        (
+            "Ranking error ε_dis",
+            "share of pairs in the wrong order",
+            time_chart("disagreement", dates, of_methods("disagreement")),
+        ),
+        ("Hits", f"clicked categories of {k}", time_chart("hits", dates, of_methods("hits"))),
+        (f"NDCG@{k}", "1 is the best possible", time_chart("ndcg", dates, of_methods("ndcg"))),
+        (
+            "Evenness of exposure",
+            "coverage: share of categories; Gini: 0 is even",
+            time_chart("evenness", dates, of_exposure("coverage", "gini"), (0.0, 1.0)),
+        ),
+        (
+            "Starved categories",
+            "categories",
+            time_chart("starved-categories", dates, of_exposure("starved_categories")),
+        ),
         (
             "Starved and over-exposed users",
+            "users",
             time_chart("starved-users", dates, of_exposure("starved_users", "overexposed_users")),
         ),
     ]
@@ -115,7 +128,7 @@ def describe_gain(backtest: Mapping[str, Any]) -> tuple[bool, str]:
     best = max(others, key=lambda name: others[name]["hits"])
     gain, error = others[best][GAIN], others[best][STANDARD_ERROR]
     low, high = gain - 1.96 * error, gain + 1.96 * error
-    words = "more than of" if low > 0 else "fewer than of" if high < 0 else "too close to tell from"
+    words = "more than with" if low > 0 else "fewer than with" if high < 0 else "too close to tell from"
     interval = f"{gain:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
     return low > 0, f"{said}, {words} the best other method, {LABELS[best]} ({interval})."
 

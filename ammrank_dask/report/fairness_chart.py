@@ -8,7 +8,7 @@ from markupsafe import Markup
 from ammrank_dask.report.svg import draw, legend, nice_range, number, steps_between, tag, text, value_axis
 
 _LEGEND_TOP = 14
-_LABEL_DISTANCE = 12
+_LABEL_HEIGHT, _LETTER_WIDTH, _SAME_POINT = 12, 6.5, 3
 _NAMES = {"user_top_k": "top-K per user", "category_top_n": "per-category cutoff"}
 
 
@@ -39,14 +39,20 @@ def fairness_chart(measured: Mapping[str, Any]) -> Markup:
         content.append(text(f"{end * step / 2:g}", left + 12 + (width - 24) * step / 2, bottom + 16))
     points = " ".join(f"{number(x)},{number(y)}" for x, y in map(place, floors))
     content.append(tag("polyline", points=points, class_="curve balanced"))
-    last = (-100.0, -100.0)
+    labels: list[tuple[float, float, float]] = []
     for entry in floors:
         x, y = place(entry)
         said = f"floor {entry['floor']:g}: {entry['starved_categories']} starved, Gini {entry['gini']:.3f}"
         content.append(tag("circle", tag("title", said), cx=x, cy=y, r=4, class_="area balanced"))
-        if max(abs(x - last[0]), abs(y - last[1])) > _LABEL_DISTANCE:  # floors that change nothing share a label
-            content.append(text(f"{entry['floor']:g}", x, y - 8))
-            last = (x, y)
+        label = f"{entry['floor']:g}"
+        half = _LETTER_WIDTH * len(label) / 2
+        if labels and abs(x - labels[-1][0]) < _SAME_POINT:  # floors that change nothing share a label
+            continue
+        for line in (y - 8, y + 17):
+            if all(abs(line - other) > _LABEL_HEIGHT or abs(x - at) > half + reach for at, other, reach in labels):
+                content.append(text(label, x, line))
+                labels.append((x, line, half))
+                break
     for name, entry in measured["policies"].items():
         x, y = place(entry)
         content.append(tag("circle", tag("title", _NAMES[name]), cx=x, cy=y, r=5, class_=f"area {name}"))

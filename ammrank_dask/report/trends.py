@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup
 
@@ -13,6 +13,9 @@ DASHES = (None, None, None, None, None, None, "5 3", "5 3", "5 3", "5 3", "5 3",
 N_COLORS = 6
 SPARK_POINTS = 90
 """Points of a sparkline; more would not be seen."""
+FAR_ABOVE, NIGHTS_TO_JUDGE = 5.0, 7
+"""Beyond so many times what nine nights of ten stay below, a value is cut off: the first night of a site takes so long
+that all others would lie on the axis."""
 
 Values = Sequence[float | None]
 
@@ -29,6 +32,8 @@ def trend_chart(
 ) -> Markup:
     """Return lines over nights, a gap where a night has no value, and the newest value of each in the legend.
 
+    A value far above all others ends at the top of the chart, with a mark, and is named below.
+
     Parameters
     ----------
     series
@@ -43,7 +48,8 @@ def trend_chart(
     left, top, width, height = 56, 8, 334, 130
     bottom = top + height
     values = [value for found in series.values() for value in found if value is not None]
-    low, high = _range_of(values, least)
+    cut = None if least is None else _cut_of(series.values())
+    low, high = _range_of([value for value in values if cut is None or value <= cut], least)
     first, days = dates[0], max(1, (dates[-1] - dates[0]).days)
 
     def x_of(date: dt.date) -> float:
@@ -54,10 +60,20 @@ def trend_chart(
     content += [tag("line", x1=x_of(day), x2=x_of(day), y1=top, y2=bottom, class_="limit") for day in marked]
     for place, found in enumerate(series.values()):
         points = [
-            None if value is None else (x_of(date), bottom - height * (value - low) / (high - low))
+            None if value is None else (x_of(date), bottom - height * (min(value, high) - low) / (high - low))
             for date, value in zip(dates, found, strict=True)
         ]
         content += _lines(points, f"s{place % N_COLORS}", DASHES[place])
+    cut_off = [(value, day) for found in series.values() for value, day in zip(found, dates, strict=True)
+               if cut is not None and value is not None and value > cut]  # fmt: skip
+    for day in sorted({day for _, day in cut_off}):
+        x = x_of(day)
+        content.append(tag("path", d=f"M{number(x - 4)},{top + 2}h8l-4,-7z", class_="cut"))
+    if cut_off:
+        highest, day = max(cut_off)
+        others = len({day for _, day in cut_off}) - 1
+        said = f"▲ {_short(highest, unit)} on {day}" + (f" and {others} more" if others else "")
+        content.append(text(said, left + width / 2, bottom + 15))
     content.append(text(dates[0], left, bottom + 15, "start"))
     if len(dates) > 1:
         content.append(text(dates[-1], left + width, bottom + 15, "end"))
@@ -130,6 +146,18 @@ def _range_of(values: Sequence[float], least: float | None) -> tuple[float, floa
     return nice_range(low - room, high + room)
 
 
+def _cut_of(series: Iterable[Values]) -> float | None:
+    """Return above which value points are cut off, None where there are few nights or all values are near."""
+    limits, highest = [], 0.0
+    for found in series:
+        values = sorted(value for value in found if value is not None)
+        if values:
+            usual = values[9 * (len(values) - 1) // 10] if len(values) >= NIGHTS_TO_JUDGE else values[-1]
+            limits.append(FAR_ABOVE * usual)
+            highest = max(highest, values[-1])
+    return max(limits) if limits and 0 < max(limits) < highest else None
+
+
 def _axis_text(value: float, highest: float) -> str:
     if highest >= 10_000:
         return f"{value / 1000:,.4g}k"
@@ -139,6 +167,8 @@ def _axis_text(value: float, highest: float) -> str:
 def _newest(values: Values, unit: str) -> str:
     """Return the newest value, 4 digits that count, as text."""
     newest = next((value for value in reversed(values) if value is not None), None)
-    if newest is None:
-        return "–"
-    return (f"{newest:,.0f}" if abs(newest) >= 1000 else f"{newest:.4g}") + unit
+    return "–" if newest is None else _short(newest, unit)
+
+
+def _short(value: float, unit: str) -> str:
+    return (f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}") + unit

@@ -261,12 +261,12 @@ def redraw_report(site: Site, config: Config, date: dt.date) -> None:
 
 
 def _other_pages(summary: Mapping[str, Any]) -> dict[str, str]:
-    """Return links to all nights and to the night before; the night after is not known when a page is written."""
+    """Return links to all nights, to the night before, and to this night among all: later ones are not known yet."""
     pages = {"all nights": "../../index.html"}
     if summary["drift"] is not None:
         before = summary["drift"]["date"]
         pages[f"night before, {before}"] = f"../date={before}/report.html"
-    return pages
+    return pages | {"later nights": f"../../index.html#{summary['date']}"}
 
 
 def _compare_with_before(

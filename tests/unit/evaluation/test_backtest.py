@@ -236,8 +236,8 @@ def test_write_backtest__table_page_and_json(backtest, tmp_path):
 @pytest.mark.parametrize(
     ("gain", "error", "better", "words"),
     [
-        (0.5, 0.1, True, "more than of the best other method, own history (+0.50, 95 % interval +0.30 to +0.70)."),
-        (-0.5, 0.1, False, "fewer than of the best other method, own history (-0.50, 95 % interval -0.70 to -0.30)."),
+        (0.5, 0.1, True, "more than with the best other method, own history (+0.50, 95 % interval +0.30 to +0.70)."),
+        (-0.5, 0.1, False, "fewer than with the best other method, own history (-0.50, 95 % interval -0.70 to -0.30)."),
         (0.1, 0.1, False, "too close to tell from the best other method, own history (+0.10, 95 % interval"),
     ],
 )

@@ -1,5 +1,7 @@
 """What fairness costs, against the linear program and by hand."""
 
+import re
+
 import numpy as np
 import pytest
 from reference_balanced import best_assignment
@@ -83,3 +85,26 @@ def test_fairness_chart__draws_every_rule_and_floor():
         "floors": floors[1:],
     }
     assert "Gini, as none starves (across)" in fairness_chart(none)
+
+
+def test_fairness_chart__labels_of_near_floors_do_not_touch():
+    entry = {"expected_clicks": 100.0, "starved_categories": 0, "gini": 0.467}
+    floors = [
+        {"floor": floor, "expected_clicks": clicks, "starved_categories": 0, "gini": gini, "gap": 0.0}
+        for floor, clicks, gini in (
+            (0.0, 100.21, 0.454),
+            (0.25, 100.21, 0.454),
+            (0.75, 100.13, 0.411),
+            (1, 99.33, 0.33),
+        )
+    ]
+    policies = {"user_top_k": entry, "category_top_n": {**entry, "expected_clicks": 96.66, "gini": 0.0}}
+    chart = fairness_chart({"users": 9, "policies": policies, "floors": floors})
+    labels = {
+        label: (float(x), float(y))
+        for x, y, label in re.findall(r'<text x="([\d.]+)" y="([\d.]+)"[^>]*>(0|0.25|0.75|1)</text>', chart)
+        if float(y) < 262  # above the axis
+    }
+    assert set(labels) == {"0", "0.75", "1"}  # 0.25 is the same point as 0
+    (x, y), (beside, other) = labels["0"], labels["0.75"]
+    assert abs(x - beside) > 6.5 * len("00.75") / 2 or abs(y - other) > 12
