@@ -63,18 +63,31 @@ class Objects(Protocol):
         """Remove objects, as far as they are there."""
 
 
+def conflict(place: str, found: Tag | None) -> Conflict:
+    """Return the error to raise for an object that is not the one that was to be replaced."""
+    what = "none" if found is None else "another one"
+    return Conflict(f"{place} was written by another run meanwhile, found {what}; run it again")
+
+
+def check_key(key: str) -> str:
+    """Return a key; refuse what would name a folder, or leave the prefix of the site."""
+    if any(part in ("", ".", "..") for part in key.split("/")):
+        raise BadInput(f"a key must be names with / between them, got {key!r}")
+    return key
+
+
 @dataclass(frozen=True)
 class PosixObjects:
     """Objects as files below a folder of a file system that all workers see."""
 
     folder: Path
 
+    def __str__(self) -> str:
+        return str(self.folder)
+
     def path(self, key: str) -> Path:
         """Return the file of a key, for readers that map files or read them with a library of their own."""
-        parts = key.split("/")
-        if any(part in ("", ".", "..") for part in parts):
-            raise BadInput(f"a key must be names with / between them, got {key!r}")
-        return self.folder.joinpath(*parts)
+        return self.folder.joinpath(*check_key(key).split("/"))
 
     @retried
     def get(self, key: str) -> tuple[bytes, Tag]:
@@ -110,8 +123,7 @@ class PosixObjects:
             except FileNotFoundError:
                 now = None
             if now != tag:
-                found = "none" if now is None else "another one"
-                raise Conflict(f"{self.path(key)} was written by another run meanwhile, found {found}; run it again")
+                raise conflict(f"{self.path(key)}", now)
             return self.put(key, [data])
 
     def copy(self, source: str, target: str) -> None:

@@ -9,20 +9,19 @@ removed, has another one. An object is seen whole or not at all, so one of the r
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
 import json
 import re
 import uuid
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 import google_crc32c
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath, list_folder, map_at_once, say_failures
-from ammrank_dask.storage.objects.atomic import TEMPORARY, digest_of, json_text, read_json, write_atomic
+from ammrank_dask.storage.lake.paths import map_at_once
+from ammrank_dask.storage.objects.atomic import TEMPORARY, digest_of, json_text, read_json
+from ammrank_dask.storage.objects.objects import Objects
 from ammrank_dask.storage.site.reports import CHECKSUMS
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
@@ -30,7 +29,7 @@ from ammrank_dask.storage.store.runs import open_run
 POINTER = "CURRENT"
 COPY_FORMAT = 1
 REPORT = "report"
-_NIGHT, _DIGEST = re.compile(r"date=(\d{4}-\d{2}-\d{2})"), re.compile(r"[0-9a-f]{16}")
+_COPY = re.compile(r"(date=(\d{4}-\d{2}-\d{2})/[0-9a-f]{16})/")
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,19 @@ class NightFiles:
         return f"date={self.date}/{digest}"
 
 
-def copy_night(night: NightFiles, target: LakePath) -> int:
+def copy_night(night: NightFiles, target: Objects) -> int:
     """Copy the files of a night that are not there yet, many at once; return their number."""
-    folder = target / night.folder
-    present = {path: path.stat().st_size for path in _walk(folder)}
+    present = {one.key: one.size for one in target.list(f"{night.folder}/")}
     wanted = [
-        (path, folder / name, size, checksum)
+        (path, f"{night.folder}/{name}", size, checksum)
         for name, path, size, checksum in night.files
-        if present.get(folder / name) != size
+        if present.get(f"{night.folder}/{name}") != size
     ]
-    map_at_once(lambda file: _copy_file(*file), wanted)
+    map_at_once(lambda file: _copy_file(target, *file), wanted)
     return len(wanted)
 
 
-def point_to(night: NightFiles, target: LakePath) -> None:
+def point_to(night: NightFiles, target: Objects) -> None:
     """Make a night that is copied whole the one that consumers read: one small object, unless it is that already."""
     content = {
         "format": COPY_FORMAT,
@@ -81,14 +79,13 @@ def point_to(night: NightFiles, target: LakePath) -> None:
         "bytes": sum(size for _, _, size, _ in night.files),
     }
     if read_pointer(target) != content:
-        _write(target / POINTER, json_text(content).encode())
+        target.put(POINTER, [json_text(content).encode()])
 
 
-def read_pointer(target: LakePath) -> dict[str, object] | None:
+def read_pointer(target: Objects) -> dict[str, object] | None:
     """Return what the pointer says, None when there is none."""
     try:
-        with say_failures(target):
-            content: dict[str, object] = json.loads((target / POINTER).read_bytes())
+        content: dict[str, object] = json.loads(target.get(POINTER)[0])
     except FileNotFoundError:
         return None
     except ValueError:
@@ -96,57 +93,30 @@ def read_pointer(target: LakePath) -> dict[str, object] | None:
     return content
 
 
-def try_target(target: LakePath) -> None:
+def try_target(target: Objects) -> None:
     """Write a small object to where copies go and remove it, or raise what stands in the way."""
-    path = target / f"{TEMPORARY}{uuid.uuid4().hex[:12]}"
-    _write(path, b"")
-    with say_failures(path):
-        path.unlink()
+    key = f"{TEMPORARY}{uuid.uuid4().hex[:12]}"
+    target.put(key, [])
+    target.delete([key])
 
 
-def copied_nights(target: LakePath) -> dict[dt.date, list[str]]:
-    """Return the folders of copies by night; what else is there is not ours, and nobody may remove it."""
-    nights: dict[dt.date, list[str]] = {}
-    for folder in list_folder(target) if target.is_dir() else []:
-        date = _NIGHT.fullmatch(folder.name)
-        if date is None or not folder.is_dir():
+def copied_nights(target: Objects) -> dict[dt.date, dict[str, list[str]]]:
+    """Return the keys of copies by night and folder; what else is there is not ours, and nobody may remove it."""
+    nights: dict[dt.date, dict[str, list[str]]] = {}
+    for one in target.list("date="):
+        copy = _COPY.match(one.key)
+        if copy is None:
             continue
-        copies = [copy.name for copy in list_folder(folder) if _DIGEST.fullmatch(copy.name) and copy.is_dir()]
-        with contextlib.suppress(ValueError):  # of a name that looks like a date only
-            nights[dt.date.fromisoformat(date[1])] = [f"{folder.name}/{copy}" for copy in copies]
+        try:
+            date = dt.date.fromisoformat(copy[2])
+        except ValueError:  # of a name that looks like a date only
+            continue
+        nights.setdefault(date, {}).setdefault(copy[1], []).append(one.key)
     return nights
 
 
-def remove_copies(target: LakePath, folders: Iterable[str]) -> None:
-    """Remove copies of nights."""
-    files = [file for folder in folders for file in _walk(target / folder)]
-    map_at_once(_remove, files)
-    if isinstance(target, Path):
-        for folder in folders:
-            for path in sorted((target / folder).rglob("*"), reverse=True):
-                path.rmdir()
-            (target / folder).rmdir()
-
-
-def _remove(path: LakePath) -> None:
-    path.unlink()
-
-
-def _walk(folder: LakePath) -> list[LakePath]:
-    if isinstance(folder, RemotePath):
-        return list(folder.walk())
-    return [path for path in folder.rglob("*") if path.is_file()]
-
-
-def _copy_file(source: Path, target: LakePath, size: int, checksum: int) -> None:
+def _copy_file(target: Objects, source: Path, key: str, size: int, checksum: int) -> None:
     data = source.read_bytes()
     if len(data) != size or google_crc32c.value(data) != checksum:
         raise DamagedStore(f"{source} is not what was written (checksum differs); make it again with {REBUILD_COMMAND}")
-    _write(target, data)
-
-
-def _write(path: LakePath, data: bytes) -> None:
-    if isinstance(path, RemotePath):
-        path.write_bytes(data)
-    else:
-        write_atomic(path, lambda temporary: temporary.write_bytes(data))
+    target.put(key, [data])

@@ -31,6 +31,7 @@ class S3Server:
     port: int = 0
     requests: list[tuple[str, str]] = field(default_factory=list)
     fault: Callable[[str, str], Answer] | None = None
+    lost: Callable[[str, str], Answer] | None = None
 
     def url(self, path: str) -> str:
         """Return the URL of a bucket or a path in one."""
@@ -62,6 +63,15 @@ class S3Server:
         finally:
             self.fault = None
 
+    @contextlib.contextmanager
+    def losses(self, lost: Callable[[str, str], Answer]) -> Iterator[None]:
+        """Let `lost` look at every request when it has been carried out: its answer goes instead of the server's."""
+        self.lost = lost
+        try:
+            yield
+        finally:
+            self.lost = None
+
 
 @contextlib.contextmanager
 def serve_s3() -> Iterator[S3Server]:
@@ -76,6 +86,7 @@ def serve_s3() -> Iterator[S3Server]:
             """Say nothing."""
 
     state = S3Server()
+    one_write = threading.Lock()  # moto compares and writes an object without one
     application = DomainDispatcherApplication(create_backend_app)
 
     def answer(environ: dict[str, Any], start: Any) -> Any:
@@ -83,7 +94,13 @@ def serve_s3() -> Iterator[S3Server]:
         state.requests.append((method, path))
         failed = None if state.fault is None else state.fault(method, path)
         if failed is None:
-            return application(environ, start)
+            head: list[Any] = []
+            with one_write if method == "PUT" else contextlib.nullcontext():
+                done = list(application(environ, lambda *given: head.append(given)))
+            failed = None if state.lost is None else state.lost(method, path)
+            if failed is None:
+                start(*head[0])
+                return done
         status, code = failed
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
         body = b"" if method == "HEAD" else body

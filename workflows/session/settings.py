@@ -14,6 +14,8 @@ from ammrank_dask.storage.lake.listing import LakeDay, list_days
 from ammrank_dask.storage.lake.paths import LakePath, is_url, parse_path, require_regular
 from ammrank_dask.storage.lake.people import PeopleMapping
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
+from ammrank_dask.storage.objects.objects import Objects
+from ammrank_dask.storage.objects.store import open_objects
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP
@@ -36,7 +38,7 @@ def lake_path(site: Site, given: str) -> LakePath:
     return path if Path(given).is_absolute() else path.resolve()
 
 
-def copies_target(site: Site, config: Config) -> LakePath | None:
+def copies_target(site: Site, config: Config) -> Objects | None:
     """Return where published nights are copied to, None when they are not; refuse a folder of the site or the lake."""
     to, lake = config.publish.to, config.lake
     if to is None:
@@ -49,7 +51,7 @@ def copies_target(site: Site, config: Config) -> LakePath | None:
     for name, folder in folders.items():
         if _is_inside(target, folder):
             raise BadInput(f"publish.to must not be inside {name}, got {to}; name another folder or a URL")
-    return target
+    return open_objects(target if isinstance(target, Path) else str(target))
 
 
 def _is_inside(path: LakePath, folder: LakePath) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
-from ammrank_dask.storage.site.copies import NightFiles, copied_nights, copy_night, point_to, remove_copies
+from ammrank_dask.storage.site.copies import NightFiles, copied_nights, copy_night, point_to
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import is_finished
 from ammrank_dask.workflows.session.config import Config
@@ -28,8 +28,8 @@ def copy_published(site: Site, config: Config, date: dt.date) -> str | None:
     for other, folders in copied_nights(target).items():
         if other != date:
             own = NightFiles.of(site, other).folder if other in kept and _is_kept(site, other) else None
-            remove_copies(target, [folder for folder in folders if folder != own])
-    return f"{target / night.folder}"
+            target.delete(key for folder, keys in folders.items() if folder != own for key in keys)
+    return f"{target}/{night.folder}"
 
 
 def renew_copies(site: Site, config: Config) -> int:
@@ -44,8 +44,8 @@ def renew_copies(site: Site, config: Config) -> int:
             copy_night(kept, target)
             if date == newest:
                 point_to(kept, target)
-        replaced = [folder for folder in folders if kept is None or folder != kept.folder]
-        remove_copies(target, replaced)
+        replaced = [key for folder, keys in folders.items() if kept is None or folder != kept.folder for key in keys]
+        target.delete(replaced)
         renewed += bool(replaced)
     return renewed
 

@@ -1,20 +1,38 @@
 """The contract of a store of objects: every kind of store passes the same tests."""
 
 import os
+import sys
+import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ammrank_dask.storage.errors import BadInput
+from s3 import always, every, serve_s3, slow
+
+from ammrank_dask.storage.errors import BadInput, StoreFailed
 from ammrank_dask.storage.objects.objects import Conflict, Object, PosixObjects
+from ammrank_dask.storage.objects.store import open_objects
 
-STORES = {"posix": lambda folder: PosixObjects(folder / "site")}
 
 
-@pytest.fixture(params=STORES)
+@pytest.fixture(scope="module")
+def server():
+    with serve_s3() as running:
+        running.make_bucket("sites")
+        yield running
+
+
+@pytest.fixture
+def bucket(server, request):
+    """An empty prefix of a bucket."""
+    return open_objects(server.url(f"sites/{uuid.uuid4().hex}"))
+
+
+@pytest.fixture(params=["posix", "bucket"])
 def store(request, tmp_path):
     """An empty store of each kind."""
-    return STORES[request.param](tmp_path)
+    return PosixObjects(tmp_path / "site") if request.param == "posix" else request.getfixturevalue("bucket")
 
 
 def test_get__returns_what_was_put_and_a_tag_of_it(store):
@@ -152,3 +170,100 @@ def test_posix_delete__removes_folders_that_it_leaves_empty(tmp_path):
     assert [path.relative_to(tmp_path).as_posix() for path in sorted(tmp_path.rglob("*"))] == [
         "days", "days/date=2", "days/date=2/notes.txt",
     ]  # fmt: skip
+
+
+def every_other(status, code, methods=("PUT",)):
+    """Return a fault that comes with every other request of a method, first with the first one."""
+    lock, seen = threading.Lock(), []
+
+    def answer(method, path):
+        with lock:
+            seen.append(method in methods)
+            return (status, code) if seen[-1] and sum(seen) % 2 else None
+
+    return answer
+
+
+@pytest.mark.parametrize("answer", ["500 Internal Server Error", "503 Slow Down", "409 Conflict"])
+def test_store_put_if__a_lost_answer_is_no_conflict(server, bucket, answer):
+    with server.losses(every_other(answer, "Lost")):
+        first = bucket.put_if("ROOT", b"1", None)
+        second = bucket.put_if("ROOT", b"2", first)
+    assert bucket.get("ROOT") == (b"2", second)
+    with server.losses(every_other(answer, "Lost")), pytest.raises(Conflict, match="found another one"):
+        bucket.put_if("ROOT", b"3", first)
+    assert bucket.get("ROOT") == (b"2", second)
+
+
+def test_store_put_if__two_requests_at_once_are_made_again(server, bucket):
+    with server.faults(every_other("409 Conflict", "ConditionalRequestConflict")):
+        tag = bucket.put_if("ROOT", b"1", None)
+    assert bucket.get("ROOT") == (b"1", tag)
+
+
+def test_store_put_if__of_a_store_without_conditional_writes(server, bucket):
+    refuse = always("412 Precondition Failed", "PreconditionFailed")
+    with (
+        server.faults(lambda method, path: refuse(method, path) if method == "PUT" else None),
+        pytest.raises(Conflict, match="takes no conditional writes at present"),
+    ):
+        bucket.put_if("ROOT", b"1", None)
+
+
+@pytest.mark.parametrize("fault", [slow(0.05), every(3, "503 Slow Down", "SlowDown")], ids=["slow", "failing"])
+def test_store__slow_and_failing_requests_change_nothing(server, bucket, fault):
+    with server.faults(fault):
+        for number in range(5):
+            bucket.put(f"part-{number}", [bytes([number]), b"rows"])
+        assert [bucket.get(one.key)[0][0] for one in bucket.list("part-")] == list(range(5))
+        bucket.delete([f"part-{number}" for number in range(4)])
+        assert [one.key for one in bucket.list()] == ["part-4"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "sentence"),
+    [
+        (("403 Forbidden", "AccessDenied"), BadInput, "the store refuses the credentials of this process"),
+        (("400 Bad Request", "ExpiredToken"), BadInput, "the store refuses the credentials of this process"),
+        (("500 Oops", "InternalError"), StoreFailed, "cannot be reached"),
+    ],
+    ids=["no permission", "expired", "broken"],
+)
+def test_store__refusals_are_one_sentence(server, bucket, answer, error, sentence):
+    calls = [
+        lambda: bucket.get("a"),
+        lambda: bucket.put("a", [b"1"]),
+        lambda: bucket.put_if("a", b"1", None),
+        lambda: bucket.copy("a", "b"),
+        lambda: list(bucket.list()),
+        lambda: bucket.delete(["a"]),
+    ]
+    for call in calls:
+        with server.faults(always(*answer)), pytest.raises(error, match=sentence) as raised:
+            call()
+        assert "\n" not in str(raised.value)
+
+
+def test_open_objects__of_what_cannot_be_a_store(server):
+    for url, sentence in (
+        (server.url("nowhere/site"), "there is no bucket s3://nowhere; correct the URL s3://nowhere/site"),
+        ("hdfs://host/site", "objects are not written to hdfs://; name a folder, s3://, gs:// or az://"),
+        ("s3://key:secret@sites/a", "must not hold credentials; give them in the environment"),
+        ("s3://sites/a?color=red", "has an option color; give region, endpoint_override or scheme"),
+    ):
+        with pytest.raises(BadInput, match=sentence):
+            open_objects(url).put("a", [b"1"])
+
+
+def test_open_objects__without_the_package(monkeypatch):
+    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    with pytest.raises(BadInput, match=r"run pip install 'ammrank-dask\[object-store\]'"):
+        open_objects("s3://other/site").get("a")
+
+
+def test_open_objects__takes_the_endpoint_from_the_environment(server, bucket, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.port}")
+    plain = open_objects(bucket.url)
+    assert plain.options == ""
+    plain.put("a", [b"1"])
+    assert bucket.get("a")[0] == b"1"

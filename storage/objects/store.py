@@ -1,0 +1,228 @@
+"""Keep objects in an object store, S3, Google's or Azure's, through the package obstore.
+
+Credentials come from the environment variables of the store, for example `AWS_ACCESS_KEY_ID` and `AWS_ENDPOINT_URL`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import functools
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import parse_qsl, urlsplit
+
+from ammrank_dask.storage.errors import BadInput, StoreFailed
+from ammrank_dask.storage.objects.objects import Conflict, Object, Objects, PosixObjects, Tag, check_key, conflict
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+SCHEMES = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+ATTEMPTS = 5
+"""How often a request is made that the store could not answer."""
+
+REQUEST_SECONDS = 60
+"""After which a request is not made again."""
+
+ONE_REQUEST_BYTES = 1 << 29
+"""What is larger is uploaded in parts, of which a crash leaves some that no listing shows."""
+
+PAUSES = (0.1, 0.3, 1.0)
+"""Seconds before a conditional write is made again that met another request at the same time."""
+
+_REFUSED = re.compile(r"status code: 40[013]|Expired|InvalidToken|InvalidAccessKey|SignatureDoesNotMatch|AuthFailure")
+
+
+def open_objects(place: str | Path) -> Objects:
+    """Return the objects below a folder or a URL.
+
+    Examples
+    --------
+    >>> str(open_objects("s3://ads/qualifications/?region=eu-west-1"))
+    's3://ads/qualifications'
+    """
+    if isinstance(place, str) and "://" in place:
+        address, _, options = place.partition("?")
+        return StoreObjects(address.rstrip("/"), options)
+    return PosixObjects(Path(place))
+
+
+@dataclass(frozen=True)
+class StoreObjects:
+    """Objects below a prefix of a bucket.
+
+    Attributes
+    ----------
+    url
+        Scheme, bucket and prefix.
+    options
+        The query of the URL: `region`, and for a store that is not Amazon's `endpoint_override` and `scheme`.
+    """
+
+    url: str
+    options: str = ""
+
+    def __str__(self) -> str:
+        return self.url
+
+    def get(self, key: str) -> tuple[bytes, Tag]:
+        """Return an object and its tag; raises FileNotFoundError when there is none."""
+        import obstore
+
+        with self._say_failures():
+            found = obstore.get(self._store(), check_key(key))
+            return bytes(found.bytes()), _tag_of(found.meta)
+
+    def get_ranges(self, key: str, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Return stretches of an object, fetched at once; one that ends behind its end is cut there."""
+        import obstore
+
+        wanted = [(start, size) for start, size in zip(starts, sizes, strict=True) if size]
+        with self._say_failures():
+            read = iter(
+                obstore.get_ranges(
+                    self._store(),
+                    check_key(key),
+                    starts=[start for start, _ in wanted],
+                    lengths=[size for _, size in wanted],
+                )
+            )
+        return [bytes(next(read)) if size else b"" for size in sizes]
+
+    def put(self, key: str, pieces: Iterable[bytes]) -> Tag:
+        """Write an object from pieces, in place of one that was there; it is durable when this returns."""
+        import obstore
+
+        data = b"".join(pieces)
+        with self._say_failures():
+            is_large = len(data) > ONE_REQUEST_BYTES
+            return _tag_of(obstore.put(self._store(), check_key(key), data, use_multipart=is_large))
+
+    def put_if(self, key: str, data: bytes, tag: Tag | None) -> Tag:
+        """Write an object if the one that is there has a tag, None for none there; raises Conflict otherwise.
+
+        An answer may be lost, and the request that follows it then meets its own object. So the object is read before
+        a conflict is believed; what has the bytes that were to be written was written. Who must tell two writers from
+        each other writes something of its own into the object.
+        """
+        import obstore
+
+        mode: Any = "create" if tag is None else {"e_tag": tag}
+        for pause in (0, *PAUSES):
+            time.sleep(pause)
+            try:
+                with self._say_failures():
+                    return _tag_of(obstore.put(self._store(), check_key(key), data, mode=mode, use_multipart=False))
+            except (Conflict, StoreFailed) as error:
+                failure = error
+            found, now = self._find(key)
+            if found == data and now is not None:
+                return now
+            if now != tag:
+                raise conflict(f"{self.url}/{key}", now)
+        raise failure
+
+    def _find(self, key: str) -> tuple[bytes | None, Tag | None]:
+        try:
+            return self.get(key)
+        except FileNotFoundError:
+            return None, None
+
+    def copy(self, source: str, target: str) -> None:
+        """Give an object a second key, within the store; objects do not change, so a target that is there stays."""
+        import obstore
+
+        with self._say_failures():
+            try:
+                obstore.head(self._store(), check_key(target))
+            except FileNotFoundError:
+                obstore.copy(self._store(), check_key(source), target)
+
+    def list(self, prefix: str = "") -> Iterator[Object]:
+        """Yield all objects whose keys begin with a prefix, in order of their keys: for sweep and verify only."""
+        import obstore
+
+        above = prefix.rpartition("/")[0]
+        with self._say_failures():
+            listed = [found for chunk in obstore.list(self._store(), above or None) for found in chunk]
+        yield from sorted(
+            (Object(found["path"], found["size"]) for found in listed if found["path"].startswith(prefix)),
+            key=lambda one: one.key,
+        )
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Remove objects, as far as they are there."""
+        import obstore
+
+        with self._say_failures():
+            obstore.delete(self._store(), [check_key(key) for key in keys])
+
+    def _store(self) -> ObjectStore:
+        return _open_store(self.url, self.options)
+
+    @contextlib.contextmanager
+    def _say_failures(self) -> Iterator[None]:
+        """Turn what the store answers into one sentence; of an object that is not there stays FileNotFoundError."""
+        from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, JoinError, PreconditionError
+
+        try:
+            yield
+        except (FileNotFoundError, BaseError) as error:
+            reason = " ".join(str(error).partition("Debug source")[0].split())
+            reason = reason if len(reason) < 300 else f"{reason[:300]}…"
+            if "NoSuchBucket" in str(error):
+                bucket = "/".join(self.url.split("/")[:3])
+                raise BadInput(f"there is no bucket {bucket}; correct the URL {self.url}") from None
+            if isinstance(error, AlreadyExistsError | PreconditionError):
+                raise Conflict(f"{self.url} takes no conditional writes at present ({reason}); run it again") from None
+            if _REFUSED.search(str(error)):
+                raise BadInput(
+                    f"{self.url}: the store refuses the credentials of this process ({reason}); renew them, or give"
+                    " them the right to list, read, write and delete"
+                ) from None
+            if isinstance(error, GenericError | JoinError):
+                raise StoreFailed(
+                    f"{self.url} cannot be reached ({reason}); what is published is whole, run the command again"
+                ) from None
+            raise
+
+
+def _tag_of(meta: Any) -> Tag:
+    return str(meta["e_tag"])
+
+
+@functools.lru_cache(maxsize=16)
+def _open_store(url: str, options: str) -> ObjectStore:
+    """Return the store of a URL; one for each is open in a process."""
+    parts = urlsplit(url)
+    if "@" in parts.netloc and parts.scheme.startswith("s3"):
+        raise BadInput(f"a URL of {parts.scheme}:// must not hold credentials; give them in the environment")
+    if parts.scheme not in SCHEMES:
+        raise BadInput(f"{url}: objects are not written to {parts.scheme}://; name a folder, s3://, gs:// or az://")
+    try:
+        from obstore.store import from_url
+    except ImportError:
+        raise BadInput(
+            f"{url} needs the package obstore, which is not installed; run pip install 'ammrank-dask[object-store]'"
+        ) from None
+    config: dict[str, Any] = {}
+    for name, value in parse_qsl(options):
+        if name == "region":
+            config["region"] = value
+        elif name == "endpoint_override":
+            config["endpoint"] = f"{dict(parse_qsl(options)).get('scheme', 'https')}://{value}"
+        elif name != "scheme":
+            raise BadInput(f"{url} has an option {name}; give region, endpoint_override or scheme, or none")
+    endpoint = config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
+    return from_url(
+        url,
+        config=config or None,
+        client_options={"allow_http": True} if endpoint.startswith("http://") else None,
+        retry_config={"max_retries": ATTEMPTS - 1, "retry_timeout": dt.timedelta(seconds=REQUEST_SECONDS)},
+    )
