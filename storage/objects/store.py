@@ -220,9 +220,8 @@ def _open_store(url: str, options: str) -> ObjectStore:
         elif name != "scheme":
             raise BadInput(f"{url} has an option {name}; give region, endpoint_override or scheme, or none")
     endpoint = config.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL", "")
-    return from_url(
-        url,
-        config=config or None,
-        client_options={"allow_http": True} if endpoint.startswith("http://") else None,
-        retry_config={"max_retries": ATTEMPTS - 1, "retry_timeout": dt.timedelta(seconds=REQUEST_SECONDS)},
-    )
+    more: dict[str, Any] = {"config": config or None}
+    if endpoint.startswith("http://"):
+        more["client_options"] = {"allow_http": True}
+    retries: Any = {"max_retries": ATTEMPTS - 1, "retry_timeout": dt.timedelta(seconds=REQUEST_SECONDS)}
+    return from_url(url, retry_config=retries, **more)

@@ -7,13 +7,11 @@ import uuid
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-
 from s3 import always, every, serve_s3, slow
 
 from ammrank_dask.storage.errors import BadInput, StoreFailed
 from ammrank_dask.storage.objects.objects import Conflict, Object, PosixObjects
 from ammrank_dask.storage.objects.store import open_objects
-
 
 
 @pytest.fixture(scope="module")
