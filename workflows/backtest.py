@@ -9,7 +9,16 @@ import click
 
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import load_config
-from ammrank_dask.workflows.session.options import DATE, FOLDER, AmmrankCommand, computing_options, show, site_argument
+from ammrank_dask.workflows.session.options import (
+    DATE,
+    FOLDER,
+    AmmrankCommand,
+    computing_options,
+    show,
+    show_sentence,
+    show_table,
+    site_argument,
+)
 from ammrank_dask.workflows.session.session import open_lazily
 
 
@@ -37,8 +46,8 @@ def command(
 
     Nights run in a work area of the site; what is published stays. Run it again to go on where it stopped.
     """
-    from ammrank_dask.evaluation.backtest_page import PAGE, write_backtest
-    from ammrank_dask.workflows.operations.backtest import describe_backtest, list_nights, run_backtest
+    from ammrank_dask.evaluation.backtest_page import PAGE, describe_gain, write_backtest
+    from ammrank_dask.workflows.operations.backtest import backtest_tables, list_nights, run_backtest
     from ammrank_dask.workflows.stages.work_area import FOLDER
 
     if last < first:
@@ -53,8 +62,13 @@ def command(
     if as_json:
         show({"page": str(out / PAGE), **backtest}, as_json)
         return
-    click.echo("\n".join(describe_backtest(backtest)))
-    show({"nights": len(dates), "page": str(out / PAGE)}, as_json)
+    show_sentence(describe_gain(backtest)[1])
+    for head, rows in backtest_tables(backtest):
+        click.echo("")
+        show_table(head, rows)
+    click.echo("")
+    show({night["date"]: night["reason"] for night in backtest["nights"] if night["reason"]}, as_json)
+    show({"page": str(out / PAGE)}, as_json)
 
 
 if __name__ == "__main__":

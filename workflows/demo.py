@@ -35,6 +35,7 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     from ammrank_dask.workflows.stages.metrics import keep_metrics
     from ammrank_dask.workflows.stages.nightly import run_night
     from ammrank_dask.workflows.stages.publishing import describe_outcome
+    from ammrank_dask.workflows.stages.site_pages import INDEX
 
     place = Site(site.resolve())
     lake, truth = place.path / "lake", place.path / "lake-truth"
@@ -61,7 +62,8 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
             ended["date"] = str(date)
             facts = run_night(session, date)
     outcome = facts if as_json else describe_outcome(facts)
-    show({"site": str(place.path), **outcome}, as_json)
+    start_page = {"start_page" if as_json else "start page": str(place.path / INDEX)}
+    show({"site": str(place.path), **outcome, **start_page}, as_json)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,12 @@ from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPa
 @click.option("--date", type=DATE, help="The night.  [default: the published one]")
 @click.option("-k", "--k", type=click.IntRange(min=1), help="Number of categories.  [default: all of the user]")
 @click.option(
-    "--features", "n_features", type=click.IntRange(min=1), default=5, show_default=True, help="Features per category."
+    "--features",
+    "n_features",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Features per category, besides the user's own events in it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of text.")
 @click.option(
@@ -64,6 +69,7 @@ def command(
         click.echo(json.dumps(found, sort_keys=True, ensure_ascii=False))
         return
     click.echo(f"night of {found['date']}, {found['policy']}, model of {found['model']}")
+    click.echo("a score is the sum of its lines; in counts of events, older ones count less")
     if not found["categories"]:
         click.echo("the user holds no category")
     for entry in found["categories"]:

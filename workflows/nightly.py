@@ -23,6 +23,7 @@ from ammrank_dask.workflows.stages.dry_run import plan_night
 from ammrank_dask.workflows.stages.metrics import keep_metrics
 from ammrank_dask.workflows.stages.nightly import run_night
 from ammrank_dask.workflows.stages.publishing import describe_outcome
+from ammrank_dask.workflows.stages.site_pages import INDEX
 
 
 @click.command("nightly", cls=AmmrankCommand)
@@ -46,12 +47,14 @@ def command(
         open_session(site, cluster=cluster, as_json=as_json, quiet=quiet) as job,
     ):
         for date in dates:
+            facts.clear()  # what is shown and announced is of one night, the last
             facts["date"] = ended["date"] = str(date)
             try:
                 facts |= {**run_night(job, date, rebuild=rebuild), "nights": len(dates)}
             except HeldBack as held:
                 show(dict(held.outcome) if as_json else describe_outcome(held.outcome), as_json)
                 raise
+    facts["start_page"] = str(site / INDEX)
     show(facts if as_json else describe_outcome(facts), as_json)
 
 

@@ -183,7 +183,10 @@ def ingest_tables(
         n_rows = sum(sum(file.rows) for file in table.files)
         weights += [(ROWS_OF_A_PART + n_rows / n_partitions) / ROWS_A_TASK] * len(todo)
     stage = f"{kind.stage}-collect"
-    run_together(client, stage, collect_partition, collections, weights=weights, progress=progress, units=int)
+    unit = "users" if len(tables) == 1 else "user-days"  # a user has events on many days
+    run_together(
+        client, stage, collect_partition, collections, weights=weights, progress=progress, units=int, unit=unit
+    )
     finished = []
     for table, own in zip(tables, blocks, strict=True):
         counts = _count_table(table, own, settings)

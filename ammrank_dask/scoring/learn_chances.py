@@ -293,7 +293,9 @@ def learn_and_measure(
     chances = fit_chances(scores, clicked, activity)
     sums = check_reliability(client, chances, model, features, scratch=scratch, progress=progress)
     if not sums.n_cells:
-        raise TooFewUsers(f"there are {len(scores):,} validation users and no gate users to measure chances on")
+        raise TooFewUsers(
+            f"there are {len(scores):,} validation users and no gate users to measure click probabilities on"
+        )
     return LearntChances(chances, len(scores), sums)
 
 
@@ -341,7 +343,9 @@ def _gather(
     parts: list[SplitRows] = run_tasks(client, STAGE, read_split, tasks, progress=progress)
     scores, clicked, activity, folds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if len(scores) < min_users:
-        raise TooFewUsers(f"{len(scores):,} {split} users are fewer than the {min_users:,} that chances need")
+        raise TooFewUsers(
+            f"{len(scores):,} {split} users are fewer than the {min_users:,} that click probabilities need"
+        )
     return scores, clicked, activity, folds
 
 
@@ -366,7 +370,9 @@ def _tasks_of(
     features: Features, model: RankModel, split: str, variant: str | None, share: float, scratch: Path | None
 ) -> list[tuple[object, ...]]:
     if not features.has_rankings:
-        raise BadInput(f"chances are learnt from clicks, and the features at {features.path} have no rankings")
+        raise BadInput(
+            f"click probabilities are learned from clicks, and the features at {features.path} have no rankings"
+        )
     if split not in SPLITS:
         raise BadInput(f"splits are {', '.join(SPLITS)}, got {split}")
     chosen = model.variant_ if variant is None else variant

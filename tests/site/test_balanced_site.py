@@ -119,8 +119,8 @@ def test_nightly__floors_that_cannot_be_met_are_refused_with_the_numbers(client,
 def test_nightly__balanced_without_chances_is_refused(client, small_world, tmp_path):
     site = copy_world(small_world, tmp_path)
     sentence = (
-        "score.policy: balanced needs chances, and there are none: 28 validation users are fewer than the 100 that"
-        " chances need; set it to user_top_k"
+        "score.policy: balanced needs click probabilities, and there are none: 28 validation users are fewer than the"
+        " 100 that click probabilities need; set it to user_top_k"
     )
     with pytest.raises(BadInput, match=re.escape(sentence)):
         nightly(Night(client, site, config_of(score=BALANCED), day(5)))

@@ -193,8 +193,8 @@ def test_nightly__opt_outs_are_kept_and_unknown_users_said(client, small_world, 
 def test_nightly__min_chance_without_chances_is_refused(client, small_world, tmp_path):
     site = copy_world(small_world, tmp_path)
     sentence = (
-        "score.min_chance needs chances, and there are none: 28 validation users are fewer than the 100 that chances"
-        " need; set it to null"
+        "score.min_chance needs click probabilities, and there are none: 28 validation users are fewer than the 100"
+        " that click probabilities need; set it to null"
     )
     with pytest.raises(BadInput, match=re.escape(sentence)):
         nightly(Night(client, site, config_of(score={"min_chance": 0.01}), day(5)))
@@ -203,7 +203,7 @@ def test_nightly__min_chance_without_chances_is_refused(client, small_world, tmp
 def test_nightly__too_few_held_out_users_have_no_chances_and_it_says_so(client, small_world, tmp_path):
     site = copy_world(small_world, tmp_path)
     facts = nightly(Night(client, site, config_of(), day(5)))
-    assert facts["chances"] == "none: 28 validation users are fewer than the 100 that chances need"
+    assert facts["chances"] == "none: 28 validation users are fewer than the 100 that click probabilities need"
     assert "chances" not in site.current().runs
     assert not site.finished_runs("chances")
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
 from nights import config_of, copy_world, day
@@ -53,6 +54,31 @@ def test_nightly__a_first_night_prints_at_most_25_lines_and_no_warning_twice(emp
     stages = [line.split("  ")[0] for line in lines[: -len(done.stdout.splitlines())] if line not in warnings]
     assert stages[-1] == "total"
     assert {"ingest", "features", "train", "gate", "score", "report", "publish"} <= set(stages)
+
+
+def test_nightly__of_several_nights_shows_the_last_one_and_no_warnings(site, cluster_file):
+    # Night 7 trains, night 8 does not.
+    dates = ["--from", str(day(7)), "--to", str(day(8)), "--cluster", str(cluster_file)]
+    done = CliRunner().invoke(ammrank, ["nightly", str(site.path), *dates])
+    assert done.exit_code == 0, done.output
+    assert [line.split()[0] for line in done.stderr.splitlines()].count("train") == 1
+    assert "WARNING" not in done.stderr  # that there are no click probabilities is what its stage says
+    facts = dict(re.split("  +", line, maxsplit=1) for line in done.stdout.splitlines())
+    assert facts["date"] == str(day(8))
+    assert facts["model"] == f"of {day(7)}"
+    assert {"training", "gate"} & set(facts) == set()
+    assert facts["start page"] == str(site.path / "index.html")
+    assert f"The lists of the night of {day(8)} are served." in (site.path / "index.html").read_text()
+
+
+def test_ingest__of_several_days_counts_no_user_twice(empty_site, cluster_file):
+    empty_site.config_path.write_text(write_config(config_of()))
+    arguments = ["ingest", str(empty_site.path), "--date", str(day(5)), "--cluster", str(cluster_file)]
+    done = CliRunner().invoke(ammrank, arguments)
+    assert done.exit_code == 0, done.output
+    n_users = len(pq.read_table(empty_site.path.parent / "lake" / "users.parquet"))
+    assert all(int(said.replace(",", "")) <= n_users for said in re.findall(r"([\d,]+) users", done.stderr))
+    assert re.search(r"events, [\d,]+ user-days", done.stderr)
 
 
 @pytest.fixture(scope="module")

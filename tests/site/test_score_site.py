@@ -297,8 +297,20 @@ def test_explain__prints_text_or_json(world):
     assert CliRunner().invoke(explain_command, [str(world.path), "--user-file", "-"], input=user).output == text.output
     assert CliRunner().invoke(explain_command, [str(world.path), "--any"]).output.count("\n") > 10
     assert text.exit_code == 0, text.output
-    assert text.output.startswith("night of 2026-01-10, user_top_k, model of 2026-01-10\n\n 1. ")
-    assert re.search(r"    [+-]\d\.\d{3}  (page views of|searches in|ad views of|age|gender|s)", text.output)
+    head = "night of 2026-01-10, user_top_k, model of 2026-01-10\na score is the sum of its lines; in counts of events,"
+    assert text.output.startswith(head)
+    categories = re.split(r"\n\n", text.output)[1:]
+    assert len(categories) == 4
+    for category in categories:
+        score = float(re.search(r"^ ?\d+\. .*: score ([+-][\d.]+)", category)[1])
+        lines = re.findall(r"^    ([+-]\d+\.\d{3})  (.+)$", category, re.MULTILINE)
+        assert sum(float(value) for value, _ in lines) == pytest.approx(score, abs=0.01)
+        words = [what for _, what in lines]
+        assert words[0] == "how often all users click it"
+        assert words[-1] == "everything else"
+        own = [what.partition(": ")[0] for what in words if what.startswith("own ")]
+        assert len(own) == len(set(own)) <= 5  # one line per event group
+    assert re.search(r"  own (ad views|page views|searches): \d+\.\d, the last \d+\.\d days ago", text.output)
     found = CliRunner().invoke(explain_command, [str(world.path), "--user", user, "--json", "-k", "1"])
     content = json.loads(found.output)
     assert set(content) == {"date", "policy", "model", "categories"}

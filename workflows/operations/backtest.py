@@ -15,7 +15,6 @@ from typing import Any
 from distributed import Client
 
 from ammrank_dask.evaluation.backtest import (
-    POLICY,
     NightToMeasure,
     fit_logistic,
     measure_outcome,
@@ -32,7 +31,6 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import ModelManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
 from ammrank_dask.storage.store.runs import open_run
-from ammrank_dask.training.forward import OWN_HISTORY
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_days
@@ -161,28 +159,30 @@ def _run_night(night: Night) -> dict[str, Any]:
     return {**found, "users": sums.n_users, "methods": sums.means()}
 
 
-def describe_backtest(backtest: dict[str, Any]) -> list[str]:
-    """Return the nights as a table of text."""
+def backtest_tables(backtest: dict[str, Any]) -> list[tuple[list[str], list[list[str]]]]:
+    """Return head and rows of two tables: the methods over all nights, and the hits of each night."""
     methods = list(backtest["means"])
-    heads = [*(LABELS[name] for name in methods), f"{LABELS[POLICY]} − {LABELS[OWN_HISTORY]}"]
-    lines = [f"{'ε_dis / hits / NDCG':22}{_cells(heads)}"]
-    for night in backtest["nights"]:
-        figures = _figures(night["methods"] or {}, methods)
-        lines.append(f"{night['date']:12} {night['users']:9,}{figures}  {night['reason'] or ''}".rstrip())
-    lines.append(f"{'all nights':22}{_figures(backtest['means'], methods)}")
-    return lines
+    n_nights = len(backtest["nights"])
+    over_all = [
+        [
+            LABELS[name],
+            _figure(found.get("disagreement"), 4),
+            _figure(found.get("hits")),
+            _figure(found.get("ndcg")),
+            gain_text(found),
+        ]
+        for name, found in backtest["means"].items()
+    ]
+    by_night = [
+        [night["date"], f"{night['users']:,}"]
+        + [_figure(((night["methods"] or {}).get(name) or {}).get("hits")) for name in methods]
+        for night in backtest["nights"]
+    ]
+    return [
+        ([f"{n_nights} night{'s' if n_nights != 1 else ''}", "ε_dis", "hits", "NDCG", "published has more"], over_all),
+        (["hits by night", "users", *(LABELS[name] for name in methods)], by_night),
+    ]
 
 
-def _figures(means: dict[str, Any], methods: Sequence[str]) -> str:
-    """Return the measures of the methods, and by how many hits the policy is ahead of own history."""
-    return _cells([*(_cell(means.get(name)) for name in methods), gain_text(means.get(OWN_HISTORY))])
-
-
-def _cells(texts: Sequence[str]) -> str:
-    return "".join(f"  {text:>22}" for text in texts)
-
-
-def _cell(means: dict[str, Any] | None) -> str:
-    if means is None or means["disagreement"] is None:
-        return "–"
-    return f"{means['disagreement']:.4f} / {means['hits']:.3f} / {means['ndcg']:.3f}"
+def _figure(value: float | None, digits: int = 3) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"

@@ -1,10 +1,10 @@
-"""Say why a user got their categories."""
+"""Show why a user got their categories."""
 
 from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -32,6 +32,7 @@ GROUP_WORDS = {
     "adv": "ad views of",
     "adc": "ad clicks in",
 }
+OLDER_COUNT_LESS = ", older ones count less"
 
 
 def read_one_id(file: TextIO) -> str:
@@ -55,7 +56,7 @@ def first_user(site: Site, date: dt.date | None) -> str:
     raise BadInput(f"no user of the night of {night} holds a category; there is nothing to explain")
 
 
-def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None = None, n_features: int = 5) -> Any:
+def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None = None, n_features: int = 3) -> Any:
     """Return the qualifications of one user, best first, each with the features that carried its score.
 
     Parameters
@@ -121,7 +122,7 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
 
 
 def describe_feature(column: str, value: float, settings: Mapping[str, Any]) -> str:
-    """Say in words what a column of a row means.
+    """Return what a column of a row means, in words.
 
     Examples
     --------
@@ -138,7 +139,7 @@ def describe_feature(column: str, value: float, settings: Mapping[str, Any]) -> 
     events = f"{GROUP_WORDS.get(kind, f'{kind} events in')} {category}"
     if what == INTENSITY and "alpha" in settings:
         amount = math.expm1(value) if settings["intensity"] == "log1p" else value
-        return f"{events}: {amount:.1f}, older ones count less"
+        return f"{events}: {amount:.1f}{OLDER_COUNT_LESS}"
     if what == RECENCY and "alpha" in settings and value > 0:
         return f"{events}: the last {abs(math.log(value) / math.log(settings['alpha'])):.1f} days ago"
     return column
@@ -193,12 +194,28 @@ def describe_entry(entry: dict[str, Any]) -> list[str]:
     if entry["score"] is None:
         return [f"{head}: nothing was learned for it; it is here by popularity{chance}"]
     lines = [f"{head}: score {entry['score']:+.3f}{chance}"]
+    others = entry["other_features"]
     if "prior" in entry:
-        lines.append(f"    {entry['prior']:+.3f}  how often it is clicked")
-        lines += [f"    {own['contribution']:+.3f}  its own {own['words']}" for own in entry["own"]]
-    lines += [f"    {feature['contribution']:+.3f}  {feature['words']}" for feature in entry["features"]]
-    lines += [f"    {entry['other_features']:+.3f}  all other features"]
-    if "prior" in entry:
+        lines.append(f"    {entry['prior']:+.3f}  how often all users click it")
+        lines += _own_lines(entry["own"])
         lines.append(f"    {entry['memberships']:+.3f}  what similar users click")
-    plane = "" if entry["plane"] is None else f" of plane {entry['plane']} of {entry['planes']}"
-    return [*lines, f"    {entry['constant']:+.3f}  constant{plane}"]
+        others += entry["constant"]
+    lines += [f"    {feature['contribution']:+.3f}  {feature['words']}" for feature in entry["features"]]
+    lines.append(f"    {others:+.3f}  everything else")
+    return lines if "prior" in entry else [*lines, f"    {entry['constant']:+.3f}  constant of the category"]
+
+
+def _own_lines(own: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return one line per event group of the user's own events in the category: how many, how long ago."""
+    amounts: dict[str, float] = {}
+    words: dict[str, list[str]] = {}
+    for feature in own:
+        events, _, said = feature["words"].rpartition(": ")
+        kind = feature["feature"].partition(":")[0]
+        amounts[kind] = amounts.get(kind, 0.0) + feature["contribution"]
+        words.setdefault(kind, []).append(said.removesuffix(OLDER_COUNT_LESS) if events else said)
+    lines = []
+    for kind, amount in sorted(amounts.items(), key=lambda item: -item[1]):
+        name = GROUP_WORDS.get(kind, f"{kind} events in").rpartition(" ")[0]
+        lines.append(f"    {amount:+.3f}  own {name}: {', '.join(sorted(words[kind]))}")
+    return lines

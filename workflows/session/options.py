@@ -421,7 +421,7 @@ def show(result: dict[str, Any], as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(result, sort_keys=True, default=str))
         return
-    width = max(len(name) for name in result)
+    width = max(map(len, result), default=0)
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     for name, value in result.items():
         line = f"{name.ljust(width)}  {_value_text(value)}"
@@ -430,6 +430,13 @@ def show(result: dict[str, Any], as_json: bool) -> None:
                 line, columns, subsequent_indent=" " * (width + 2), break_long_words=False, break_on_hyphens=False
             )
         click.echo(line)
+
+
+def show_sentence(sentence: str) -> None:
+    """Print a sentence, wrapped between words on a terminal."""
+    if sys.stdout.isatty():
+        sentence = textwrap.fill(sentence, shutil.get_terminal_size().columns, break_on_hyphens=False)
+    click.echo(sentence)
 
 
 def _value_text(value: Any) -> str:

@@ -61,7 +61,7 @@ def chances_of_night(
             reason = str(error)
     if earlier is not None:
         return earlier, f"{_describe(night, ingested, earlier)}; not learnt again: {reason}"
-    logger.warning("there are no chances: %s", reason)
+    logger.info("there are no click probabilities: %s", reason)
     return None, f"none: {reason}"
 
 
@@ -69,9 +69,11 @@ def require_chances(night: Night, chances: Run | None, said: str) -> None:
     """Refuse a setting that needs chances when there are none; `said` is why."""
     score = night.config.score
     if chances is None and score.min_chance is not None:
-        raise BadInput(f"score.min_chance needs chances, and there are {said}; set it to null")
+        raise BadInput(f"score.min_chance needs click probabilities, and there are {said}; set it to null")
     if chances is None and POLICIES[score.policy].needs_chances:
-        raise BadInput(f"score.policy: {score.policy} needs chances, and there are {said}; set it to user_top_k")
+        raise BadInput(
+            f"score.policy: {score.policy} needs click probabilities, and there are {said}; set it to user_top_k"
+        )
 
 
 def find_chances(site: Site, digest: str | None) -> Run | None:

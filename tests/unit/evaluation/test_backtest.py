@@ -33,8 +33,9 @@ from ammrank_dask.storage.store.parts import checksum_file
 from ammrank_dask.storage.store.qualifications import QualificationPart, QualificationRows
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts
 from ammrank_dask.user_hash import split_of
-from ammrank_dask.workflows.operations.backtest import describe_backtest, list_nights
+from ammrank_dask.workflows.operations.backtest import backtest_tables, list_nights
 from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.options import show_table
 
 
 def test_measure_users__by_hand():
@@ -201,7 +202,7 @@ def test_summarise_backtest__means_count_users(backtest):
         summarise_backtest([backtest["nights"][2]], k=10, every=1, policy="user_top_k")
 
 
-def test_write_backtest__table_page_and_json(backtest, tmp_path):
+def test_write_backtest__table_page_and_json(backtest, tmp_path, capsys):
     write_backtest(tmp_path, backtest)
     assert json.loads((tmp_path / "backtest.json").read_text()) == backtest
     table = tabulate_backtest(backtest)
@@ -221,16 +222,20 @@ def test_write_backtest__table_page_and_json(backtest, tmp_path):
     assert "<td>own history</td><td>0.1000</td><td>1.000</td><td>+2.500 ± 0.016</td><td>0.200</td>" in page
     assert "<td>published</td><td>0.3500</td><td>3.500</td><td>–</td><td>0.700</td>" in page
     assert "<td>+3.000 ± 0.020</td>" in page
-    head, _, second, silent, over_all = describe_backtest(backtest)
-    assert re.split("  +", head) == [
-        "ε_dis / hits / NDCG", "published", "own history", "logistic regression", "published − own history",
-    ]  # fmt: skip
-    assert re.split("  +", second) == [
-        "2026-01-02", "300", "0.4000 / 4.000 / 0.800", "0.1000 / 1.000 / 0.200", "0.3000 / 3.000 / 0.600",
-        "+3.000 ± 0.020",
-    ]  # fmt: skip
-    assert silent.split()[:6] == ["2026-01-03", "0", "–", "–", "–", "–"]
-    assert over_all.endswith("+2.500 ± 0.016")
+    (head, over_all), (head_of_nights, by_night) = backtest_tables(backtest)
+    assert head == ["3 nights", "ε_dis", "hits", "NDCG", "published has more"]
+    assert over_all[:2] == [
+        ["published", "0.3500", "3.500", "0.700", "–"],
+        ["own history", "0.1000", "1.000", "0.200", "+2.500 ± 0.016"],
+    ]
+    assert head_of_nights == ["hits by night", "users", "published", "own history", "logistic regression"]
+    assert by_night[1:] == [
+        ["2026-01-02", "300", "4.000", "1.000", "3.000"],
+        ["2026-01-03", "0", "–", "–", "–"],
+    ]
+    for table in backtest_tables(backtest):
+        show_table(*table)
+    assert max(len(line) for line in capsys.readouterr().out.splitlines()) <= 80
 
 
 @pytest.mark.parametrize(

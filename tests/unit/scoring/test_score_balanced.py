@@ -134,7 +134,9 @@ def test_check_chances__refuses_those_of_other_categories(client, tmp_path, mode
 
 def test_learn_chances__refuses_what_has_no_clicks(client, tmp_path, model, features):
     bare = write_features(tmp_path / "f", np.ones((9, 4)), np.arange(9), ["a", "b", "c", "d"], categories=CATEGORIES)
-    with pytest.raises(BadInput, match=r"chances are learnt from clicks, and the features at .* have no rankings"):
+    with pytest.raises(
+        BadInput, match=r"click probabilities are learned from clicks, and the features at .* have no rankings"
+    ):
         learn_chances(model, bare, client=client)
     with pytest.raises(BadInput, match=r"splits are train, validation, gate, got test"):
         learn_chances(model, features, client=client, split="test")
