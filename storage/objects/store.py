@@ -135,7 +135,7 @@ class StoreObjects:
             return None, None
 
     def copy(self, source: str, target: str) -> None:
-        """Give an object a second key, within the store; objects do not change, so a target that is there stays."""
+        """Give an object another key, within the store; objects do not change, so a target that is there stays."""
         import obstore
 
         with self._say_failures():
