@@ -8,7 +8,7 @@ from typing import Annotated
 
 import numpy as np
 
-from ammrank_dask.report.off_policy_estimate import EarnedSums, weigh_clicks
+from ammrank_dask.report.outcomes import EarnedSums, weigh_clicks
 from ammrank_dask.scoring.chance_table import allowed_counts
 from ammrank_dask.scoring.exploration import (
     Drawn,

@@ -21,7 +21,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
 from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.lake_sections import Lake
+from ammrank_dask.workflows.session.sections import Lake
 
 
 def describe_machine() -> str:

@@ -178,7 +178,7 @@ def settle() -> None:
 
 def run_night(client: Client, site: Site, config: Any, date: dt.date) -> StageMeter:
     """Run a night and return what its stages used."""
-    log = logging.getLogger("ammrank_dask.workflows.session.record")
+    log = logging.getLogger("ammrank_dask.workflows.session.night")
     meter = StageMeter()
     log.addHandler(meter)
     try:

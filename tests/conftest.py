@@ -19,7 +19,7 @@ from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.learn_chances import learn_chances
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.session import record
+from ammrank_dask.workflows.session import night as night_session
 from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
@@ -46,14 +46,14 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def undrawn_performance() -> Iterator[None]:
     """Leave out of every night Dask's own page of it, which is a third of a small night's work."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "record_performance", lambda client, folder: contextlib.nullcontext())
+        patch.setattr(night_session, "record_performance", lambda client, folder: contextlib.nullcontext())
         yield
 
 
 @pytest.fixture
 def drawn_performance(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw Dask's own page of a night, as every night does outside of tests."""
-    monkeypatch.setattr(record, "record_performance", record_performance)
+    monkeypatch.setattr(night_session, "record_performance", record_performance)
 
 
 @pytest.fixture(scope="session")

@@ -13,11 +13,10 @@ from ammrank_dask.storage.errors import shell_word
 from ammrank_dask.storage.lake.paths import LakePath, refuse_lost_link
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
-from ammrank_dask.workflows.operations.lake_init.describe import describe_findings
+from ammrank_dask.workflows.operations.lake_init import findings
 from ammrank_dask.workflows.operations.lake_init.guess import EVENT_ROLES, USER_ROLES
 from ammrank_dask.workflows.operations.lake_init.inspect import inspect_lake
 from ammrank_dask.workflows.operations.lake_init.places import find_places
-from ammrank_dask.workflows.operations.lake_init.write import no_clicks, refuse_existing, write_site
 from ammrank_dask.workflows.session.options import (
     AmmrankCommand,
     Assignment,
@@ -59,20 +58,20 @@ def command(
     place = Site(site)
     refuse_lost_link(lake)
     places = find_places(lake.resolve() if isinstance(lake, Path) else lake, groups)
-    refuse_existing(place, places, force)
+    findings.refuse_existing(place, places, force)
     with open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
         client, progress = start()
         found = inspect_lake(client, places, site.resolve(), columns=dict(columns), groups=groups, progress=progress)
     if found.config is None:
         _print_facts(found.facts, as_json)
-        raise no_clicks(found.facts)
-    write_site(place, found.config, found.categories)
+        raise findings.no_clicks(found.facts)
+    findings.write_site(place, found.config, found.categories)
     command_to_type = f"ammrank nightly {shell_word(site)} --date {found.next_date}"
     _print_facts({**found.facts, "config": str(place.config_path), "next": command_to_type}, as_json)
 
 
-def _print_facts(findings: Mapping[str, Any], as_json: bool) -> None:
-    click.echo(json.dumps(findings, sort_keys=True) if as_json else "\n".join(describe_findings(findings)))
+def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
+    click.echo(json.dumps(facts, sort_keys=True) if as_json else "\n".join(findings.describe_findings(facts)))
 
 
 if __name__ == "__main__":

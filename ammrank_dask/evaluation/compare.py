@@ -27,7 +27,7 @@ from ammrank_dask.evaluation.folds import (
 from ammrank_dask.evaluation.measures import Measures, measure_block
 from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.features.columns import DEMOGRAPHIC_GROUPS
-from ammrank_dask.features.store import Features
+from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import (
     AMM_RANK,
     POPULARITY,
@@ -46,12 +46,16 @@ from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
+from ammrank_dask.training.own_parameters import own_parameters
 
 logger = logging.getLogger(__name__)
 
 POLICIES = {"lr": ("category_top_n", "user_top_k"), AMM_RANK: ("user_top_k",)}
 """The policies whose exposure is counted, by method: the industry's rule, and the two that are fair to compare."""
 _WARM_ROWS = 64
+
+SIMPLE_METHODS = ("own-logit", "item-knn")
+"""Methods that one pass over the rows of a window fits, with nothing to choose."""
 
 
 @dataclass(frozen=True)
@@ -355,3 +359,31 @@ def _warm_up(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any
         quick = {"epochs": 1} if "epochs" in inspect.signature(load_method(name)).parameters else {}
         fit_on_blocks(name, {**params, **quick}, small, [(X[few], rankings[few], tied[few])]).decision_function(X[few])
         _warm.add(name)
+
+
+class PartitionBlocks:
+    """The rows of features as blocks, one for each partition, read whenever it is asked for."""
+
+    def __init__(self, features: Features, variant: str | None, *, normalize: bool | None) -> None:
+        self.features, self.variant, self.normalize = features, variant, normalize
+
+    def __len__(self) -> int:
+        return self.features.n_partitions
+
+    def __getitem__(self, block: int) -> tuple[Any, np.ndarray]:
+        part = self.features.partition(block, variant=self.variant, normalize=self.normalize)
+        assert part.rankings is not None  # a window has labels
+        return part.X, part.rankings
+
+
+def fit_on_window(name: str, features_path: Path, variant: str | None, seed: int) -> RankingEstimator | None:
+    """Return a method with its defaults, fitted on all rows of a window; None if it cannot be."""
+    features = open_features(features_path)
+    setting = Setting(features.n_users, features.n_categories, seed=seed, **own_parameters(features, variant))
+    method = build_method(name, {}, setting)
+    try:
+        method.fit_blocks(PartitionBlocks(features, variant, normalize=method.normalize_rows))
+    except ValueError:
+        return None
+    method.variant_ = variant
+    return method

@@ -7,8 +7,7 @@ from typing import Any
 import pandas as pd
 
 from ammrank_dask.evaluation import charts
-from ammrank_dask.report.charts import clicks_chart
-from ammrank_dask.report.fairness_chart import fairness_chart
+from ammrank_dask.report.charts import clicks_chart, fairness_chart
 from ammrank_dask.report.page import harmless, page_environment
 from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.site.reports import write_files

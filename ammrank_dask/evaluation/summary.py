@@ -17,6 +17,7 @@ from ammrank_dask.methods.registry import AMM_RANK, reference_of
 from ammrank_dask.report.exposure import measure_policy
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
+from ammrank_dask.training.forward import MEASURES, ForwardResult
 
 PAPER = {
     "no-adv": {"amm": 0.3446, "central-mal": 0.2957, "ag-mal": 0.2820, "ib-mal": 0.2694, "lr": 0.2110,
@@ -292,3 +293,16 @@ def describe_floor(floor: Mapping[str, Measures]) -> dict[str, Any]:
         name: {"disagreement": found.disagreement, "interval": found.interval("disagreement").tolist()}
         for name, found in floor.items()
     }
+
+
+def describe_sources(result: ForwardResult) -> dict[str, Any]:
+    """Return a result for `evaluation.json`: by source each measure, and what it is above that of the first source."""
+    reference = next(iter(result.sums))
+    sources: dict[str, dict[str, Any]] = {}
+    for name in result.sums:
+        sources[name] = {measure: {"mean": result.mean(name, measure)} for measure in MEASURES}
+        if name != reference:
+            for measure, entry in sources[name].items():
+                gain, entry["standard_error"] = result.gain(name, measure)
+                entry["difference"] = -gain
+    return {"users": result.n_users, "k": result.k, "reference": reference, "sources": sources}

@@ -21,7 +21,7 @@ from ammrank_dask.features.write import finish_features
 from ammrank_dask.ingest.fold import DayPart, fold_parts, part_of, parts_of
 from ammrank_dask.ingest.interest_state import InterestState, end_of
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.performance import measure
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
 from ammrank_dask.storage.store.parts import PartRef, write_part

@@ -15,7 +15,7 @@ import scipy.sparse as sp
 
 from ammrank_dask.features.columns import FeatureColumns
 from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
-from ammrank_dask.monitor.notebook import card_html
+from ammrank_dask.monitor.texts import card_html
 from ammrank_dask.runtime.collections import read_blocks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.folders import local_path

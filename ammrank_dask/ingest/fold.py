@@ -12,7 +12,7 @@ from typing import Any
 from distributed import Client
 
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.performance import measure
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.manifests import StateManifest

@@ -16,7 +16,7 @@ from distributed import Client
 
 from ammrank_dask.ingest.exchange import ExchangeBlock, Sections, Slices, read_slices, write_slices
 from ammrank_dask.ingest.routing import slice_by_partition
-from ammrank_dask.monitor.meters import measure, measure_each
+from ammrank_dask.monitor.performance import measure, measure_each
 from ammrank_dask.runtime.tasks import Progress, run_together
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.fetched import FOLDER

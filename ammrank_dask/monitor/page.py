@@ -11,8 +11,7 @@ from bokeh.document import Document
 from bokeh.models import InlineStyleSheet
 from bokeh.models.widgets import Div
 
-from ammrank_dask.monitor.charts import make_panels
-from ammrank_dask.monitor.policies import Fairness, policies_html
+from ammrank_dask.monitor.charts import Fairness, make_panels, policies_html
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
 
 REFRESH_MILLISECONDS = 2_000

@@ -1,13 +1,16 @@
-"""Keep Dask's own performance report of a night: task stream, profiles, bandwidth, the scheduler's load."""
+"""Use what Dask itself measures: words by which it splits the time of tasks, and its performance report of a night."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any, Literal, TypeVar
 
 from distributed import Client, performance_report
+from distributed.metrics import context_meter
 
 from ammrank_dask.storage.objects.atomic import write_atomic
 from ammrank_dask.storage.objects.folders import is_folder
@@ -17,6 +20,9 @@ logger = logging.getLogger(__name__)
 PERFORMANCE_PAGE = "dask-performance.html"
 SECONDS_TO_REPORT = 30.0
 """How long the report may take: Dask asks every worker for its profile, also one that never answers."""
+
+Item = TypeVar("Item")
+Part = Literal["read", "decode", "kernel", "write", "merge"]
 
 
 @contextlib.contextmanager
@@ -53,3 +59,20 @@ def _start_report(client: Client) -> performance_report | None:
         logger.warning("there will be no performance report: %s", error)
         return None
     return report
+
+
+def measure(part: Part) -> AbstractContextManager[Any]:
+    """Count the seconds of a `with` block of a task under a word; outside a task nothing happens."""
+    return context_meter.meter(part)
+
+
+def measure_each(part: Part, items: Iterable[Item]) -> Iterator[Item]:
+    """Yield items and count the seconds that it takes to get each of them."""
+    iterator = iter(items)
+    while True:
+        with measure(part):
+            try:
+                item = next(iterator)
+            except StopIteration:
+                return
+        yield item

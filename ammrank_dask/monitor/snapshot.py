@@ -7,9 +7,16 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ammrank_dask.monitor.exposure import exposure_facts, price_facts
-from ammrank_dask.monitor.progress_counts import Stage
-from ammrank_dask.monitor.state import FORMAT, MAX_SLOW, SLOW_FACTOR, SLOW_SECONDS, NightState
+from ammrank_dask.monitor.state import (
+    FORMAT,
+    MAX_SLOW,
+    SLOW_FACTOR,
+    SLOW_SECONDS,
+    NightState,
+    Stage,
+    exposure_facts,
+    price_facts,
+)
 
 MAX_SHOWN_WORKERS = 200
 

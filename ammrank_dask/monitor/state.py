@@ -10,10 +10,12 @@ import heapq
 import math
 from collections import OrderedDict, deque
 from collections.abc import Container
+from dataclasses import dataclass, field
 from typing import Any
 
-from ammrank_dask.monitor.exposure import exposure_facts
-from ammrank_dask.monitor.progress_counts import Batch, Stage, WorkerPace
+import numpy as np
+
+from ammrank_dask.report.thresholds import Thresholds, share_of, starved
 
 FORMAT = 1
 MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_ROUNDS, MAX_NIGHTS = 64, 64, 1_000, 2_000, 30
@@ -23,6 +25,78 @@ SLOW_FACTOR, SLOW_SECONDS = 3.0, 5.0
 
 Key = tuple[str, str, int]
 """(stage, token, index): how `run_tasks` names its tasks."""
+
+RECENT_TASKS = 16
+
+
+@dataclass
+class Batch:
+    """One call of `run_tasks`."""
+
+    name: str
+    stage: str
+    total: int
+    unit: str
+    units: list[int] | None
+    units_total: int
+    started: float
+    is_done: bytearray
+    done: int = 0
+    units_done: int = 0
+    busy_seconds: float = 0.0
+    state: str = "running"
+    ended: float | None = None
+    slowest: list[tuple[float, int, str]] = field(default_factory=list)
+    is_counted: bool = False
+    uncounted: dict[int, tuple[str, float]] = field(default_factory=dict)
+
+    def left(self, now: float) -> float | None:
+        """Return the seconds that are left at the rate so far, None where there is no rate."""
+        if self.state != "running":
+            return None
+        part, whole = (self.units_done, self.units_total) if self.units else (self.done, self.total)
+        return (now - self.started) * (whole - part) / part if part else None
+
+    def rate(self, now: float) -> float:
+        """Return units a second since the beginning; tasks where no units are known."""
+        seconds = max(1e-3, (self.ended or now) - self.started)
+        return (self.done if self.unit == "tasks" else self.units_done) / seconds
+
+
+@dataclass
+class Stage:
+    """A stage of the night: ingest, features, train …"""
+
+    name: str
+    state: str = "waiting"
+    started: float | None = None
+    ended: float | None = None
+    tasks_done: int = 0
+    tasks_failed: int = 0
+    batch: Batch | None = None
+    measured: Batch | None = None
+
+    def seconds(self, now: float) -> float:
+        """Return how long it has been running, or ran."""
+        return 0.0 if self.started is None else (self.ended if self.ended is not None else now) - self.started
+
+
+class WorkerPace:
+    """The last tasks of one worker in one stage."""
+
+    def __init__(self, unit: str) -> None:
+        self.unit = unit
+        self.tasks = 0
+        self.recent: deque[tuple[int, float]] = deque(maxlen=RECENT_TASKS)
+
+    def add(self, units: int, seconds: float) -> None:
+        """Count a finished task."""
+        self.tasks += 1
+        self.recent.append((units, seconds))
+
+    def rate(self) -> float:
+        """Return units per second of work."""
+        return sum(units for units, _ in self.recent) / max(1e-6, sum(seconds for _, seconds in self.recent))
 
 
 class NightState:
@@ -278,3 +352,40 @@ class NightState:
                 "coverage": found["coverage"],
             }
         return summary
+
+
+def exposure_facts(event: dict[str, Any]) -> dict[str, Any]:
+    """Return shares and starved categories of an exposure event.
+
+    A category is starved without a user, or when its share of exposure is below `starved_below` (or the usual ratio)
+    of its share of clicks.
+    """
+    counts = event["counts"]
+    clicks = event.get("clicks") or [0] * len(counts)
+    held, clicked = np.array(counts, np.int64), np.array(clicks, np.int64)
+    may_hold = np.array([name not in event.get("excluded", ()) for name in event["categories"]], bool)
+    is_starved = starved(held, clicked, event.get("starved_below", Thresholds().starved_ratio), may_hold)
+    return {
+        "users": event.get("users", 0),
+        "users_total": event.get("users_total"),
+        "categories": event["categories"],
+        "counts": counts,
+        "share": share_of(held).tolist(),
+        "click_share": share_of(clicked).tolist() if clicked.any() else None,
+        "starved": is_starved.tolist(),
+        "starved_categories": int(is_starved.sum()),
+        "coverage": sum(count > 0 for count in counts) / max(1, len(counts)),
+    }
+
+
+def price_facts(event: dict[str, Any]) -> dict[str, Any]:
+    """Return the duality gap and the dearest and the cheapest category of an event of prices."""
+    named = sorted(zip(event["prices"], event["categories"], strict=True))
+    ends = [{"category": name, "price": price} for price, name in (named[:1] + named[-1:])]
+    return {
+        "gap": event["gap"],
+        "passes": event["passes"],
+        "prices": dict(zip(event["categories"], event["prices"], strict=True)),
+        "cheapest": ends[0] if ends else None,
+        "dearest": ends[-1] if ends else None,
+    }

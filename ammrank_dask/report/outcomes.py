@@ -1,9 +1,14 @@
-"""Compare a past night with the clicks of the days since: its chances, and its policies if it explored."""
+"""Compare a past night with the clicks of the days since: its chances, and what each policy would have earned.
+
+What policies would have earned is known of a night that explored. A click on what a user holds counts one over the
+probability that the user held it. What the chances expect is the start, and only what came otherwise is weighed: the
+estimate is right whatever the chances are worth, and the better they are the narrower is its interval.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +16,16 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.report.hit_rate import find_clicked, read_clicks
-from ammrank_dask.report.off_policy_estimate import EarnedSums, weigh_clicks
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows
+from ammrank_dask.storage.vocabulary import POLICY_NAMES
+
+ERRORS = 1.96
+"""Standard errors on both sides of an interval of 95 %."""
+FEWEST_DRAWN = 30
+"""An inactive policy has an interval only if it shares this many drawn slots."""
 
 
 @dataclass(frozen=True)
@@ -93,3 +103,76 @@ def count_outcome(rows: QualificationRows, is_clicked: np.ndarray) -> ChanceOutc
         return ChanceOutcome()
     variance = float((rows.chance * (1 - rows.chance)).sum())
     return ChanceOutcome(len(rows.chance), float(rows.chance.sum()), int(is_clicked.sum()), variance)
+
+
+@dataclass(frozen=True)
+class EarnedSums:
+    """Sums over users of what came otherwise than expected, weighed, by policy of `POLICY_NAMES`; they add.
+
+    `total` and `squares` (P,) are of a user's sum and of its square, `n_users` how many users there are, `n_drawn` (P,)
+    slots of the policy that were drawn, `n_clicked` (P,) what of its slots was held and clicked.
+    """
+
+    n_users: int
+    total: np.ndarray
+    squares: np.ndarray
+    n_drawn: np.ndarray
+    n_clicked: np.ndarray
+
+    def __add__(self, other: EarnedSums) -> EarnedSums:
+        """Return the sums over both sets of users."""
+        return EarnedSums(
+            self.n_users + other.n_users,
+            self.total + other.total,
+            self.squares + other.squares,
+            self.n_drawn + other.n_drawn,
+            self.n_clicked + other.n_clicked,
+        )
+
+    def estimate(self, support: Mapping[str, Mapping[str, float]], in_force: str) -> dict[str, dict[str, Any]]:
+        """Return by policy the clicks on the slots that could be held, and their interval of 95 %: `low` to `high`.
+
+        Users are taken as independent of each other: the variance is that of their sums.
+
+        Parameters
+        ----------
+        support
+            By policy `slots`, how many of them are `supported`, and their `expected_clicks` if there are chances.
+        in_force
+            The active policy, whose lists users had.
+        """
+        estimates: dict[str, dict[str, Any]] = {}
+        for name, found in support.items():
+            at = POLICY_NAMES.index(name)
+            clicks = found.get("expected_clicks", 0.0) + float(self.total[at])
+            spread = float(self.squares[at]) - float(self.total[at]) ** 2 / max(1, self.n_users)
+            error = math.sqrt(max(0.0, spread) * self.n_users / max(1, self.n_users - 1))
+            has_interval = name == in_force or self.n_drawn[at] >= FEWEST_DRAWN
+            estimates[name] = {
+                "slots": int(found["slots"]),
+                "supported": int(found["supported"]),
+                "drawn": int(self.n_drawn[at]),
+                "clicked": int(self.n_clicked[at]),
+                "clicks": clicks,
+                "error": error,
+                "low": max(0.0, clicks - ERRORS * error) if has_interval else None,
+                "high": clicks + ERRORS * error if has_interval else None,
+            }
+        return estimates
+
+
+def weigh_clicks(rows: QualificationRows, is_clicked: np.ndarray) -> EarnedSums:
+    """Return the sums over the users of some rows; `is_clicked` tells of every row whether it was clicked."""
+    assert rows.inclusion is not None
+    assert rows.held_by is not None
+    n_users, user = len(rows.user_ids), rows.user
+    chance = np.zeros(len(user)) if rows.chance is None else rows.chance
+    weight = np.divide(1.0, rows.inclusion, out=np.zeros(len(user)), where=rows.inclusion > 0)
+    surprise = weight * (is_clicked - chance)
+    sums = np.zeros((4, len(POLICY_NAMES)))
+    for bit in range(len(POLICY_NAMES)):
+        is_held = (rows.held_by >> bit & 1).astype(bool)
+        by_user = np.bincount(user[is_held], surprise[is_held], n_users)
+        counts = (is_held & rows.is_drawn).sum(), (is_held & is_clicked).sum()
+        sums[:, bit] = by_user.sum(), (by_user**2).sum(), *counts
+    return EarnedSums(n_users, sums[0], sums[1], sums[2], sums[3])

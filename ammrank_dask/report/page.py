@@ -13,7 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from ammrank_dask.report import charts
-from ammrank_dask.report.fairness_chart import fairness_chart
+from ammrank_dask.report.charts import fairness_chart
 from ammrank_dask.report.svg import breakable, draw, legend, percent, tag, text
 from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.storage.objects.atomic import json_text

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pandas as pd
 
-from ammrank_dask.monitor.notebook import card_html
+from ammrank_dask.monitor.texts import card_html
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
 from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import concat, ids_from_values

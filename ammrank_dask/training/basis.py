@@ -28,7 +28,7 @@ from ammrank_dask.model.memberships import (
 from ammrank_dask.model.own_term import OwnTerm
 from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, draw_rows, join_basis, prior_of, sample_size
 from ammrank_dask.model.rows import RowStack, read_csr
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.performance import measure
 from ammrank_dask.runtime.tasks import Progress, run_tasks
 from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.store.scratch_arrays import RowReader, is_saved, load_arrays, save_arrays

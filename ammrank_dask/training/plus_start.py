@@ -14,7 +14,7 @@ from ammrank_dask.model.plus_basis import PlusBasis
 from ammrank_dask.model.plus_rows import prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, Rates
 from ammrank_dask.model.saved import RankModel
-from ammrank_dask.monitor.meters import measure, measure_each
+from ammrank_dask.monitor.performance import measure, measure_each
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
 from ammrank_dask.training.learners import PlusLearner

@@ -16,7 +16,7 @@ from ammrank_dask.model.plus_basis import RankingCounts, count_rankings
 from ammrank_dask.model.plus_rows import PlusRows
 from ammrank_dask.model.rankings import check_rankings
 from ammrank_dask.model.rows import read_csr
-from ammrank_dask.monitor.meters import measure_each
+from ammrank_dask.monitor.performance import measure_each
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter, RowReader, load_array, load_facts

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.monitor.meters import measure
+from ammrank_dask.monitor.performance import measure
 from ammrank_dask.storage.store.scratch_arrays import RowReader, load_facts, save_arrays
 from ammrank_dask.training.learners import Learner
 from ammrank_dask.training.prepared_rows import VALIDATION, PreparedRows

@@ -16,7 +16,7 @@ from distributed import Client, LocalCluster
 from nights import CONFIG, N_DAYS
 
 from ammrank_dask.simulation.simulate import simulate
-from ammrank_dask.workflows.session import record
+from ammrank_dask.workflows.session import night as night_session
 from tests.frozen.export import export_night
 from tests.frozen.readers import published_date
 
@@ -97,12 +97,12 @@ def own_cluster(folder: Path, n_workers: int) -> Iterator[tuple[Client, Path]]:
 @contextlib.contextmanager
 def without_performance_pages() -> Iterator[None]:
     """Leave out of every night Dask's own page of it, which is a third of a small night's work."""
-    drawn = record.record_performance
-    record.record_performance = lambda client, folder: contextlib.nullcontext()
+    drawn = night_session.record_performance
+    night_session.record_performance = lambda client, folder: contextlib.nullcontext()
     try:
         yield
     finally:
-        record.record_performance = drawn
+        night_session.record_performance = drawn
 
 
 def simulate_lakes(client: Client, folder: Path) -> None:

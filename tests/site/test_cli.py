@@ -24,7 +24,7 @@ from ammrank_dask.storage.errors import AmmrankError, BadInput, SiteBusy
 from ammrank_dask.workflows.cli import COMMANDS, SECTIONS, ammrank
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN, ClusterConfig, find_cluster_file, load_cluster
 from ammrank_dask.workflows.cluster.open import open_cluster
-from ammrank_dask.workflows.operations.demo_site import HISTORY_DAYS
+from ammrank_dask.workflows.operations.demo import HISTORY_DAYS
 from ammrank_dask.workflows.session.options import AmmrankCommand, show
 
 ROOT = Path(__file__).parents[2]

@@ -21,11 +21,11 @@ from distributed import Client
 from lakes import lose_link, replace_by
 
 from ammrank_dask import lake_survey as survey
+from ammrank_dask.lake_survey import INTEGER, NAIVE, TimeFacts
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS
-from ammrank_dask.survey_times import INTEGER, NAIVE, TimeFacts
 from ammrank_dask.workflows.init import command
 from ammrank_dask.workflows.nightly import command as nightly_command
 from ammrank_dask.workflows.operations.lake_init.guess import (

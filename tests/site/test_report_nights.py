@@ -24,7 +24,7 @@ from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.workflows.report import command as report_command
-from ammrank_dask.workflows.session import record
+from ammrank_dask.workflows.session import night as night_session
 from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
@@ -51,7 +51,7 @@ def three_nights(client, small_world, tmp_path_factory):
     for number in (5, 6):
         nightly(Night(client, site, config, day(number)))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(record, "record_performance", record_performance)  # the report links to its page
+        patch.setattr(night_session, "record_performance", record_performance)  # the report links to its page
         nightly(Night(client, site, config, day(8)))
     return site
 

@@ -19,10 +19,9 @@ from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.workflows.nightly import command as night_command
 from ammrank_dask.workflows.operations.status import describe_site
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
-from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.session.night import Night, record_night
 from ammrank_dask.workflows.session.notify import announce
 from ammrank_dask.workflows.session.options import nights_options
-from ammrank_dask.workflows.session.record import record_night
 from ammrank_dask.workflows.stages.nightly import nightly
 from ammrank_dask.workflows.stages.retention import prune_nights
 from ammrank_dask.workflows.status import command

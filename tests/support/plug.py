@@ -17,7 +17,7 @@ from pathlib import Path
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import MANIFEST, verify_run
-from ammrank_dask.workflows.session.record import STAGES
+from ammrank_dask.workflows.session.night import STAGES
 
 VICTIMS = ("worker", "driver", "scheduler")
 LONGEST_DELAY = {None: 0.0, "ingest": 1.0, "features": 0.3, "training_features": 0.3, "train": 2.5, "gate": 0.1,

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_private_group, refuse_account, refuse_foreign_file
-from ammrank_dask.workflows.session.config_section import refuse_boolean
+from ammrank_dask.workflows.session.sections import refuse_boolean
 from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")

@@ -52,8 +52,7 @@ from ammrank_dask.workflows.cluster.interrupts import (
     hush_failed_tasks,
     start_apart,
 )
-from ammrank_dask.workflows.cluster.origins import NameOrigins, name_origins, own_origins
-from ammrank_dask.workflows.cluster.scratch import private_scratch
+from ammrank_dask.workflows.cluster.local import NameOrigins, name_origins, own_origins, private_scratch
 from ammrank_dask.workflows.session.deadline import is_signalled, seconds_left
 
 logger = logging.getLogger(__name__)

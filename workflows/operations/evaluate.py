@@ -12,18 +12,26 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.evaluation.compare import (
+    SIMPLE_METHODS,
     MethodResult,
     check_variant,
     compare_methods,
+    fit_on_window,
     prepare_features,
     prepare_table_rows,
 )
 from ammrank_dask.evaluation.fairness import price_comparison
 from ammrank_dask.evaluation.folds import Rows, count_clicks, tuning_share
-from ammrank_dask.evaluation.forward import SIMPLE_METHODS, describe_sources, fit_on_window
 from ammrank_dask.evaluation.measures import TOP
 from ammrank_dask.evaluation.oracle import measure_floor, read_simulation
-from ammrank_dask.evaluation.summary import PAPER, describe_checks, describe_details, describe_floor, describe_variant
+from ammrank_dask.evaluation.summary import (
+    PAPER,
+    describe_checks,
+    describe_details,
+    describe_floor,
+    describe_sources,
+    describe_variant,
+)
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import reference_of
 from ammrank_dask.model.rankings import rankings_from_ranks

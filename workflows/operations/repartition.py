@@ -15,8 +15,7 @@ from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import check_config
-from ammrank_dask.workflows.session.session import Session
-from ammrank_dask.workflows.session.unfinished import read_unfinished, remove_unfinished, write_unfinished
+from ammrank_dask.workflows.session.session import Session, read_unfinished, remove_unfinished, write_unfinished
 from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 FOLDERS = ("days", "users", "state", "features", "windows")

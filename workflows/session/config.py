@@ -13,17 +13,29 @@ from ammrank_dask.storage.errors import BadInput, shell_word, suggest
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import refuse_foreign_file
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
-from ammrank_dask.workflows.session.config_section import (
+from ammrank_dask.workflows.session.sections import (
     FOREVER_DAYS,
     LONGEST_DAYS,
+    Columns,
+    FeaturesConfig,
+    Gate,
+    Ingest,
+    Label,
+    Lake,
+    Notify,
+    Publish,
+    Quarantine,
+    ReportConfig,
+    Retention,
+    Score,
     Section,
     Spellings,
+    State,
+    TaxonomyConfig,
     Texts,
+    Train,
     existing_zone,
 )
-from ammrank_dask.workflows.session.lake_sections import Columns, Ingest, Lake, Quarantine, TaxonomyConfig
-from ammrank_dask.workflows.session.scoring_sections import Notify, Publish, ReportConfig, Retention, Score
-from ammrank_dask.workflows.session.training_sections import FeaturesConfig, Gate, Label, State, Train
 from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 GONE: dict[str, tuple[Any, str]] = {

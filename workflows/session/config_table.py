@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 
 from ammrank_dask.workflows.session.config import Config, as_flow
-from ammrank_dask.workflows.session.config_section import Section
-from ammrank_dask.workflows.session.scoring_sections import THRESHOLDS
+from ammrank_dask.workflows.session.sections import THRESHOLDS, Section
 
 HEAD = """# The config
 

@@ -80,7 +80,7 @@ class AmmrankCommand(click.Command):
 
 def _is_said_here_only(record: logging.LogRecord) -> bool:
     """Tell whether a record is news on the terminal: the end of a night is told by its command, in one sentence."""
-    return not (record.name.endswith(".session.record") and record.levelno >= logging.ERROR)
+    return not (record.name.endswith(".session.night") and record.levelno >= logging.ERROR)
 
 
 @contextlib.contextmanager

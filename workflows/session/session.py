@@ -1,4 +1,4 @@
-"""Open what a command computes with: the site, locked, and the cluster, as soon as one is needed."""
+"""Open what a command computes with: the site, locked and whole, and the cluster, as soon as one is needed."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ammrank_dask.storage.errors import BadInput, shell_word
+from ammrank_dask.storage.objects.atomic import read_json, sync_folder, write_json
+from ammrank_dask.storage.objects.folders import is_file
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config, load_config
 from ammrank_dask.workflows.session.progress import progress_for
-from ammrank_dask.workflows.session.unfinished import refuse_unfinished
 
 if TYPE_CHECKING:  # Dask takes a second to import, and little work needs none of it
     from distributed import Client
@@ -20,9 +22,10 @@ if TYPE_CHECKING:  # Dask takes a second to import, and little work needs none o
     from ammrank_dask.runtime.tasks import Progress
     from ammrank_dask.workflows.session.night import Night
 
-
 StartCluster = Callable[[], "tuple[Client, Progress]"]
 """Starts the cluster of a command when it is called for the first time, and returns it ever after."""
+
+_REPARTITION = "repartition.json"
 
 
 @dataclass(frozen=True)
@@ -89,3 +92,34 @@ def open_lazily(cluster: str | None, site: Path | None, *, as_json: bool, quiet:
             return started[0]
 
         yield start
+
+
+def read_unfinished(site: Site) -> int | None:
+    """Return to how many partitions a change has begun and not ended; None when there is none."""
+    path = _path(site)
+    return int(read_json(path)["partitions"]) if is_file(path) else None
+
+
+def write_unfinished(site: Site, n_partitions: int) -> None:
+    """Remember that a change begins."""
+    write_json(_path(site), {"partitions": n_partitions})
+
+
+def remove_unfinished(site: Site) -> None:
+    """Remember that a change has ended."""
+    _path(site).unlink(missing_ok=True)
+    sync_folder(site.path)
+
+
+def refuse_unfinished(site: Site) -> None:
+    """Refuse to work on a site of whose runs some have other partitions."""
+    n_partitions = read_unfinished(site)
+    if n_partitions is not None:
+        raise BadInput(
+            f"a change to {n_partitions:,} partitions is not finished; go on with"
+            f" `ammrank repartition {shell_word(site.path)} --partitions {n_partitions}`"
+        )
+
+
+def _path(site: Site) -> Path:
+    return site.path / _REPARTITION

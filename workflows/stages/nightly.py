@@ -12,8 +12,7 @@ from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.reports import PAGE, read_summary
 from ammrank_dask.storage.store.manifests import DayManifest, ModelManifest
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.session.record import NightRecord, record_night
+from ammrank_dask.workflows.session.night import Night, NightRecord, record_night
 from ammrank_dask.workflows.session.session import Session
 from ammrank_dask.workflows.stages.chances import chances_of_night, require_chances
 from ammrank_dask.workflows.stages.features import score_features, training_features

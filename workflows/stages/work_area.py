@@ -17,7 +17,7 @@ from ammrank_dask.storage.objects.folders import share_file
 from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.scoring_sections import Notify, Publish
+from ammrank_dask.workflows.session.sections import Notify, Publish
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
 
 FOLDER, WORK = "backtests", ".work"

@@ -22,18 +22,22 @@ from bokeh.models.widgets import Div
 from distributed import Client, LocalCluster
 
 from ammrank_dask.monitor import dashboard
-from ammrank_dask.monitor.charts import MAX_CATEGORIES, choose_categories, make_panels
+from ammrank_dask.monitor.charts import (
+    BLUE,
+    MAX_CATEGORIES,
+    ORANGE,
+    Fairness,
+    choose_categories,
+    make_panels,
+    policies_html,
+)
 from ammrank_dask.monitor.events import LiveExposure, publish, show_policies, watch_night, watch_stage
-from ammrank_dask.monitor.exposure import exposure_facts
-from ammrank_dask.monitor.meters import measure, measure_each
 from ammrank_dask.monitor.page import build_page, head_html, history_html, notes_html, troubles_html
-from ammrank_dask.monitor.panel import BLUE, ORANGE
-from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, record_performance
+from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, measure, measure_each, record_performance
 from ammrank_dask.monitor.plugin import NightPlugin, page_address, watch_cluster
-from ammrank_dask.monitor.policies import Fairness, policies_html
 from ammrank_dask.monitor.prometheus import NightCollector
 from ammrank_dask.monitor.snapshot import take_snapshot
-from ammrank_dask.monitor.state import MAX_BATCHES, MAX_FAILURES, NightState
+from ammrank_dask.monitor.state import MAX_BATCHES, MAX_FAILURES, NightState, exposure_facts
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
 from ammrank_dask.runtime.tasks import run_tasks
 

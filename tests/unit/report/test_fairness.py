@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from reference_balanced import best_assignment
 
+from ammrank_dask.report.charts import fairness_chart
 from ammrank_dask.report.fairness import price_fairness
-from ammrank_dask.report.fairness_chart import fairness_chart
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
 from ammrank_dask.scoring.sampled_users import SampledUsers
 

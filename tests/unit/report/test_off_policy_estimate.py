@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ammrank_dask.report.off_policy_estimate import FEWEST_DRAWN, weigh_clicks
+from ammrank_dask.report.outcomes import FEWEST_DRAWN, weigh_clicks
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import QualificationRows

@@ -32,7 +32,7 @@ from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.site.reports import write_report
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import QualificationRows, rows_from_table
-from ammrank_dask.workflows.session.scoring_sections import THRESHOLDS
+from ammrank_dask.workflows.session.sections import THRESHOLDS
 
 CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]
 

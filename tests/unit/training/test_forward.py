@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from ammrank_dask import AMMRank
-from ammrank_dask.evaluation.forward import describe_sources, fit_on_window
+from ammrank_dask.evaluation.compare import fit_on_window
+from ammrank_dask.evaluation.summary import describe_sources
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import write_features
 from ammrank_dask.methods.item_knn import ItemKnn

@@ -8,7 +8,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.workflows.session.config import GONE, Config, check_config, load_config, write_config
 from ammrank_dask.workflows.session.config_table import config_table
-from ammrank_dask.workflows.session.scoring_sections import Retention
+from ammrank_dask.workflows.session.sections import Retention
 
 WHERE = "ammrank.yaml"
 

@@ -7,7 +7,7 @@ from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import write_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import finish_run, start_run
-from ammrank_dask.workflows.session.past_nights import last_nights
+from ammrank_dask.workflows.session.night import last_nights
 
 MEASURES = {"starved_categories": 2, "coverage": 0.9, "gini": 0.4, "slots": 10}
 

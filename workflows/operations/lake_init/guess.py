@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from ammrank_dask.lake_survey import INTEGER, NAIVE, UNITS, TimeFacts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import missing_days
 from ammrank_dask.storage.lake.paths import LakePath
@@ -31,7 +32,6 @@ from ammrank_dask.storage.vocabulary import (
     USER_ID,
     USERS_A_PARTITION,
 )
-from ammrank_dask.survey_times import INTEGER, NAIVE, UNITS, TimeFacts
 
 EVENT_ROLES = (USER_ID, GROUP, CATEGORY, TIMESTAMP)
 USER_ROLES = (AGE, GENDER)

@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow as pa
 
 from ammrank_dask.lake_survey import (
+    INTEGER,
+    NAIVE,
     Estimate,
     EventSurvey,
     UsersSurvey,
@@ -34,7 +36,6 @@ from ammrank_dask.storage.lake.listing import (
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, flat_taxonomy, read_taxonomy
 from ammrank_dask.storage.vocabulary import AGE, CLICK_GROUP, GENDER, GROUP, USER_ID
-from ammrank_dask.survey_times import INTEGER, NAIVE
 from ammrank_dask.workflows.operations.lake_init.findings import (
     Remarks,
     day_facts,
@@ -62,10 +63,8 @@ from ammrank_dask.workflows.operations.lake_init.guess import (
 )
 from ammrank_dask.workflows.operations.lake_init.places import Places
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.session.lake_sections import Columns, Lake, TaxonomyConfig
-from ammrank_dask.workflows.session.scoring_sections import Score
+from ammrank_dask.workflows.session.sections import Columns, FeaturesConfig, Lake, Score, TaxonomyConfig
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME
-from ammrank_dask.workflows.session.training_sections import FeaturesConfig
 
 DEFAULTS = Config()
 

@@ -1,10 +1,11 @@
-"""Give a cluster that is started here a folder for its files that no other account can touch."""
+"""Keep a cluster that is started here to its owner: a folder for its files, and pages that only its own may follow."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import shutil
+import socket
 import stat
 import sys
 import tempfile
@@ -13,12 +14,16 @@ from pathlib import Path
 from typing import Any
 
 import dask
-from distributed import LocalCluster
+from distributed import LocalCluster, WorkerPlugin
+from distributed.comm.addressing import unparse_host_port
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.account import is_private_group
+from ammrank_dask.workflows.cluster.cluster_file import LOCAL_HOSTS
 
 _SETTING = "temporary-directory"
+
+SETTING = "distributed.scheduler.dashboard.bokeh-application.allow_websocket_origin"
 
 
 @contextlib.contextmanager
@@ -75,3 +80,32 @@ def _refuse_shared(base: Path, setting: str) -> None:
                 f"{setting}: nobody but you may write {folder}, found {mode}; run `chmod go-w {folder}` or name another"
                 " folder"
             )
+
+
+def own_origins() -> dict[str, Any]:
+    """Return the setting that makes a server of pages take localhost with its port only, in the place of Dask's `*`."""
+    return {SETTING: []} if dask.config.get(SETTING, None) == ["*"] else {}
+
+
+def name_origins(dask_scheduler: Any) -> None:
+    """Add the other names of a scheduler or worker to those that its pages may have: the port is known only now."""
+    if dask.config.get(SETTING, None) != []:
+        return
+    server = dask_scheduler.http_server
+    is_everywhere = server.address in ("0.0.0.0", "::")
+    names = (socket.gethostname(), dask_scheduler.ip) if is_everywhere else (server.address,)
+    origins = {unparse_host_port(name.lower(), server.port) for name in (*LOCAL_HOSTS, *names)}
+    for application in dask_scheduler.http_application.applications:
+        if hasattr(application, "websocket_origins"):
+            application.websocket_origins.update(origins)
+
+
+class NameOrigins(WorkerPlugin):
+    """Does it for the pages of every worker."""
+
+    name = "ammrank-origins"
+    idempotent = True
+
+    def setup(self, worker: Any) -> None:
+        """Add the names of a worker."""
+        name_origins(worker)
