@@ -10,8 +10,7 @@ if TYPE_CHECKING:
     from ammrank_dask.features.from_pandas import click_rankings, interest_features
     from ammrank_dask.features.store import Features, open_features
     from ammrank_dask.features.write import write_features
-    from ammrank_dask.model.amm import AMM
-    from ammrank_dask.model.amm_rank import AMMRank
+    from ammrank_dask.model.amm_rank import AMM, AMMRank
     from ammrank_dask.model.amm_rank_plus import AMMRankPlus
     from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
     from ammrank_dask.report.summary import exposure_report
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from ammrank_dask.training.tune import tune
 
 _HOMES = {
-    "AMM": "model.amm",
+    "AMM": "model.amm_rank",
     "AMMRank": "model.amm_rank",
     "AMMRankPlus": "model.amm_rank_plus",
     "Features": "features.store",

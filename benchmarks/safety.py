@@ -19,7 +19,7 @@ from ammrank_dask.evaluation.compare import MethodResult, compare_methods, prepa
 from ammrank_dask.evaluation.folds import Rows
 from ammrank_dask.features.store import open_features
 from ammrank_dask.methods.registry import METHODS
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rows import rankings_from_ranks
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.objects.atomic import write_json, write_text
 from ammrank_dask.storage.site.site import Site

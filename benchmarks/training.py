@@ -25,8 +25,7 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, train_block
-from ammrank_dask.model.plus_basis import count_rankings, make_basis
-from ammrank_dask.model.plus_rows import prepare_plus_rows
+from ammrank_dask.model.plus_basis import count_rankings, make_basis, prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, train_plus_block
 from ammrank_dask.monitor.events import TOPIC
 from ammrank_dask.scoring.score import score

@@ -13,9 +13,9 @@ from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.notify import announce
 from ammrank_dask.workflows.session.options import AmmrankCommand, date_option, show, site_argument, writes_site
 from ammrank_dask.workflows.session.settings import copies_target
+from ammrank_dask.workflows.stages.nights import try_site_pages
 from ammrank_dask.workflows.stages.publishing import describe_outcome, publish_held
 from ammrank_dask.workflows.stages.report import redraw_report
-from ammrank_dask.workflows.stages.site_pages import try_site_pages
 
 
 @click.command("publish", cls=AmmrankCommand)

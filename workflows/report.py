@@ -17,8 +17,8 @@ from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, date_option, show, site_argument
 from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.ingest import ingest
+from ammrank_dask.workflows.stages.nights import try_site_pages, write_site_pages
 from ammrank_dask.workflows.stages.report import draw_report, find_summary, measure_night
-from ammrank_dask.workflows.stages.site_pages import try_site_pages, write_site_pages
 
 
 @click.command("report", cls=AmmrankCommand)

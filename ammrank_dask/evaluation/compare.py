@@ -24,8 +24,7 @@ from ammrank_dask.evaluation.folds import (
     slice_codes,
     tuning_share,
 )
-from ammrank_dask.evaluation.measures import Measures, measure_block
-from ammrank_dask.evaluation.policy_counts import COUNTERS
+from ammrank_dask.evaluation.measures import COUNTERS, Measures, measure_block
 from ammrank_dask.features.columns import DEMOGRAPHIC_GROUPS
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import (

@@ -11,7 +11,7 @@ from distributed import Client
 
 from ammrank_dask.evaluation.compare import MethodResult, fit_on_blocks, score_block
 from ammrank_dask.evaluation.folds import AnyBlocks, Rows
-from ammrank_dask.evaluation.policy_counts import TOP_K
+from ammrank_dask.evaluation.measures import TOP_K
 from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.methods.registry import method_label

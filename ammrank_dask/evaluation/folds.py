@@ -17,8 +17,7 @@ import scipy.sparse as sp
 from ammrank_dask.features.store import open_features
 from ammrank_dask.kernels.features import normalize_rows
 from ammrank_dask.methods.registry import Setting, load_method
-from ammrank_dask.model.rankings import check_rankings
-from ammrank_dask.model.rows import read_csr
+from ammrank_dask.model.rows import check_rankings, read_csr
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.scratch_arrays import RowReader, load_facts, save_arrays

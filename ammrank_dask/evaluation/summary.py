@@ -11,8 +11,7 @@ import numpy as np
 
 from ammrank_dask.evaluation.compare import POLICIES, MethodResult
 from ammrank_dask.evaluation.folds import Rows
-from ammrank_dask.evaluation.measures import Measures, SliceSums
-from ammrank_dask.evaluation.policy_counts import TOP_K
+from ammrank_dask.evaluation.measures import TOP_K, Measures, SliceSums
 from ammrank_dask.methods.registry import AMM_RANK, reference_of
 from ammrank_dask.report.exposure import measure_policy
 from ammrank_dask.report.thresholds import Thresholds

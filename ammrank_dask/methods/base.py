@@ -9,8 +9,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
-from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.model.rows import (
+    NO_CATEGORY,
+    Blocks,
+    Rows,
+    as_codes,
+    as_csr,
+    check_n_features,
+    check_rankings,
+    count_categories,
+)
 
 
 class Method(RankingEstimator):

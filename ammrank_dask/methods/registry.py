@@ -36,7 +36,7 @@ _HOMES = {
     "own-history": "ammrank_dask.methods.own:OwnHistory",
     "own-logit": "ammrank_dask.methods.own:OwnLogit",
     "item-knn": "ammrank_dask.methods.item_knn:ItemKnn",
-    "amm": "ammrank_dask.model.amm:AMM",
+    "amm": "ammrank_dask.model.amm_rank:AMM",
     "central-mal": "ammrank_dask.methods.mallows:CentralMallows",
     "ag-mal": "ammrank_dask.methods.mallows:GroupMallows",
     "ib-mal": "ammrank_dask.methods.mallows:NeighborMallows",

@@ -1,4 +1,4 @@
-"""Learn to rank categories with AMM-rank: a convex piecewise-linear score per category."""
+"""Learn to rank categories with AMM-rank, a convex piecewise-linear score per category, and the top one with AMM."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,3 +79,22 @@ class AMMRank(PlaneModel):
         """Refuse parameters that no training can have."""
         check_rank_weight(self.rank_weight)
         super().check_parameters()
+
+
+class AMM(PlaneModel):
+    """Predict the top category by g(i, x) = max_j w_ij · x, learned from the first category of each ranking.
+
+    At each step the top category is the one positive, and only the strongest of the others is pushed away where
+    it comes within the margin. Calls, parameters and attributes are those of `AMMRank`, without `rank_weight`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.array([[1.0, 0.0], [0.0, 1.0]] * 20)
+    >>> AMM(n_categories=2).fit(X, np.array([[0], [1]] * 20)).predict(X[:2])
+    array([[0, 1],
+           [1, 0]], dtype=int32)
+    """
+
+    method: ClassVar[str] = "amm"
+    top_only: ClassVar[bool] = True

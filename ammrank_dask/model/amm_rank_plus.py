@@ -21,18 +21,27 @@ from ammrank_dask.model.own_term import OwnTerm, check_own_columns
 from ammrank_dask.model.plane_panels import UNKNOWN, arrange_planes, cut_into_panels, order_planes, top_categories
 from ammrank_dask.model.plus_basis import (
     PlusBasis,
+    PlusRows,
     RankingCounts,
     basis_arrays,
     basis_from,
     count_rankings,
     geometry_of,
     make_basis,
+    prepare_plus_rows,
     sample_rows,
 )
-from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusMean, PlusState, rates_of, train_plus_block
-from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
-from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.model.rows import (
+    NO_CATEGORY,
+    Blocks,
+    Rows,
+    as_codes,
+    as_csr,
+    check_n_features,
+    check_rankings,
+    count_categories,
+)
 from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.objects.atomic import digest_of

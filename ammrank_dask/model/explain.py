@@ -7,8 +7,7 @@ import scipy.sparse as sp
 
 from ammrank_dask.kernels.own_term import own_value
 from ammrank_dask.kernels.plus_rows import OwnCells
-from ammrank_dask.model.plus_basis import PlusBasis
-from ammrank_dask.model.plus_rows import PlusRows, prepare_plus_rows
+from ammrank_dask.model.plus_basis import PlusBasis, PlusRows, prepare_plus_rows
 
 
 @dataclass(frozen=True)

@@ -15,8 +15,7 @@ from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.rankings import as_codes, check_rankings
-from ammrank_dask.model.rows import Blocks, Rows
+from ammrank_dask.model.rows import Blocks, Rows, as_codes, check_rankings
 from ammrank_dask.monitor.texts import card_html
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import is_collection

@@ -4,7 +4,7 @@ import numpy as np
 
 from ammrank_dask.kernels.measures import count_wrong_pairs
 from ammrank_dask.model.ranking_sums import RankingSums, measure_rows
-from ammrank_dask.model.rankings import check_rankings
+from ammrank_dask.model.rows import check_rankings
 from ammrank_dask.storage.in_memory import check_in_memory
 from ammrank_dask.storage.numbers import list_length
 

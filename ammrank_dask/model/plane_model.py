@@ -14,8 +14,16 @@ from ammrank_dask.model.explain import CategoryScore, explain_row
 from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.plane_panels import arrange_planes
 from ammrank_dask.model.plane_sums import PlaneSums, StepSettings, WeightMean, train_block
-from ammrank_dask.model.rankings import NO_CATEGORY, as_codes, check_rankings, count_categories
-from ammrank_dask.model.rows import Blocks, Rows, as_csr, check_n_features
+from ammrank_dask.model.rows import (
+    NO_CATEGORY,
+    Blocks,
+    Rows,
+    as_codes,
+    as_csr,
+    check_n_features,
+    check_rankings,
+    count_categories,
+)
 from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.numbers import finite_number, whole_number
 from ammrank_dask.storage.objects.atomic import digest_of

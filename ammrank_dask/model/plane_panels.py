@@ -1,18 +1,27 @@
-"""Arrange the planes of a model for the fused scoring kernel, and call it."""
+"""Arrange a model for the fused scoring kernels, call them, and keep the arrangement as arrays between tasks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.features.csr import CsrRows
-from ammrank_dask.kernels.memberships import Members
+from ammrank_dask.kernels.memberships import Centers, Members
 from ammrank_dask.kernels.scoring import Filter, Panels, score_top_k
-from ammrank_dask.kernels.scoring_plus import PlusPanels, score_plus_top_k
-from ammrank_dask.model.cache_lines import LINE, at_line
+from ammrank_dask.kernels.scoring_plus import OwnPieces, PlusPanels, score_plus_top_k
 
 UNKNOWN = Members(np.zeros(1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
 """Of rows whose memberships are not known yet."""
 _PANEL_BYTES = 640 * 1024
 _PANEL_WIDTH = (32, 640)
+
+_LINE_BYTES = 64
+LINE = _LINE_BYTES // 4
+"""Floats of a cache line."""
+
+_PARTS: dict[str, Any] = {"planes": Panels, "own": OwnPieces, "centers": Centers}
 
 
 def arrange_planes(weights: np.ndarray, plane_category: np.ndarray, tie_order: np.ndarray, bias: float) -> Panels:
@@ -92,3 +101,66 @@ def _cut_panels(plane_bytes: int, n_planes: int) -> tuple[int, int]:
     most = min(highest, max(lowest, _PANEL_BYTES // max(1, plane_bytes) // LINE * LINE))
     n_panels = max(1, -(-n_planes // most))
     return n_panels, max(LINE, LINE * -(-n_planes // (n_panels * LINE)))
+
+
+def zeros_at_line(shape: tuple[int, ...], dtype: type = np.float32) -> np.ndarray:
+    """Return zeros; with rows of whole cache lines every row begins at one.
+
+    Examples
+    --------
+    >>> array = zeros_at_line((3, 32))
+    >>> array.dtype.name, array.shape, array.ctypes.data % 64
+    ('float32', (3, 32), 0)
+    """
+    n_bytes = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    room = np.zeros(n_bytes + _LINE_BYTES, np.uint8)
+    # Numpy promises 16 bytes: a fourth of a line.
+    first = -room.ctypes.data % _LINE_BYTES
+    return room[first : first + n_bytes].view(dtype).reshape(shape)
+
+
+def at_line(array: np.ndarray) -> np.ndarray:
+    """Return an array that begins at a cache line: itself, or a copy, in the order of C."""
+    if array.ctypes.data % _LINE_BYTES == 0 and array.flags.c_contiguous:
+        return array
+    moved = zeros_at_line(array.shape, array.dtype.type)
+    moved[...] = array
+    return moved
+
+
+def panel_arrays(panels: Panels | PlusPanels) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and the plain values from which `panels_from` makes the same again."""
+    arrays, values = _flatten(panels, "")
+    return arrays, {**values, "is_plus": isinstance(panels, PlusPanels)}
+
+
+def panels_from(arrays: dict[str, np.ndarray], values: dict[str, Any]) -> Panels | PlusPanels:
+    """Return the panels that `panel_arrays` took apart."""
+    kind = PlusPanels if values["is_plus"] else Panels
+    # What was read begins anywhere. The weights are most of it, and the only arrays of three dimensions.
+    placed = {name: at_line(array) if array.ndim == 3 else array for name, array in arrays.items()}
+    panels: Panels | PlusPanels = _restore(kind, "", {**placed, **values})
+    return panels
+
+
+def _flatten(parts: NamedTuple, prefix: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    arrays: dict[str, np.ndarray] = {}
+    values: dict[str, Any] = {}
+    for name, value in parts._asdict().items():
+        if isinstance(value, np.ndarray):
+            arrays[prefix + name] = value
+        elif name in _PARTS:
+            more_arrays, more_values = _flatten(value, f"{prefix}{name}-")
+            arrays, values = arrays | more_arrays, values | more_values
+        else:
+            values[prefix + name] = value
+    return arrays, values
+
+
+def _restore(kind: Any, prefix: str, contents: dict[str, Any]) -> Any:
+    return kind(
+        **{
+            name: _restore(_PARTS[name], f"{prefix}{name}-", contents) if name in _PARTS else contents[prefix + name]
+            for name in kind._fields
+        }
+    )

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from ammrank_dask.kernels.ammrank import Block, Planes, Rule, train_rows
-from ammrank_dask.model.cache_lines import LINE, zeros_at_line
+from ammrank_dask.model.plane_panels import LINE, zeros_at_line
 
 RANK_WEIGHTS = ("uniform", "reciprocal")
 _NEVER = 2**62

@@ -11,8 +11,7 @@ import numpy as np
 from ammrank_dask.kernels.ammrank_plus import PlusBlock, PlusRule, PlusSums, train_plus_rows
 from ammrank_dask.kernels.own_term import weigh_own
 from ammrank_dask.model.plane_sums import PlaneSums, WeightMean
-from ammrank_dask.model.plus_basis import PlusBasis
-from ammrank_dask.model.plus_rows import PlusRows
+from ammrank_dask.model.plus_basis import PlusBasis, PlusRows
 
 OWN_RATE = 3.0
 """η of the own weights in one shard."""

@@ -21,8 +21,7 @@ from distributed import Client
 from ammrank_dask.features.store import Features, check_features, open_features
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
-from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.saved_panels import panel_arrays, panels_from
+from ammrank_dask.model.plane_panels import panel_arrays, panels_from, top_categories
 from ammrank_dask.runtime.client import client_by_name, current_client
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chances import Chances, fit_chances

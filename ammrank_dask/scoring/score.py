@@ -17,8 +17,8 @@ from distributed import Client
 from ammrank_dask.features.store import Features, check_features
 from ammrank_dask.features.write import write_features
 from ammrank_dask.model.kept_model import KeptModel, check_model
+from ammrank_dask.model.plane_panels import panel_arrays
 from ammrank_dask.model.saved import RankModel, load_model
-from ammrank_dask.model.saved_panels import panel_arrays
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.runtime.client import client_by_name, current_client
 from ammrank_dask.runtime.collections import blocks_of, check_blocks, temporary_scratch

@@ -13,8 +13,7 @@ from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartiti
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
-from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.saved_panels import panels_from
+from ammrank_dask.model.plane_panels import panels_from, top_categories
 from ammrank_dask.monitor.performance import measure, measure_each
 from ammrank_dask.runtime.thread_tasks import write_behind
 from ammrank_dask.scoring.barred_cells import count_allowed, load_opted_out, take_barred

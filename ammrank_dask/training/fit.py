@@ -9,7 +9,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.write import write_blocks
-from ammrank_dask.model.rankings import NO_CATEGORY
+from ammrank_dask.model.rows import NO_CATEGORY
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.runtime.client import current_client
 from ammrank_dask.runtime.collections import blocks_of, check_blocks, run_blocks, temporary_scratch

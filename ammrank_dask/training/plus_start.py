@@ -10,8 +10,7 @@ import numpy as np
 
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_sums import PlaneSums
-from ammrank_dask.model.plus_basis import PlusBasis
-from ammrank_dask.model.plus_rows import prepare_plus_rows
+from ammrank_dask.model.plus_basis import PlusBasis, prepare_plus_rows
 from ammrank_dask.model.plus_sums import PlusState, Rates
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.performance import measure, measure_each

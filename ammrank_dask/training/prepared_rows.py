@@ -12,10 +12,8 @@ from ammrank_dask.features.csr import cut_rows
 from ammrank_dask.features.partition import OpenFeaturePartition
 from ammrank_dask.features.store import open_features
 from ammrank_dask.kernels.features import normalize_rows
-from ammrank_dask.model.plus_basis import RankingCounts, count_rankings
-from ammrank_dask.model.plus_rows import PlusRows
-from ammrank_dask.model.rankings import check_rankings
-from ammrank_dask.model.rows import read_csr
+from ammrank_dask.model.plus_basis import PlusRows, RankingCounts, count_rankings
+from ammrank_dask.model.rows import check_rankings, read_csr
 from ammrank_dask.monitor.performance import measure_each
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import UserIds

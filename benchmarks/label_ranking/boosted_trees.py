@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from ammrank_dask.model.parameters import Parameters
+from ammrank_dask.model.estimator import Parameters
 from benchmarks.label_ranking.boosting import push_scores
 
 SAMPLE = 0.5

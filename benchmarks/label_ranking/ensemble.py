@@ -9,8 +9,7 @@ import scipy.sparse as sp
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.rankings import check_rankings, count_categories
-from ammrank_dask.model.rows import LARGER, Blocks, Rows
+from ammrank_dask.model.rows import LARGER, Blocks, Rows, check_rankings, count_categories
 from ammrank_dask.storage.in_memory import check_in_memory
 from benchmarks.label_ranking.feature_maps import FeatureMap, likings_of
 

@@ -5,7 +5,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.model.parameters import Parameters
+from ammrank_dask.model.estimator import Parameters
 
 
 class FeatureMap(Protocol):

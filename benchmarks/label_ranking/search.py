@@ -15,8 +15,7 @@ import pandas as pd
 from sklearn.kernel_approximation import RBFSampler
 
 from ammrank_dask import AMMRank, AMMRankPlus
-from ammrank_dask.model.rankings import rankings_from_ranks
-from ammrank_dask.model.rows import Rows
+from ammrank_dask.model.rows import Rows, rankings_from_ranks
 from benchmarks.command_line import Data, Folds, Methods, Option, Sets, benchmark
 from benchmarks.label_ranking.boosted_trees import BoostedTrees
 from benchmarks.label_ranking.ensemble import AMMRankEnsemble

@@ -7,7 +7,7 @@ from typing import Self
 import numpy as np
 import scipy.sparse as sp
 
-from ammrank_dask.model.parameters import Parameters
+from ammrank_dask.model.estimator import Parameters
 
 
 class TreeCells(Parameters):

@@ -21,7 +21,7 @@ from ammrank_dask.workflows.operations.explain import explain_user
 from ammrank_dask.workflows.session.config import Config, changed_keys, load_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.site_pages import write_site_pages
+from ammrank_dask.workflows.stages.nights import write_site_pages
 
 
 def run(*arguments, exit_code=0):

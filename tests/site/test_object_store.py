@@ -28,7 +28,7 @@ from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config, write_config
-from ammrank_dask.workflows.stages.copies import copy_published
+from ammrank_dask.workflows.stages.publishing import copy_published
 
 pytestmark = pytest.mark.night
 

@@ -29,8 +29,8 @@ from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.nightly import nightly
+from ammrank_dask.workflows.stages.nights import write_site_pages
 from ammrank_dask.workflows.stages.report import write_night_report
-from ammrank_dask.workflows.stages.site_pages import write_site_pages
 
 pytestmark = pytest.mark.night
 

@@ -19,10 +19,9 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config, write_config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages import nights, site_pages
+from ammrank_dask.workflows.stages import nights
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.nights import read_nights
-from ammrank_dask.workflows.stages.site_pages import try_site_pages, write_site_pages
+from ammrank_dask.workflows.stages.nights import read_nights, try_site_pages, write_site_pages
 
 NAME = "<script>alert('x')</script> & Söhne"
 
@@ -243,7 +242,7 @@ def test_nightly__the_page_changes_neither_exit_code_nor_publication(site, clust
     def fail(nights):
         raise RuntimeError("nobody may see this")
 
-    monkeypatch.setattr(site_pages, "render_site_page", fail)
+    monkeypatch.setattr(nights, "render_site_page", fail)
     done = run(site, "nightly", "--date", day(6), "--cluster", cluster_file, "--quiet")
     assert done.exit_code == 0, done.output
     assert site.current().date == day(6)

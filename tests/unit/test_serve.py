@@ -11,8 +11,7 @@ import scipy.sparse as sp
 
 from ammrank_dask import serve
 from ammrank_dask.features.store import open_features
-from ammrank_dask.model.amm import AMM
-from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.model.amm_rank import AMM, AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.scoring.qualifications import open_qualifications

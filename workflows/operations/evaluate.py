@@ -34,7 +34,7 @@ from ammrank_dask.evaluation.summary import (
 )
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import reference_of
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rows import rankings_from_ranks
 from ammrank_dask.model.simple import own_history_model, popularity_model
 from ammrank_dask.runtime.tasks import Progress, run_tasks
 from ammrank_dask.storage.errors import BadInput, TooFewUsers

@@ -21,7 +21,7 @@ from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.user_hash import bucket_of
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.stages.copies import renew_copies
+from ammrank_dask.workflows.stages.publishing import renew_copies
 from ammrank_dask.workflows.stages.work_area import remove_work
 
 if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it

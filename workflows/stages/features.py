@@ -25,8 +25,7 @@ from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings, lake_path
-from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.placed_runs import choose_digest
+from ammrank_dask.workflows.stages.ingest import Ingested, choose_digest
 
 HELD_OUT = ("validation", "gate")
 """The splits of users that never train."""

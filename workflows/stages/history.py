@@ -1,4 +1,4 @@
-"""Plan an ingest: which days count, from which states to go on, and which days to read.
+"""Plan an ingest: which days count and with which cap, from which states to go on, and which days to read.
 
 Everything here is a function of its arguments: no file is opened and no task is run.
 """
@@ -19,12 +19,13 @@ from ammrank_dask.storage.site.day_fingerprints import DayRows
 from ammrank_dask.storage.store.manifests import CHANGEABLE, StateManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.settings import first_change
-from ammrank_dask.workflows.stages.event_caps import Caps, capped_digest
 
 ONE_DAY = dt.timedelta(days=1)
 DAYS_NAMED = 3
 
 DayFiles = Mapping[dt.date, Sequence[FileFacts]]
+
+Caps = Mapping[dt.date, int | None]
 
 
 @dataclass(frozen=True)
@@ -345,3 +346,51 @@ def _refuse_changed_past(states: Sequence[Run], history: History, settings: Hist
 
 def _with_runs(days: Sequence[dt.date], runs: Mapping[dt.date, Run | None]) -> tuple[tuple[dt.date, Run | None], ...]:
     return tuple((day, runs[day]) for day in days)
+
+
+def caps_of_days(
+    digests: Mapping[dt.date, str],
+    folded: Mapping[dt.date, str | None],
+    rows: Mapping[dt.date, DayRows],
+    *,
+    cap: int | None,
+    published: dt.date | None,
+) -> dict[dt.date, int | None]:
+    """Return the cap of each day of the lake: the one of the config, or that with which a published day was folded.
+
+    Parameters
+    ----------
+    digests
+        Digest of the files of each day.
+    folded
+        Digest of each day in the states, None where it was bridged.
+    rows
+        What is known of the rows of days.
+    published
+        The last published night; None when nothing is, or when all days are to be folded again.
+    """
+    caps: dict[dt.date, int | None] = {}
+    for day, digest in digests.items():
+        if published is None or day > published or folded.get(day) is None:
+            caps[day] = cap
+        elif day in rows:
+            caps[day] = rows[day].max_events
+        else:  # the list of rows is lost, or older than caps
+            caps[day] = cap if folded[day] == capped_digest(digest, cap) else None
+    return caps
+
+
+def capped_digest(digest: str, cap: int | None) -> str:
+    """Return the digest of a day whose events are capped."""
+    return digest if cap is None else digest_of([digest, "max_events_per_user", cap])
+
+
+def without_other_caps(
+    folded: Mapping[dt.date, str | None], rows: Mapping[dt.date, DayRows], caps: Caps
+) -> dict[dt.date, str | None]:
+    """Return the folded days without those that were folded with another cap: they are new input, no correction."""
+    return {
+        day: digest
+        for day, digest in folded.items()
+        if day not in caps or day not in rows or rows[day].max_events == caps[day]
+    }

@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import shutil
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,8 +42,7 @@ from ammrank_dask.workflows.session.settings import (
     state_settings,
 )
 from ammrank_dask.workflows.stages.categories import NAMES_TOLD, EarlierTaxonomies, describe_change, shorten
-from ammrank_dask.workflows.stages.changed_days import ChangedDays
-from ammrank_dask.workflows.stages.compared_days import compare_days
+from ammrank_dask.workflows.stages.corrected_days import ChangedDays, compare_days
 from ammrank_dask.workflows.stages.history import (
     HistorySettings,
     IngestPlan,
@@ -53,9 +52,8 @@ from ammrank_dask.workflows.stages.history import (
     folded_with,
     plan_ingest,
 )
-from ammrank_dask.workflows.stages.kept_windows import remove_windows, written_windows
 from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, intake_settings, scan_lake, scan_new
-from ammrank_dask.workflows.stages.placed_runs import choose_digest
+from ammrank_dask.workflows.stages.retention import remove_windows, written_windows
 
 BRIDGED = "bridged days"
 
@@ -391,3 +389,18 @@ def describe_ingested(ingested: Ingested) -> dict[str, Any]:
         "state": str(ingested.head.path),
     }
     return {**facts, **ingested.notes}
+
+
+def choose_digest(
+    digest_with: Callable[[int], str], path_of: Callable[[str], Path], n_partitions: int, n_before: Sequence[int]
+) -> str:
+    """Return the digest of a run in `n_partitions`, or of the one in `n_before` that is in so many by now.
+
+    A run keeps its digest, and with it its name, when `ammrank repartition` places its users anew: what was made from
+    it is from the same input.
+    """
+    digest = digest_with(n_partitions)
+    if is_finished(path_of(digest)):
+        return digest
+    earlier = [one for one in map(digest_with, n_before) if is_finished(path_of(one))]
+    return next((one for one in earlier if open_run(path_of(one)).n_parts == n_partitions), digest)

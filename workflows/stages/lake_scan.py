@@ -19,8 +19,14 @@ from ammrank_dask.storage.site.day_fingerprints import read_day_rows
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_days
-from ammrank_dask.workflows.stages.event_caps import Caps, caps_of_days
-from ammrank_dask.workflows.stages.history import DayFiles, HistorySettings, digest_days, folded_days
+from ammrank_dask.workflows.stages.history import (
+    Caps,
+    DayFiles,
+    HistorySettings,
+    caps_of_days,
+    digest_days,
+    folded_days,
+)
 
 
 class LakeFiles(NamedTuple):

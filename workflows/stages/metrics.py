@@ -24,7 +24,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.options import exit_code_of
-from ammrank_dask.workflows.stages.site_pages import try_site_pages
+from ammrank_dask.workflows.stages.nights import try_site_pages
 
 logger = logging.getLogger(__name__)
 

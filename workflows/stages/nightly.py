@@ -19,6 +19,7 @@ from ammrank_dask.workflows.stages.features import score_features, training_feat
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
 from ammrank_dask.workflows.stages.models import bring_to_night, describe_new_categories, model_date
+from ammrank_dask.workflows.stages.nights import try_site_pages
 from ammrank_dask.workflows.stages.published import find_champion, find_published_model
 from ammrank_dask.workflows.stages.publishing import hold_back, publish_night
 from ammrank_dask.workflows.stages.report import write_night_report
@@ -30,7 +31,6 @@ from ammrank_dask.workflows.stages.score import (
     read_night_opt_outs,
     score_users,
 )
-from ammrank_dask.workflows.stages.site_pages import try_site_pages
 from ammrank_dask.workflows.stages.train import too_little_history, train_model
 from ammrank_dask.workflows.stages.windows import write_windows
 

@@ -1,10 +1,12 @@
-"""Read the nights of a site: what has become of each, and its figures, also of nights whose report is gone."""
+"""Read the nights of a site, also of those whose report is gone, and write the pages that show them all."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import logging
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ammrank_dask.report.figures import (
@@ -19,9 +21,10 @@ from ammrank_dask.report.figures import (
     category_cells,
     night_figures,
 )
+from ammrank_dask.report.site_page import render_categories_page, render_site_page
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import read_json, write_text
-from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.folders import is_file, list_paths
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.reports import PAGE, SUMMARY
 from ammrank_dask.storage.site.run_log import HELD, RUN, read_attempt, read_last_end
@@ -35,6 +38,10 @@ MAX_CELLS = 200_000
 
 Entry = dict[str, Any]
 """What history.json has of one night: `stamp` (size and time of its summary), `figures` and `cells`."""
+
+logger = logging.getLogger(__name__)
+
+INDEX, CATEGORIES = "index.html", "categories.html"
 
 
 @retried
@@ -182,3 +189,22 @@ def night_table(nights: Sequence[SiteNight]) -> tuple[list[str], list[list[str]]
             texts.append("–" if row[key] is None else form.format(row[key]))
         rows.append(texts)
     return ["night", "status", "users", "lists", "hits", "ε_dis", "starved", "seconds"], rows
+
+
+def write_site_pages(site: Site) -> Path:
+    """Write the pages of a site and return the path of the first."""
+    nights = read_nights(site)
+    keep_history(site, nights)
+    write_text(site.path / CATEGORIES, render_categories_page(nights), durable=False)
+    write_text(site.path / INDEX, render_site_page(nights), durable=False)
+    return site.path / INDEX
+
+
+def try_site_pages(site: Site) -> None:
+    """Write the pages of a site, if it is one; whatever goes wrong is logged and never changes what a night came to."""
+    if not is_file(site.config_path):
+        return
+    try:
+        write_site_pages(site)
+    except Exception as error:  # the night is over; a page is no reason to call it failed
+        logger.warning("%s was not written: %s", site.path / INDEX, type(error).__name__)

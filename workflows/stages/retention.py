@@ -1,4 +1,4 @@
-"""Remove what a site no longer needs; never what is published or in use."""
+"""Keep the rows of closed label windows, and remove what a site no longer needs; never what is published or in use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.objects.atomic import sweep_temporary
+from ammrank_dask.storage.objects.atomic import digest_of, sweep_temporary
 from ammrank_dask.storage.objects.folders import is_folder, list_paths
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows
@@ -18,10 +18,12 @@ from ammrank_dask.storage.site.taxonomies import kept_taxonomies, remove_taxonom
 from ammrank_dask.storage.site.tombstones import remove_tombstones
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.manifests import ModelManifest, RunManifest
-from ammrank_dask.storage.store.runs import open_run, remove_run
+from ammrank_dask.storage.store.runs import is_finished, open_run, remove_run
 from ammrank_dask.workflows.session.config import Config
 
 INPUT_FOLDERS = ("state", "users")
+
+FOLDER = "windows"
 
 
 def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folders: Iterable[str]) -> None:
@@ -122,3 +124,35 @@ def _remove_day(path: Path) -> None:
         remove_run(run)
     with contextlib.suppress(OSError):
         path.rmdir()
+
+
+def window_path(site: Site, config: Config, date: dt.date) -> Path:
+    """Return where the rows at a date with the clicks of the window after it are kept.
+
+    They are written once, when the window has closed: neither later corrections nor another users table change them,
+    only a rebuild does.
+    """
+    features, label = config.features, config.label
+    digest = digest_of([config.alpha, features.model_dump(exclude={"min_days"}), label.model_dump()])
+    return site.run(FOLDER, date, digest)
+
+
+def written_windows(site: Site, config: Config) -> frozenset[dt.date]:
+    """Return the dates whose rows are kept."""
+    dates = {dt.date.fromisoformat(path.name[5:15]) for path in list_paths(site.path / FOLDER, "date=*")}
+    return frozenset(date for date in dates if is_finished(window_path(site, config, date)))
+
+
+def remove_windows(site: Site) -> None:
+    """Remove all windows: a rebuild makes them again from the lake."""
+    for path in list_paths(site.path / FOLDER, "date=*"):
+        remove_run(path)
+
+
+def prune_windows(site: Site, config: Config, date: dt.date) -> None:
+    """Remove windows that no later training will use, and those of other settings."""
+    oldest = date - dt.timedelta((config.train.n_windows + 1) * config.label.days)
+    for path in list_paths(site.path / FOLDER, "date=*"):
+        day = dt.date.fromisoformat(path.name[5:15])
+        if day <= oldest or path != window_path(site, config, day):
+            remove_run(path)

@@ -15,7 +15,7 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings
 from ammrank_dask.workflows.stages.features import popular_at, ranking_eligibility, suppressed_users
 from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.kept_windows import window_path, written_windows
+from ammrank_dask.workflows.stages.retention import window_path, written_windows
 
 MIN_USERS = 20
 """Windows with fewer users teach nothing of their month."""

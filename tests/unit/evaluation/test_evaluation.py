@@ -21,8 +21,8 @@ from ammrank_dask.evaluation.compare import (
     settings_beyond,
 )
 from ammrank_dask.evaluation.folds import RESAMPLING_SALT, DenseBlocks, activity_bounds, deal_users, prepare_table
+from ammrank_dask.evaluation.measures import COUNTERS
 from ammrank_dask.evaluation.page import describe_choice, render_evaluation
-from ammrank_dask.evaluation.policy_counts import COUNTERS
 from ammrank_dask.evaluation.summary import describe_checks, describe_details
 from ammrank_dask.features.write import write_features
 from ammrank_dask.methods.registry import (
@@ -34,7 +34,7 @@ from ammrank_dask.methods.registry import (
     method_label,
     resolve_methods,
 )
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rows import rankings_from_ranks
 from ammrank_dask.report.svg import nice_range
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.rank_tables import read_rank_table

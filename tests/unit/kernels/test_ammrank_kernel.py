@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ammrank_dask.kernels.ammrank import Block, Planes, Rule, score_rows, train_rows
 from ammrank_dask.kernels.topk import top_k_rows
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rows import rankings_from_ranks
 
 
 def run_training(

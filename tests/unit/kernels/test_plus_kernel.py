@@ -13,8 +13,8 @@ from ammrank_dask.kernels.memberships import keep_nearest, weigh_centers
 from ammrank_dask.kernels.plus_rows import OwnCells, knot_place
 from ammrank_dask.model.memberships import CENTER_UNIT, COSINE, EUCLIDEAN, Memberships, cluster_rows
 from ammrank_dask.model.own_term import OwnTerm
-from ammrank_dask.model.plus_rows import prepare_plus_rows
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.plus_basis import prepare_plus_rows
+from ammrank_dask.model.rows import rankings_from_ranks
 
 N_CATEGORIES = 5
 OWN_COLUMNS = np.array([[0, 1, 2, -1, 4], [5, 6, -1, 7, 8], [9, -1, -1, -1, 3]])

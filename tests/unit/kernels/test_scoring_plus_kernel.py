@@ -11,7 +11,7 @@ from ammrank_dask.kernels.memberships import Members
 from ammrank_dask.kernels.scoring import LANES
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.model.plus_rows import prepare_plus_rows
+from ammrank_dask.model.plus_basis import prepare_plus_rows
 
 L, D = 5, 12
 OWN = np.array([np.arange(L), np.arange(L, 2 * L)])

@@ -30,7 +30,7 @@ from ammrank_dask.methods.mallows import (
 from ammrank_dask.methods.own import OwnHistory, OwnLogit
 from ammrank_dask.methods.popularity import Popularity, count_points
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rows import rankings_from_ranks
 
 METHODS = [
     Popularity, OwnHistory, OwnLogit, ItemKnn, CentralMallows, GroupMallows, NeighborMallows, Logistic,

@@ -3,10 +3,15 @@
 import numpy as np
 import pytest
 
-from ammrank_dask.model.cache_lines import at_line, zeros_at_line
-from ammrank_dask.model.plane_panels import arrange_planes, cut_into_panels
+from ammrank_dask.model.plane_panels import (
+    arrange_planes,
+    at_line,
+    cut_into_panels,
+    panel_arrays,
+    panels_from,
+    zeros_at_line,
+)
 from ammrank_dask.model.plane_sums import PlaneSums
-from ammrank_dask.model.saved_panels import panel_arrays, panels_from
 
 
 @pytest.mark.parametrize("shape", [(1,), (17,), (3, 5), (7, 48), (2, 100, 304)])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ammrank_dask.evaluation.measures import TOP, Measures, measure_block
 from ammrank_dask.model import metrics, ranking_sums
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
-from ammrank_dask.model.rankings import rankings_from_ranks
+from ammrank_dask.model.rows import rankings_from_ranks
 
 
 def draw_truth(seed, n=60, n_categories=7, m=4):

@@ -13,8 +13,8 @@ from sklearn.utils import get_tags
 from sklearn.utils.validation import check_is_fitted
 
 from ammrank_dask import AMMRank, AMMRankPlus
+from ammrank_dask.model.estimator import Parameters
 from ammrank_dask.model.metrics import disagreement_error
-from ammrank_dask.model.parameters import Parameters
 from benchmarks.label_ranking.boosted_trees import BoostedTrees
 from benchmarks.label_ranking.feature_maps import RandomBins
 from benchmarks.label_ranking.tree_cells import TreeCells

@@ -8,8 +8,8 @@ from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.own_term import own_columns_of_names
+from ammrank_dask.model.plane_panels import panel_arrays, panels_from
 from ammrank_dask.model.saved import load_model
-from ammrank_dask.model.saved_panels import panel_arrays, panels_from
 from ammrank_dask.scoring.learn_chances import fold_of, read_split
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput

@@ -26,7 +26,7 @@ from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.models import find_model
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.verdicts import find_forward, find_verdict
+from ammrank_dask.workflows.stages.published import find_forward, find_verdict
 
 CONFIG = {
     **nights.CONFIG,

@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from ammrank_dask.storage.site.day_fingerprints import DayRows, read_day_rows, write_day_rows
-from ammrank_dask.workflows.stages.changed_days import ChangedDays, ReadDay, days_to_compare, judge_days
+from ammrank_dask.workflows.stages.corrected_days import ChangedDays, ReadDay, days_to_compare, judge_days
 
 ONE, TWO, THREE = (dt.date(2026, 3, day) for day in (1, 2, 3))
 FOLDED = {ONE: "a1", TWO: "a2", THREE: None}

@@ -25,7 +25,7 @@ from ammrank_dask.features.columns import interest_columns
 from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.saved_panels import panel_arrays
+from ammrank_dask.model.plane_panels import panel_arrays
 from ammrank_dask.runtime.memory import PROCESS_BYTES, REQUEST_BYTES, ModelSize, PartitionSize, estimate_memory
 from ammrank_dask.scoring.score import write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings

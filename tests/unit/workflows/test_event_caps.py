@@ -3,7 +3,7 @@
 import datetime as dt
 
 from ammrank_dask.storage.site.day_fingerprints import DayRows
-from ammrank_dask.workflows.stages.event_caps import capped_digest, caps_of_days, without_other_caps
+from ammrank_dask.workflows.stages.history import capped_digest, caps_of_days, without_other_caps
 
 ONE, TWO, THREE = (dt.date(2026, 1, number) for number in (1, 2, 3))
 
