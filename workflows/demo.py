@@ -22,8 +22,8 @@ def command(site: Path, users: int, nights: int, seed: int, cluster: str | None,
     The lake is written into SITE/lake. Run it again to continue.
     """
     from ammrank_dask.workflows.operations.demo import run_demo
+    from ammrank_dask.workflows.stages.nights import INDEX
     from ammrank_dask.workflows.stages.publishing import describe_outcome
-    from ammrank_dask.workflows.stages.site_pages import INDEX
 
     place = Site(site.resolve())
     outcome = run_demo(

@@ -22,8 +22,8 @@ from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.dry_run import plan_night
 from ammrank_dask.workflows.stages.metrics import keep_metrics
 from ammrank_dask.workflows.stages.nightly import run_night
+from ammrank_dask.workflows.stages.nights import INDEX
 from ammrank_dask.workflows.stages.publishing import describe_outcome
-from ammrank_dask.workflows.stages.site_pages import INDEX
 
 
 @click.command("nightly", cls=AmmrankCommand)
