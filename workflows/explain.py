@@ -73,9 +73,7 @@ def command(
     if not found["categories"]:
         click.echo("the user holds no category")
     for entry in found["categories"]:
-        click.echo("")
-        for line in describe_entry(entry):
-            click.echo(line)
+        click.echo("\n".join(["", *describe_entry(entry)]))
 
 
 if __name__ == "__main__":
