@@ -70,8 +70,8 @@ def command(
     _print_facts({**found.facts, "config": str(place.config_path), "next": command_to_type}, as_json)
 
 
-def _print_facts(facts: Mapping[str, Any], as_json: bool) -> None:
-    click.echo(json.dumps(facts, sort_keys=True) if as_json else "\n".join(findings.describe_findings(facts)))
+def _print_facts(content: Mapping[str, Any], as_json: bool) -> None:
+    click.echo(json.dumps(content, sort_keys=True) if as_json else "\n".join(findings.describe_findings(content)))
 
 
 if __name__ == "__main__":
