@@ -63,10 +63,10 @@ class Objects(Protocol):
         """Remove objects, as far as they are there."""
 
 
-def conflict(place: str, found: Tag | None) -> Conflict:
+def conflict(where: str, now: Tag | None) -> Conflict:
     """Return the error to raise for an object that is not the one that was to be replaced."""
-    what = "none" if found is None else "another one"
-    return Conflict(f"{place} was written by another run meanwhile, found {what}; run it again")
+    what = "none" if now is None else "another one"
+    return Conflict(f"{where} was written by another run meanwhile, found {what}; run it again")
 
 
 def check_key(key: str) -> str:

@@ -39,7 +39,7 @@ PAUSES = (0.1, 0.3, 1.0)
 _REFUSED = re.compile(r"status code: 40[013]|Expired|InvalidToken|InvalidAccessKey|SignatureDoesNotMatch|AuthFailure")
 
 
-def open_objects(place: str | Path) -> Objects:
+def open_objects(root: str | Path) -> Objects:
     """Return the objects below a folder or a URL.
 
     Examples
@@ -47,10 +47,10 @@ def open_objects(place: str | Path) -> Objects:
     >>> str(open_objects("s3://ads/qualifications/?region=eu-west-1"))
     's3://ads/qualifications'
     """
-    if isinstance(place, str) and "://" in place:
-        address, _, options = place.partition("?")
+    if isinstance(root, str) and "://" in root:
+        address, _, options = root.partition("?")
         return StoreObjects(address.rstrip("/"), options)
-    return PosixObjects(Path(place))
+    return PosixObjects(Path(root))
 
 
 @dataclass(frozen=True)
