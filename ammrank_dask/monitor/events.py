@@ -18,9 +18,6 @@ train     `epoch` and `round` (from 1), `planes`, `users_per_second`; where know
 exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
           label window by category, or none, `starved_below` where it is not the usual share
 checks    `checks`: of each check of the night's report `name`, `what`, `value`, `limit` and `status`
-policies  `policies`: of each policy of the report `name`, `in_force`, `starved_users`, `overexposed_users`,
-          `starved_categories`, `expected_clicks`, and of its earlier lists `clicked` of `slots`; `fairness`:
-          what floors cost, as summary.json has it
 note      `name`, `text`: one sentence about the night that people should read, as the verdict of the gate; a later
           one of the same name replaces it
 ========  =====================================================================================================
@@ -33,7 +30,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from distributed import Client
@@ -96,27 +93,6 @@ def show_checks(client: Client, checks: Iterable[dict[str, Any]]) -> None:
     """Publish how the checks of a night came out."""
     names = ("name", "what", "value", "limit", "status")
     publish(client, "checks", checks=[{name: check[name] for name in names} for check in checks])
-
-
-def show_policies(client: Client, summary: Mapping[str, Any]) -> None:
-    """Publish the exposure of every policy of a report, and what fairness costs, from `summary.json`."""
-    measured = sorted(
-        (night for night in summary["realised"] if night.get("policy")), key=lambda night: night["nights"]
-    )
-    clicked = {night["policy"]: night["measures"] for night in measured}
-    names = ("starved_users", "overexposed_users", "starved_categories")
-    rows = [
-        {
-            "name": name,
-            "in_force": name == summary["policy"],
-            **{measure: found[measure] for measure in names},
-            "expected_clicks": found.get("expected_clicks"),
-            "clicked": clicked[name]["clicked"] if name in clicked else None,
-            "slots": clicked[name]["slots"] if name in clicked else None,
-        }
-        for name, found in summary["policies"].items()
-    ]
-    publish(client, "policies", policies=rows, fairness=summary.get("fairness"))
 
 
 class LiveExposure:

@@ -11,7 +11,7 @@ from bokeh.document import Document
 from bokeh.models import InlineStyleSheet
 from bokeh.models.widgets import Div
 
-from ammrank_dask.monitor.charts import Fairness, make_panels, policies_html
+from ammrank_dask.monitor.charts import make_panels
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
 
 REFRESH_MILLISECONDS = 2_000
@@ -54,13 +54,12 @@ def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> Callab
     style = InlineStyleSheet(css=STYLE)
     texts = {
         name: Div(name=name, sizing_mode="stretch_both", stylesheets=[style], disable_math=True)
-        for name in ("head", "notes", "policies", "troubles", "history")
+        for name in ("head", "notes", "troubles", "history")
     }
-    panels = [*make_panels(), Fairness()]
+    panels = make_panels()
     write = {
         "head": head_html,
         "notes": notes_html,
-        "policies": policies_html,
         "troubles": troubles_html,
         "history": history_html,
     }

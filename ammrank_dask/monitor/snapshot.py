@@ -37,7 +37,7 @@ def take_snapshot(state: NightState, now: float, memory: Sequence[dict[str, Any]
     -------
     dict
         `night`, `stages`, `training`, `planes`, `workers`, `memory`, `slow`, `failures`, `exposure`, `prices`,
-        `checks`, `policies`, `fairness`, `notes`, `history` and counters; numbers that are not known are None.
+        `checks`, `notes`, `history` and counters; numbers that are not known are None.
     """
     usual = _usual_seconds(state)
     stages = [_stage(stage, usual.get(stage.name), state, now) for stage in state.stages.values()]
@@ -67,8 +67,6 @@ def take_snapshot(state: NightState, now: float, memory: Sequence[dict[str, Any]
         "exposure": None if state.exposure is None else exposure_facts(state.exposure),
         "prices": None if state.prices is None else price_facts(state.prices),
         "checks": list(state.checks),
-        "policies": list(state.policies),
-        "fairness": state.fairness,
         "notes": [{"name": name, "text": text} for name, text in state.notes.items()],
         "history": list(state.nights),
         "tasks_done": state.tasks_done,

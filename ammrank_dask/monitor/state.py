@@ -126,7 +126,6 @@ class NightState:
             "exposure": self._exposure,
             "prices": self._prices,
             "checks": self._checks,
-            "policies": self._policies,
             "note": self._note,
         }.get(str(event.get("kind")))
         if handler is not None:
@@ -154,8 +153,6 @@ class NightState:
         self.exposure: dict[str, Any] | None = None
         self.prices: dict[str, Any] | None = None
         self.checks: list[dict[str, Any]] = []
-        self.policies: list[dict[str, Any]] = []
-        self.fairness: dict[str, Any] | None = None
         self.notes: OrderedDict[str, str] = OrderedDict()
         self.in_hand: dict[Key, tuple[float, str]] = {}
         self.paces: OrderedDict[tuple[str, str], WorkerPace] = OrderedDict()
@@ -239,9 +236,6 @@ class NightState:
 
     def _checks(self, event: dict[str, Any], now: float) -> None:
         self.checks = list(event["checks"])[:MAX_CHECKS]
-
-    def _policies(self, event: dict[str, Any], now: float) -> None:
-        self.policies, self.fairness = list(event["policies"])[:MAX_CHECKS], event.get("fairness")
 
     def _note(self, event: dict[str, Any], now: float) -> None:
         self.notes[str(event["name"])[:MAX_NOTE]] = str(event["text"])[:MAX_NOTE]

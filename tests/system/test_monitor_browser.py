@@ -19,10 +19,7 @@ from ammrank_dask.workflows.session.config import check_config, write_config
 
 pytestmark = pytest.mark.system
 
-PANELS = {
-    "head", "notes", "timeline", "workers", "error", "loss", "planes", "exposure", "policies", "fairness", "troubles",
-    "history",
-}  # fmt: skip
+PANELS = {"head", "notes", "timeline", "workers", "error", "loss", "planes", "exposure", "troubles", "history"}
 SHOWN = """
 Object.fromEntries(Bokeh.documents[0].roots().map(root => [root.name, root.text ?? JSON.stringify({
     title: root.title.text,

@@ -11,7 +11,6 @@ import time
 import urllib.request
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import prometheus_client
 import pytest
@@ -26,12 +25,10 @@ from ammrank_dask.monitor.charts import (
     BLUE,
     MAX_CATEGORIES,
     ORANGE,
-    Fairness,
     choose_categories,
     make_panels,
-    policies_html,
 )
-from ammrank_dask.monitor.events import LiveExposure, publish, show_policies, watch_night, watch_stage
+from ammrank_dask.monitor.events import LiveExposure, publish, watch_night, watch_stage
 from ammrank_dask.monitor.page import build_page, head_html, history_html, notes_html, troubles_html
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, measure, measure_each, record_performance
 from ammrank_dask.monitor.plugin import NightPlugin, page_address, watch_cluster
@@ -258,44 +255,6 @@ def test_prices__are_on_the_page_while_categories_are_shared_out():
     assert "<a>" not in page
 
 
-def test_policies__are_side_by_side_with_what_fairness_costs():
-    state = NightState()
-    state.apply({"kind": "night", "state": "begin", "date": "2026-03-05", "stages": STAGES, "client": "c"}, 0.0)
-    assert "They are compared when the report is written" in policies_html(take_snapshot(state, 1.0))
-    panel = Fairness()
-    panel.update(take_snapshot(state, 1.0))
-    assert panel.figure.title.text == "What fairness costs: waits for the report"
-    own = {"starved_users": 3, "overexposed_users": 0, "starved_categories": 12, "expected_clicks": 1000.0}
-    fair = {"starved_users": 0, "overexposed_users": 0, "starved_categories": 0, "expected_clicks": 985.0}
-    summary = {
-        "policy": "balanced",
-        "policies": {"user_top_k": own, "balanced": fair},
-        "realised": [
-            {"nights": 1, "policy": "balanced", "measures": {"clicked": 5, "slots": 70}},
-            {"nights": 7, "policy": "balanced", "measures": {"clicked": 11, "slots": 70}},
-            {"nights": 30, "policy": None, "measures": None},
-        ],
-        "fairness": {
-            "users": 2000,
-            "policies": {"user_top_k": own},
-            "floors": [{"floor": 0.0, **own}, {"floor": 0.25, **fair}, {"floor": 1.0, "impossible": "too high"}],
-        },
-    }
-    sent = []
-    client = SimpleNamespace(log_event=lambda topic, event: sent.append(event), id="c", status="running")
-    show_policies(client, summary)
-    state.apply(sent[-1], 2.0)
-    facts = take_snapshot(state, 2.0)
-    page = policies_html(facts)
-    assert page.index("balanced, active") < page.index("user_top_k")
-    assert "<td>985</td><td>11 of 70</td>" in page
-    assert "<td>1,000 (+1.5%)</td><td>–</td>" in page
-    panel.update(facts)
-    assert panel.figure.title.text == "What fairness costs, 2,000 users: none starves from floor 0.25 on, -1.5%"
-    assert panel.floors.data == {"x": [12, 0], "y": [1.0, 0.985], "name": ["floor 0", "floor 0.25"]}
-    assert panel.others.data["x"] == [12]
-
-
 def test_exposure_facts__by_hand():
     found = exposure_facts({"categories": ["a", "b", "c"], "counts": [90, 10, 0], "clicks": [40, 60, 0], "users": 50})
     assert found["share"] == [0.9, 0.1, 0.0]
@@ -376,7 +335,7 @@ def test_build_page__shows_hostile_names_as_text():
     state = hostile_state()
     build_page(document, lambda: take_snapshot(state, 102.0))
     assert {root.name for root in document.roots} == {
-        "head", "notes", "timeline", "workers", "error", "loss", "planes", "exposure", "fairness", "policies",
+        "head", "notes", "timeline", "workers", "error", "loss", "planes", "exposure",
         "troubles", "history",
     }  # fmt: skip
     for root in document.roots:
