@@ -1,4 +1,4 @@
-"""The sections of the config: what is read of the lake, what is learnt from it, and what is handed out."""
+"""The sections of the config: what is read of the lake, what is learnt from it, and what becomes of lists."""
 
 from __future__ import annotations
 
