@@ -15,7 +15,7 @@ from ammrank_dask.workflows.session.options import stopped_in_a_sentence
 # The first sentence of every command's help, so that `ammrank --help` imports none of them (a test compares).
 COMMANDS = {
     "backtest": "Compare the lists of past nights with the clicks that followed: table, curves, JSON, HTML.",
-    "category": "Show one category over the kept nights: exposure, click share, ratio, ranks.",
+    "category": "Show one category over the kept nights: exposure, click share, ratio, ranks, click probability.",
     "check": "Test what a site needs: file system, versions, view, memory and clocks of all workers, where copies go.",
     "compare": "Compare the published lists of two nights: users, overlap, and exposure by category.",
     "completion": "Print the script with which a shell completes commands and options.",

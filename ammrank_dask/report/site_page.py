@@ -50,6 +50,40 @@ def render_categories_page(nights: Sequence[SiteNight]) -> str:
     return _render("categories.html.j2", rows=rows, dates=dates, n_starved=sum(row["starved"] for row in rows))
 
 
+def render_category_page(name: str, history: Sequence[Mapping[str, Any]]) -> str:
+    """Return the page of one category over time, from the rows of `category_history`."""
+    dates = [dt.date.fromisoformat(row["date"]) for row in history]
+
+    def column(key: str, factor: float = 1.0) -> list[float | None]:
+        return [None if row[key] is None else factor * row[key] for row in history]
+
+    def at_ranks(first: int, last: int) -> list[float | None]:
+        return [100 * sum(row["ranks"][first - 1 : last]) / max(1, sum(row["ranks"])) if row["ranks"] else None
+                for row in history]  # fmt: skip
+
+    k = max((len(row["ranks"] or ()) for row in history), default=0)
+    ranks = {"rank 1": at_ranks(1, 1), "ranks 2 and 3": at_ranks(2, 3), f"ranks 4 to {k}": at_ranks(4, k)}
+    trends = [
+        Trend("shares", "Exposure and clicks", "% of all slots, % of all clicks", " %", 0.01, {
+            "exposure share": column("exposure_share", 100), "click share": column("click_share", 100)}),
+        Trend("users", "Users who have it", "users", "", 3, {"users": column("exposure")}),
+        Trend("ratio", "Exposure share ÷ click share", "ratio; 1 is as often as clicked", "", 1, {
+            "ratio": column("ratio")}),
+        Trend("ranks", "Its users by rank", "% of its users", " %", 1, ranks if k > 3 else {"rank 1": at_ranks(1, 1)}),
+        Trend("chance", "Click probability", "%, mean of its users", " %", 0.01, {
+            "click probability": column("chance", 100)}),
+        Trend("price", "Price", "click probability of one more slot, policy balanced", "", None, {
+            "price": column("price")}),
+    ]  # fmt: skip
+    charts = []
+    for trend in trends:
+        series = {label: values for label, values in trend.series.items() if any(one is not None for one in values)}
+        if series:
+            chart = trend_chart(trend.name, trend.title, dates, series, unit=trend.suffix, least=trend.least)
+            charts.append((trend.title, trend.unit, chart))
+    return _render("category.html.j2", name=name, history=history, trends=charts, newest=history[-1])
+
+
 def _render(template: str, **shown: Any) -> str:
     return page_environment(Path(__file__).parent).get_template(template).render(**shown)
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -16,6 +17,7 @@ from nights import config_of, copy_world, day
 
 from ammrank_dask.report.explain_page import split_score
 from ammrank_dask.scoring.qualifications import open_qualifications
+from ammrank_dask.storage.store.qualification_files import category_folder
 from ammrank_dask.workflows.cli import COMMANDS, ammrank
 from ammrank_dask.workflows.operations.explain import explain_user
 from ammrank_dask.workflows.session.config import Config, changed_keys, load_config, write_config
@@ -119,9 +121,47 @@ def test_category__has_the_figures_of_every_night(two_nights):
     assert history[1]["ranks"] == row["ranks"]
     text = run("category", two_nights.path, row["category"])
     assert f"{day(6)}" in text
-    assert f"users by rank on {day(6)}: 1: {row['ranks'][0]:,}" in text
+    assert f"users by rank  1: {row['ranks'][0]:,}, 2: " in text
     mean = sum(rank * users for rank, users in enumerate(row["ranks"], 1)) / sum(row["ranks"])
     assert f"{mean:.1f}" in text
+
+
+def test_category__has_groups_and_mean_click_probabilities_by_hand(two_nights, tmp_path):
+    site = copy_world(two_nights, tmp_path)
+    path = site.report_folder(day(6)) / "summary.json"
+    summary = json.loads(path.read_text())
+    names = [row["category"] for row in summary["categories"]]
+    group = {"users": 30, "top": [{"category": names[1], "share": 0.5}]}
+    summary["groups"] = [
+        {**group, "age": "65+", "gender": "male", "top": [{"category": names[0], "share": 0.25}]},
+        {**group, "age": "21-24", "gender": "female", "top": [{"category": names[0], "share": 0.75}, *group["top"]]},
+        {**group, "age": "65+", "gender": "female"},
+    ]
+    path.write_text(json.dumps(summary))
+    for place in (site.qualifications_folder(day(6)) / "by_category" / category_folder(names[0])).glob("*.parquet"):
+        table = pq.read_table(place)
+        chances = pa.array(np.linspace(0.25, 0.75, len(table)), pa.float32())
+        pq.write_table(table.append_column("chance", chances), place, write_page_checksum=True)
+    before, night = json.loads(run("category", site.path, names[0], "--json"))["nights"]
+    assert before["chance"] is None
+    assert night["chance"] == pytest.approx(0.5, abs=1e-6)
+    assert [(each["gender"], each["age"], each["share"]) for each in night["groups"]] == [
+        ("female", "21-24", 0.75), ("male", "65+", 0.25),
+    ]  # fmt: skip
+    text = run("category", site.path, names[0])
+    assert "groups         female 21-24 75%, male 65+ 25%; share of the group's users" in text
+    assert text.splitlines()[0].split()[-1] == "chance"
+    assert [line.split()[-1] for line in text.splitlines()[1:3]] == ["–", "50.00%"]
+    page = tmp_path / "category.html"
+    assert run("category", site.path, names[0], "--html", page) == f"page  {page}\n"
+    drawn = page.read_text()
+    assert "<td>Female, 21-24</td><td>30</td><td>75.0\u00a0%</td>" in drawn
+    assert {'data-chart="shares"', 'data-chart="ranks"', 'data-chart="chance"'} <= set(
+        re.findall('data-chart="[a-z]+"', drawn)
+    )
+    assert 'data-chart="price"' not in drawn
+    assert "<script" not in drawn
+    assert "give --html or --json" in run("category", site.path, names[0], "--html", page, "--json", exit_code=2)
 
 
 def test_category__unknown_ones_are_refused_with_a_hint(two_nights):

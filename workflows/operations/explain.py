@@ -200,7 +200,8 @@ def describe_entry(entry: dict[str, Any]) -> list[str]:
         lines += _own_lines(entry["own"])
         lines.append(f"    {entry['memberships']:+.3f}  what similar users click")
         others += entry["constant"]
-    lines += [f"    {feature['contribution']:+.3f}  {feature['words']}" for feature in entry["features"]]
+    for feature in entry["features"]:
+        lines.append(f"    {feature['contribution']:+.3f}  {feature['words'].removesuffix(OLDER_COUNT_LESS)}")
     lines.append(f"    {others:+.3f}  everything else")
     return lines if "prior" in entry else [*lines, f"    {entry['constant']:+.3f}  constant of the category"]
 

@@ -6,9 +6,10 @@ import datetime as dt
 import shutil
 from typing import Any
 
+from ammrank_dask.report.figures import ON_HOLD
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.root import Root
-from ammrank_dask.storage.site.run_log import read_attempt
+from ammrank_dask.storage.site.run_log import HELD, read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import is_finished, open_run
@@ -103,7 +104,8 @@ def describe_for_people(description: dict[str, Any]) -> dict[str, Any]:
     if last is None:
         shown["last_run"] = "none"
     else:
-        shown["last_run"] = f"{last['date']}, {last['status']}, begun {last['started']}"
+        status = ON_HOLD if last["status"] == HELD else last["status"]
+        shown["last_run"] = f"{last['date']}, {status}, begun {last['started'][:16].replace('T', ' ')} UTC"
         if "seconds" in last:
             shown["last_run"] += f", {last['seconds']:.0f} s"
         if "error" in last:
@@ -111,7 +113,7 @@ def describe_for_people(description: dict[str, Any]) -> dict[str, Any]:
     shown["free_bytes"] = f"{description['free_bytes'] / 2**30:.1f} GiB ({description['free_share']:.0%})"
     shown["free_space"] = shown.pop("free_bytes")
     del shown["free_share"]
-    return {key.replace("_", " "): value for key, value in shown.items()}
+    return {ON_HOLD if key == "held" else key.replace("_", " "): value for key, value in shown.items()}
 
 
 def _shorten(days: list[str]) -> str:

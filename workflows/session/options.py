@@ -446,11 +446,30 @@ def _value_text(value: Any) -> str:
 
 
 def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, n_left: int = 1) -> None:
-    """Print rows below each other: the first columns to the left, the others to the right."""
+    """Print rows below each other: the first columns to the left, the others to the right.
+
+    On a terminal that is too narrow, cells are wrapped.
+    """
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    if sys.stdout.isatty() and sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:
+        _show_wrapped(head, rows, n_left)
+        return
     for row in (head, *rows):
         cells = [
             text.ljust(width) if place < n_left else text.rjust(width)
             for place, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
         click.echo("  ".join(cells).rstrip())
+
+
+def _show_wrapped(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="")
+    for place, name in enumerate(head):
+        table.add_column(Text(name), justify="left" if place < n_left else "right", overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    Console(highlight=False).print(table)

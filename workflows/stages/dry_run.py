@@ -48,7 +48,7 @@ def plan_night(site: Site, config: Config, date: dt.date) -> dict[str, Any]:
         "days to bridge": _name_days(bridged),
         "training": _plan_training(site, config, date, taxonomy, len(history)),
         "categories": len(taxonomy.categories),
-        "policy": f"{config.score.policy}, {config.score.k} categories a user",
+        "policy": f"{config.score.policy}, {config.score.k} categories per user",
         "holds": shorten(config.publish.hold) if config.publish.hold else "nothing: every night is published",
         "copies": config.publish.to or "none",
     }
