@@ -451,8 +451,9 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, n_left: in
     On a terminal that is too narrow, cells are wrapped.
     """
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    if sys.stdout.isatty() and sum(widths) + 2 * (len(widths) - 1) > shutil.get_terminal_size().columns:
-        _show_wrapped(head, rows, n_left)
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
+        _show_wrapped(head, rows, n_left, columns)
         return
     for row in (head, *rows):
         cells = [
@@ -462,7 +463,7 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, n_left: in
         click.echo("  ".join(cells).rstrip())
 
 
-def _show_wrapped(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int) -> None:
+def _show_wrapped(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int, columns: int) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -472,4 +473,4 @@ def _show_wrapped(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: in
         table.add_column(Text(name), justify="left" if place < n_left else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(Text, row))
-    Console(highlight=False).print(table)
+    Console(width=columns, highlight=False).print(table)

@@ -16,7 +16,6 @@ def terminal(monkeypatch):
     """Let a terminal of 80 columns be asked for the width; what is written is captured all the same."""
     monkeypatch.setattr(options.sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(options.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
-    monkeypatch.setenv("COLUMNS", "80")
 
 
 def test_show_table__of_a_pipe_is_never_wrapped(capsys):
