@@ -12,7 +12,7 @@ ROWS = [["publish.hold", ", ".join(["used_share", "events_by_group", "heaviest_i
 
 
 @pytest.fixture
-def terminal(monkeypatch):
+def terminal(capsys, monkeypatch):
     """Let a terminal of 80 columns be asked for the width; what is written is captured all the same."""
     monkeypatch.setattr(options.sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(options.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
