@@ -16,9 +16,9 @@ from distributed import Client
 
 from ammrank_dask.ingest.event_rows import EventRows, EventWords, slice_events
 from ammrank_dask.ingest.exchange import Sections, Slices
-from ammrank_dask.ingest.file_rows import FileRows, find_same_rows
 from ammrank_dask.ingest.interest_state import aggregate_events, end_of
 from ammrank_dask.ingest.routing import number_users
+from ammrank_dask.ingest.scan import FileRows, find_same_rows
 from ammrank_dask.ingest.table_ingest import (
     VALUES_SHOWN,
     CollectedPart,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ammrank_dask.ingest.file_rows import FileRows, find_same_rows
+from ammrank_dask.ingest.scan import FileRows, find_same_rows
 
 
 def file_of(*rows, n_unused=0):
