@@ -27,6 +27,11 @@ STAGES = ["ingest", "features", "model", "training", "scoring", "report", "evalu
 COMMON = {"kernels", "methods", "monitor", "runtime", "user_hash"}
 MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
+# What may only fall: modules, lines that the command of a night imports before it begins, the path of an event.
+MAX_MODULES = 330
+MAX_LINES_OF_A_NIGHT = 37_300
+MIN_LINES_FOR_ONE_IMPORTER = 60
+MAX_STOPS, MAX_CHANGES = 101, 33
 PLACEHOLDERS = {"found", "known", "place", "facts", "told", "shown", "held"}
 KERNEL_IMPORTS = ("math", "typing", "numpy", "numba")
 # rglob does not follow the links to the other two rooms.
@@ -82,19 +87,19 @@ def module_of(path):
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def imported_modules(path, modules):
-    """Return which of our modules a source imports, also inside functions; not for type checkers only."""
-    typed = {
-        inside
-        for node in nodes_of(path)
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
-        for statement in node.body
-        for inside in ast.walk(statement)
-    }
-    found = set()
-    for node in nodes_of(path):
-        if node in typed:
+def is_for_types(node):
+    """Tell whether a node is imports for type checkers only."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
+
+def imported_modules(path, modules, *, is_late=True):
+    """Return which of our modules a source imports, also inside functions unless told not to; not for types only."""
+    found, nodes = set(), [tree_of(path)]
+    while nodes:
+        node = nodes.pop()
+        if is_for_types(node) or (isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and not is_late):
             continue
+        nodes += ast.iter_child_nodes(node)
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -150,12 +155,43 @@ def test_imports__stages_go_one_way(graph):
             assert parts[1:2] != ["simulation"] or stage in ("simulation", "workflows"), f"{module} imports {other}"
 
 
+def n_lines(path):
+    """Return the lines of a source."""
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_modules__are_few():
+    assert len(SOURCES) <= MAX_MODULES
+
+
+def test_modules__with_one_importer_are_not_small(graph):
+    importers = {module: {other for other in graph if module in graph[other]} - {module} for module in graph}
+    small = {
+        module_of(path): importers[module_of(path)]
+        for path in SOURCES
+        if path.name != "__init__.py" and n_lines(path) < MIN_LINES_FOR_ONE_IMPORTER
+    }
+    assert {module: which for module, which in small.items() if len(which) == 1} == {}, "join them with their importer"
+
+
+def test_modules__a_night_imports_few_lines():
+    paths = {module_of(path): path for path in SOURCES}
+    loaded, todo = set(), ["ammrank_dask.workflows.nightly"]
+    while todo:
+        module = todo.pop()
+        if module not in loaded:
+            loaded.add(module)
+            packages = {module.rsplit(".", number)[0] for number in range(1, module.count(".") + 1)}
+            todo += packages | imported_modules(paths[module], set(paths), is_late=False)
+    assert "ammrank_dask.kernels.jit" in loaded  # what is imported by imports counts
+    assert sum(n_lines(paths[module]) for module in loaded) <= MAX_LINES_OF_A_NIGHT
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_commands__are_short_and_import_no_other_command(name, graph):
     others = {f"ammrank_dask.workflows.{other}" for other in COMMANDS}
     assert not graph[f"ammrank_dask.workflows.{name}"] & others
-    lines = (ROOT / "workflows" / f"{name}.py").read_text(encoding="utf-8").splitlines()
-    assert len(lines) <= MAX_COMMAND_LINES
+    assert n_lines(ROOT / "workflows" / f"{name}.py") <= MAX_COMMAND_LINES
 
 
 def test_stages__import_no_command(graph):
@@ -215,6 +251,8 @@ def test_event_path__every_stop_of_the_page_is_a_function_there():
     assert [int(number) for number, *_ in stops] == list(range(1, len(stops) + 1))
     changes = sum(one[1] != other[1] for one, other in itertools.pairwise(stops))
     assert f"{len(stops)} stops (bar 80), {changes} changes of room (bar 35)" in page
+    assert len(stops) <= MAX_STOPS
+    assert changes <= MAX_CHANGES
     for _, room, file, function in stops:
         assert file.startswith(room)
         names = set()
