@@ -26,7 +26,7 @@ from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_t
 from ammrank_dask.storage.objects.folders import list_paths
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.parts import check_files
-from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, read_rows, table_path
+from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, read_checked, table_path
 from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,
@@ -78,7 +78,7 @@ def read_chances(run: Path, category: str) -> np.ndarray:
     """Return the click probabilities of the users who have a category, none of a night without any."""
     paths = sorted((run / BY_CATEGORY / category_folder(category)).glob("part-*.parquet"))
     having = [path for path in paths if CHANCE in pq.read_schema(path).names]
-    return np.concatenate([np.zeros(0), *(read_rows(path, columns=[CHANCE])[CHANCE].to_numpy() for path in having)])
+    return np.concatenate([np.zeros(0), *(read_checked(path, columns=[CHANCE])[CHANCE].to_numpy() for path in having)])
 
 
 def short_folders(categories: Iterable[str]) -> dict[str, str]:

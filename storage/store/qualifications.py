@@ -218,7 +218,7 @@ def first_rows(row_ids: pa.ChunkedArray) -> np.ndarray:
 @retried
 def read_ranks(path: Path, categories: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
     """Return the category code and the rank of every qualification of a by_user file, both int64."""
-    table = read_rows(path, columns=[CATEGORY, RANK])
+    table = read_checked(path, columns=[CATEGORY, RANK])
     names = table[CATEGORY].to_pandas().astype(pd.CategoricalDtype(list(categories)))
     return names.cat.codes.to_numpy(np.int64), table[RANK].to_numpy().astype(np.int64)
 
@@ -232,13 +232,13 @@ def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds 
         if users.kind != kind:
             raise BadInput(f"the user ids of these qualifications are of type {kind}, got {users.kind}; convert them")
     chosen = None if users is None else pc.field(USER_ID).isin(users.to_arrow())
-    tables = [read_rows(path, filters=chosen) for path in paths]
+    tables = [read_checked(path, filters=chosen) for path in paths]
     frame = pa.concat_tables(tables).unify_dictionaries().to_pandas()
     frame[CATEGORY] = frame[CATEGORY].astype(pd.CategoricalDtype(list(categories)))
     return frame.sort_values([USER_ID, RANK], ignore_index=True)
 
 
-def read_rows(path: Path, **options: Any) -> pa.Table:
+def read_checked(path: Path, **options: Any) -> pa.Table:
     """Read some of a parquet file of a night and check its pages: a damaged value looks like any other."""
     try:
         return pq.read_table(path, page_checksum_verification=True, **options)
