@@ -2,8 +2,6 @@
 
 import os
 
-import pytest
-
 from ammrank_dask.workflows.session import options
 from ammrank_dask.workflows.session.options import show_table
 
@@ -11,9 +9,8 @@ HEAD = ["key", "value", "default"]
 ROWS = [["publish.hold", ", ".join(["used_share", "events_by_group", "heaviest_ids", "quarantined"]), "used_share"]]
 
 
-@pytest.fixture
-def terminal(capsys, monkeypatch):
-    """Let a terminal of 80 columns be asked for the width; what is written is captured all the same."""
+def use_terminal(monkeypatch):
+    """Let what is captured look like a terminal of 80 columns."""
     monkeypatch.setattr(options.sys.stdout, "isatty", lambda: True)
     monkeypatch.setattr(options.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
 
@@ -23,7 +20,8 @@ def test_show_table__of_a_pipe_is_never_wrapped(capsys):
     assert len(capsys.readouterr().out.splitlines()) == 3
 
 
-def test_show_table__wraps_cells_on_a_narrow_terminal(terminal, capsys):
+def test_show_table__wraps_cells_on_a_narrow_terminal(monkeypatch, capsys):
+    use_terminal(monkeypatch)
     rows = [*ROWS, ["lake.[bold]events[/bold]", "/a/rather/long/path/" + "x" * 60, "events"]]
     show_table(HEAD, rows)
     lines = capsys.readouterr().out.splitlines()
@@ -34,6 +32,7 @@ def test_show_table__wraps_cells_on_a_narrow_terminal(terminal, capsys):
     assert {"publish.hold", "heaviest_ids,", "lake.[bold]events[/bold]"} <= set(words.split())
 
 
-def test_show_table__that_fits_looks_the_same_on_a_terminal(terminal, capsys):
+def test_show_table__that_fits_looks_the_same_on_a_terminal(monkeypatch, capsys):
+    use_terminal(monkeypatch)
     show_table(HEAD, [["a", "1", "22"]])
     assert capsys.readouterr().out == "key  value  default\na        1       22\n"
