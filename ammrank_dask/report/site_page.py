@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
-from ammrank_dask.report.figures import FAILED, ON_HOLD, PUBLISHED, SERVED, SiteNight
+from ammrank_dask.report.figures import FAILED, ON_HOLD, PUBLISHED, SERVED, UNFINISHED, SiteNight
 from ammrank_dask.report.page import page_environment
 from ammrank_dask.report.thresholds import CHECK_LABELS
 from ammrank_dask.report.trends import Values, check_strip, sparkline, trend_chart
@@ -18,6 +18,16 @@ from ammrank_dask.report.trends import Values, check_strip, sparkline, trend_cha
 NEWEST_SHOWN = 31
 STAGES_SHOWN = 5
 GOOD, BAD = "ok", "warn"
+_RUN_AGAIN = "ammrank nightly SITE --date {}"
+NEXT_STEPS = {
+    ON_HOLD: (
+        "Read its report. Correct the day and run the night again, or release the lists:",
+        "ammrank publish SITE --date {} --anyway",
+    ),
+    FAILED: ("When the cause is gone, run the night again; it continues where it stopped:", _RUN_AGAIN),
+    UNFINISHED: ("If it is not running, run it again; it continues where it stopped:", _RUN_AGAIN),
+}
+"""What to do about the newest night, by its status: a sentence and a command."""
 PILLS = {SERVED: "ok", PUBLISHED: "off", ON_HOLD: "warn", FAILED: "warn"}
 
 
@@ -33,6 +43,8 @@ def render_site_page(nights: Sequence[SiteNight]) -> str:
         n_shown=NEWEST_SHOWN,
         pills=PILLS,
         served=next((night for night in nights if night.status == SERVED), None),
+        newest=nights[-1] if nights else None,
+        next_step=NEXT_STEPS.get(nights[-1].status) if nights else None,
         problems=[(night.date, night.problem) for night in nights if night.problem],
         trends=draw_trends(nights),
         checks=_check_rows(drawn),

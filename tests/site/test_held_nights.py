@@ -84,6 +84,8 @@ def test_nightly__one_id_with_most_events_is_held_back(held_world, cluster_file)
     assert "Published:" not in page
     start = (site.path / "index.html").read_text()
     assert f"The night of {day(BAD)} is on hold, recorded at" in start
+    assert f"or release the lists: <code>ammrank publish SITE --date {day(BAD)} --anyway</code>" in start
+    assert f'<a href="reports/date={day(BAD)}/report.html">report of {day(BAD)}</a>' in start
     assert f"The lists of the night of {day(5)} are served: 1 night behind, since {day(BAD)}." in start
     status = json.loads(run(site, cluster_file, "status", "--json").stdout)
     assert (status["published"], status["last_run"]["status"]) == (str(day(5)), "held")

@@ -227,6 +227,9 @@ def test_nightly__a_failed_night_is_on_the_page(site, cluster_file):
     page = page_of(site)
     assert f"The night of {day(6)} is not served: it failed, recorded at 20" in page
     assert f"Reason: the lake has no events for {day(6)}" in page
+    assert (
+        f"run the night again; it continues where it stopped: <code>ammrank nightly SITE --date {day(6)}</code>" in page
+    )
     assert f"The lists of the night of {day(5)} are served: 1 night behind, since {day(6)}." in page
 
 
