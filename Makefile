@@ -18,7 +18,7 @@ export PYTHONDONTWRITEBYTECODE :=
 # What `make coverage` holds: percent of the lines of the three rooms.
 COVERED := 93
 
-.PHONY: setup nightly test test-nights test-random test-system test-docs docs test-long test-histories test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
+.PHONY: setup nightly test test-nights test-random test-system test-docs docs test-long test-histories test-fuzz test-wheel test-pythons test-lower-bounds coverage lint bench bench-paper clean
 
 setup: $(STAMP)
 
@@ -78,6 +78,10 @@ test-long: setup
 MINUTES ?= 60
 test-histories: setup
 	$(BIN)/python -m tests.histories --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+
+# Damaged and odd files of all kinds that come from outside, for MINUTES; SEED=N makes the same ones again.
+test-fuzz: setup
+	$(BIN)/python -m tests.fuzz --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 # The kernels are counted where they run as plain Python: the test that does the same is left out before.
 coverage: setup

@@ -50,6 +50,18 @@ class SiteBusy(AmmrankError):
     """Another run holds the site."""
 
 
+def cut(text: str, most: int = 300) -> str:
+    """Return a text for a message, on one line and without its end where it is long.
+
+    Examples
+    --------
+    >>> cut("a line\\nand one more"), cut("a" * 10, most=4)
+    ('a line and one more', 'aaaa…')
+    """
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"
+
+
 def suggest(
     name: str,
     choices: Collection[str],

@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import pyarrow as pa
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, cut
 from ammrank_dask.storage.lake.paths import LakePath, is_lake_folder, store_failure
 from ammrank_dask.storage.lake.snapshots import Snapshot, require_files, require_regular_log
 
@@ -47,8 +47,9 @@ def read_snapshot(folder: LakePath) -> Snapshot:
         failure = store_failure(folder, OSError(str(error)))
         if failure is not None:
             raise failure from None
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"the log of the Delta Lake table at {folder} cannot be read ({reason}); repair it") from None
+        raise BadInput(
+            f"the log of the Delta Lake table at {folder} cannot be read ({cut(str(error))}); repair it"
+        ) from None
     refused = sorted(asked - _HARMLESS_FEATURES)
     if refused:
         raise BadInput(

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ammrank_dask.storage.errors import BadInput, DamagedStore, StoreFailed
+from ammrank_dask.storage.errors import BadInput, DamagedStore, StoreFailed, cut
 from ammrank_dask.storage.lake.fetched import find_fetched, keep_fetched
 from ammrank_dask.storage.lake.long_values import refuse_long_chunks, refuse_long_values
 from ammrank_dask.storage.lake.paths import (
@@ -84,14 +84,13 @@ def open_parquet(path: LakePath | str, *, source: Any = None, **options: Any) ->
         # Of a remote file the columns of a row group are fetched together: a request costs more than bytes.
         is_remote = not isinstance(lake_path, Path)
         return pq.ParquetFile(lake_path.open() if source is None else source, pre_buffer=is_remote, **options)
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError) as error:
         if is_passing(error):
             raise
         failure = store_failure(lake_path, error)
         if failure is not None:
             raise failure from None
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"{path} is not a readable parquet file ({reason}); replace or remove it") from None
+        raise BadInput(f"{path} is not a readable parquet file ({cut(str(error))}); replace or remove it") from None
 
 
 @retried
@@ -253,7 +252,7 @@ def read_batches(
                 table = _decode_dictionaries(pa.Table.from_batches([batch]), dictionaries, path)
                 yield row, _add_constants(table, constants)
                 row += batch.num_rows
-        except (pa.ArrowException, OSError) as error:
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
             if is_passing(error):  # the block is read again
                 raise
             if copy is None:
@@ -261,8 +260,7 @@ def read_batches(
             failure = store_failure(parse_path(path), error)
             if failure is not None:
                 raise failure from None
-            reason = str(error).splitlines()[0]
-            raise BadInput(f"{path} cannot be decoded ({reason}); replace or remove it") from None
+            raise BadInput(f"{path} cannot be decoded ({cut(str(error))}); replace or remove it") from None
     if copy is None:
         _refuse_changed(piece.file)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, cut
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, is_lake_folder, store_failure
 from ammrank_dask.storage.lake.snapshots import Snapshot, require_files, require_regular_log
 
@@ -45,7 +45,6 @@ def read_iceberg(path: LakePath) -> Snapshot:
     renamed, or dropped and made again.
     """
     try:
-        from pyiceberg.exceptions import NotInstalledError, ValidationError
         from pyiceberg.table import StaticTable
     except ImportError:
         raise BadInput(
@@ -57,17 +56,23 @@ def read_iceberg(path: LakePath) -> Snapshot:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            table = StaticTable.from_metadata(*_location(metadata))
-            snapshot = table.current_snapshot()
-            if snapshot is not None and _has_deletes(snapshot.manifests(table.io)):
-                raise _other_rows(folder, "has delete files")
-            tasks = [] if snapshot is None else list(table.scan().plan_files())
-    except (OSError, ValueError, LookupError, TypeError, NotInstalledError, ValidationError) as error:
+            return _read_version(StaticTable.from_metadata(*_location(metadata)), folder)
+    except BadInput:
+        raise
+    except Exception as error:  # damaged metadata raise what pyiceberg happens to meet, SystemError too
         failure = store_failure(folder, OSError(str(error)))
         if failure is not None:
             raise failure from None
-        reason = str(error).splitlines()[0]
-        raise BadInput(f"the metadata of the Iceberg table at {folder} cannot be read ({reason}); repair it") from None
+        raise BadInput(
+            f"the metadata of the Iceberg table at {folder} cannot be read ({cut(str(error))}); repair it"
+        ) from None
+
+
+def _read_version(table: Table, folder: LakePath) -> Snapshot:
+    snapshot = table.current_snapshot()
+    if snapshot is not None and _has_deletes(snapshot.manifests(table.io)):
+        raise _other_rows(folder, "has delete files")
+    tasks = [] if snapshot is None else list(table.scan().plan_files())
     _refuse_other_rows(table, tasks, folder)
     files = [(_path_of(task.file, folder), _partition_of(table, task.file)) for task in tasks]
     require_files(f"the metadata of the Iceberg table at {folder}", folder, [file for file, _ in files])
@@ -162,8 +167,8 @@ def _path_of(file: DataFile, folder: LakePath) -> LakePath:
         path = folder / path.relative_to(folder.absolute()) if is_below else path
     if not is_below:
         raise BadInput(
-            f"the metadata of the Iceberg table at {folder} name {text}, which is not below it: the table was moved or"
-            " copied, or keeps its files elsewhere; name the folder that its metadata name"
+            f"the metadata of the Iceberg table at {folder} name {cut(text)}, which is not below it: the table was"
+            " moved or copied, or keeps its files elsewhere; name the folder that its metadata name"
         )
     return path
 

@@ -44,7 +44,9 @@ def refuse_long_chunks(
 
     Of a dictionary, too: one value of it may be that of all rows.
     """
-    for group in map(metadata.row_group, row_groups):
+    # Of a small row group nothing more is looked at: pyarrow ends the process on some damaged facts about columns.
+    large = (group for group in map(metadata.row_group, row_groups) if group.total_byte_size > LARGE_CHUNK)
+    for group in large:
         for chunk in map(group.column, range(group.num_columns)):
             name, n_bytes = chunk.path_in_schema, chunk.total_uncompressed_size
             if name not in columns or chunk.physical_type != "BYTE_ARRAY" or n_bytes <= LARGE_CHUNK:

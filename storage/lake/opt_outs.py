@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from ammrank_dask.storage.errors import BadInput, suggest
+from ammrank_dask.storage.errors import BadInput, cut, suggest
 from ammrank_dask.storage.lake.paths import LakePath, read_table
 from ammrank_dask.storage.lake.user_lists import parse_integer_id
-from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, ids_from_values
+from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, ids_from_values, is_string
 from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
 
 
@@ -114,11 +114,16 @@ def _read_parquet(path: LakePath) -> Iterator[tuple[str, str, str]]:
     try:
         table = read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"cannot read {path}: {str(error).splitlines()[0]}; give user_id and category") from None
+        raise BadInput(f"cannot read {path}: {cut(str(error))}; give user_id and category") from None
     if not {USER_ID, CATEGORY} <= set(table.column_names):
         found = ", ".join(table.column_names)
         raise BadInput(f"{path} must have the columns {USER_ID} and {CATEGORY}, found {found}")
     users = ids_from_values(table.column(USER_ID)).to_arrow().cast(pa.string()).to_pylist()
-    names = table.column(CATEGORY).cast(pa.string()).to_pylist()
+    column = table.column(CATEGORY)
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if not is_string(column.type):
+        raise BadInput(f"{path}: categories must be strings, found {column.type}; convert the column")
+    names = column.to_pylist()
     for number, (user, name) in enumerate(zip(users, names, strict=True), start=1):
         yield f"{path}, row {number}", user, name

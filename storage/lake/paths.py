@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed
+from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed, cut
 from ammrank_dask.storage.objects.retry import retried
 
 REQUESTS_AT_ONCE = 16
@@ -333,7 +333,13 @@ def read_table(path: LakePath) -> pa.Table:
     """Read a small parquet file whole."""
     require_regular(path)
     with say_failures(path):
-        return pq.read_table(pa.BufferReader(path.read_bytes()), page_checksum_verification=True)
+        data = pa.BufferReader(path.read_bytes())
+    try:
+        table = pq.read_table(data, page_checksum_verification=True)
+        _ = table.column_names  # which need not be text in a damaged file
+    except UnicodeDecodeError as error:
+        raise pa.ArrowInvalid(str(error)) from None
+    return table
 
 
 def digest_open_file(file: Any) -> str:
@@ -369,10 +375,9 @@ def say_failures(path: LakePath) -> Iterator[None]:
 
 def store_failure(path: LakePath, error: BaseException) -> AmmrankError | None:
     """Return the error to raise for what an object store answered, None for what is wrong with a file itself."""
-    text = " ".join(str(error).split())
+    text, reason = str(error), cut(str(error))
     if isinstance(path, Path) or not (isinstance(error, OSError) and _OF_A_STORE.search(text)):
         return None
-    reason = text if len(text) < 300 else f"{text[:300]}…"
     if "NO_SUCH_BUCKET" in text:
         return BadInput(f"there is no bucket {path.store}; correct the URL {path}")
     if _REFUSED.search(text):

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, cut
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, require_regular
 from ammrank_dask.storage.objects.folders import list_paths
 
@@ -36,5 +37,14 @@ def require_files(log: str, folder: LakePath, files: Sequence[LakePath]) -> None
     """Raise unless all files that a log names are there; a folder of an object store is listed once."""
     present = set(folder.walk()) if isinstance(folder, RemotePath) else None
     for path in files:
-        if not (path.is_file() if present is None else path in present):
-            raise BadInput(f"{log} names {path.name}, which is not there; restore the file, or repair the log")
+        if not (_is_file(path) if present is None else path in present):
+            raise BadInput(f"{log} names {cut(path.name)}, which is not there; restore the file, or repair the log")
+
+
+def _is_file(path: LakePath) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False

@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pyarrow as pa
 
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, cut
 from ammrank_dask.storage.lake.paths import LakePath, read_table
 from ammrank_dask.storage.store.ids import IntegerIds, StringIds, UserIds, ids_from_values
 from ammrank_dask.storage.vocabulary import USER_ID
@@ -69,7 +69,7 @@ def _read_parquet(path: LakePath) -> list[tuple[int, str]]:
     try:
         table = read_table(path)
     except (pa.ArrowException, OSError) as error:
-        raise BadInput(f"cannot read {path}: {str(error).splitlines()[0]}; give a parquet file of user ids") from None
+        raise BadInput(f"cannot read {path}: {cut(str(error))}; give a parquet file of user ids") from None
     names = table.column_names
     name = USER_ID if USER_ID in names else names[0] if len(names) == 1 else None
     if name is None:

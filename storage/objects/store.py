@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from ammrank_dask.storage.errors import BadInput, StoreFailed
+from ammrank_dask.storage.errors import BadInput, StoreFailed, cut
 from ammrank_dask.storage.objects.objects import Conflict, Object, Objects, PosixObjects, Tag, check_key, conflict
 
 if TYPE_CHECKING:
@@ -174,8 +174,7 @@ class StoreObjects:
         try:
             yield
         except (FileNotFoundError, BaseError) as error:
-            reason = " ".join(str(error).partition("Debug source")[0].split())
-            reason = reason if len(reason) < 300 else f"{reason[:300]}…"
+            reason = cut(str(error).partition("Debug source")[0])
             if "NoSuchBucket" in str(error):
                 bucket = "/".join(self.url.split("/")[:3])
                 raise BadInput(f"there is no bucket {bucket}; correct the URL {self.url}") from None

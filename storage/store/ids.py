@@ -184,7 +184,10 @@ def ids_from_values(values: Any) -> UserIds:
     if array.null_count:
         raise BadInput(f"user ids must not be null, found {array.null_count} nulls")
     if pa.types.is_integer(array.type):
-        return IntegerIds(array.cast(pa.int64()).to_numpy(zero_copy_only=False))
+        try:
+            return IntegerIds(array.cast(pa.int64()).to_numpy(zero_copy_only=False))
+        except pa.ArrowInvalid:
+            raise BadInput("user ids must be 64-bit integers, found a larger number; give them as strings") from None
     if is_string(array.type):
         return StringIds(array)
     if not len(array):

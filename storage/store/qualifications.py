@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.errors import BadInput, DamagedStore, cut
 from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader
@@ -245,4 +245,4 @@ def read_checked(path: Path, **options: Any) -> pa.Table:
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError) or is_passing(error):
             raise
-        raise DamagedStore(f"{path} is not what was written ({str(error).splitlines()[0]}); {REBUILD}") from None
+        raise DamagedStore(f"{path} is not what was written ({cut(str(error))}); {REBUILD}") from None

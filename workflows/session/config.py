@@ -9,7 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from ammrank_dask.storage.errors import BadInput, shell_word, suggest
+from ammrank_dask.storage.errors import BadInput, cut, shell_word, suggest
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import refuse_foreign_file
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
@@ -176,7 +176,7 @@ def check_config(content: dict[str, Any], where: str) -> Config:
         if first["type"] == "model_type":
             reason = "must be a section of keys"
         at = f"{key}: " if key else ""
-        got = "" if first["type"] == "value_error" else f", got {first['input']!r}"
+        got = "" if first["type"] == "value_error" else f", got {cut(repr(first['input']), 100)}"
         # YAML reads yes, no, on and off as booleans.
         quote = "; put it in quotes" if first["type"] == "string_type" and isinstance(first["input"], bool) else ""
         raise BadInput(f"{where}: {at}{reason}{got}{quote}") from None
