@@ -64,17 +64,17 @@ class Config(Section):
     taxonomy: TaxonomyConfig = TaxonomyConfig()
     categories: dict[str, str | None] = Field(
         {},
-        description="former names of categories and their names now, to rename or merge them; null: counted no more",
+        description="former names of categories and present ones, to rename or merge them; null: no longer counted",
     )
-    alpha: float = Field(0.995, gt=0.0, lt=1.0, description="decay a day of what users did")
+    alpha: float = Field(0.995, gt=0.0, lt=1.0, description="decay per day of a user's events")
     late_days: int = Field(
-        7, ge=0, le=LONGEST_DAYS, description="events older than this against their folder are quarantined"
+        7, ge=0, le=LONGEST_DAYS, description="events that are more days older than their folder are quarantined"
     )
     keep_days: int | None = Field(
         None,
         ge=1,
         le=FOREVER_DAYS,
-        description="days whose partials are kept; null: 15 more than label.days, at least 45",
+        description="days whose counts are kept; null: label.days + 15, at least 45",
     )
     state: State = State()
     label: Label = Label()

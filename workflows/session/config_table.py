@@ -11,8 +11,8 @@ from ammrank_dask.workflows.session.sections import THRESHOLDS, Section
 
 HEAD = """# The config
 
-Every key of `ammrank.yaml`, with its default. `ammrank init` writes the file with all of them; a key that is not there
-has its default, an unknown one is an error with a suggestion. Paths are relative to the file.
+Every key of `ammrank.yaml`, with its default. `ammrank init` writes a file with all keys. A missing key has its
+default; an unknown key is an error with a suggestion. Paths are relative to the file.
 
 | key | default | meaning |
 |---|---|---|
@@ -22,9 +22,9 @@ has its default, an unknown one is an error with a suggestion. Paths are relativ
 THRESHOLDS_HEAD = """
 ## Thresholds
 
-The names of `report.thresholds`, with the values that hold where it says nothing else.
+The names of `report.thresholds`, with their defaults.
 
-| name | usual | meaning |
+| name | default | meaning |
 |---|---|---|
 """
 

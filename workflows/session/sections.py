@@ -80,18 +80,18 @@ class Lake(Section):
     date_key: str = Field("date", description="day folders are named KEY=YYYY-MM-DD or KEY=YYYYMMDD")
     layout: str | None = Field(
         None,
-        description="where the files of a day are if elsewhere: YYYY/MM/DD, GROUP/date=YYYY-MM-DD (GROUP: the folder"
-        " says the event group); null: by date_key",
+        description="layout of the day folders if it is another: YYYY/MM/DD, GROUP/date=YYYY-MM-DD (GROUP stands for"
+        " the event group); null: by date_key",
     )
     day_zone: str = Field(
-        "UTC", description="zone whose days the day folders are, for example Asia/Tokyo; a night ends at its midnight"
+        "UTC", description="time zone of the day folders, for example Asia/Tokyo; a night ends at midnight there"
     )
     missing_days: Literal["refuse", "bridge"] = Field("refuse", description="a day without files: refuse or bridge")
     duplicates: Literal["refuse", "keep"] = Field(
-        "refuse", description="a file, or its rows in other files of its day, that is there twice: refuse or keep"
+        "refuse", description="a file that a day has twice, or whose rows its other files have: refuse or keep"
     )
     past: Literal["refuse", "keep"] = Field(
-        "refuse", description="other rows in a day before the label window: refuse, or keep the day as it was folded"
+        "refuse", description="a day before the label window whose rows have changed: refuse, or keep what was counted"
     )
 
     @field_validator("day_zone")
@@ -130,20 +130,22 @@ class TaxonomyConfig(Section):
 
 
 class Quarantine(Section):
-    max_share: float = Field(0.01, ge=0.0, le=1.0, description="a larger share of bad rows stops the run")
+    max_share: float = Field(0.01, ge=0.0, le=1.0, description="a larger share of bad rows stops the night")
 
 
 class Ingest(Section):
     max_events_per_user: int | None = Field(
         None,
         ge=1,
-        description="most events of a user, group and day that count, the first ones; null: all; "
-        "for days that are not published yet, and for all with --rebuild",
+        description="events that count per user, group and day, the first ones; null: all; applies to days that are not"
+        " published yet, and to all with --rebuild",
     )
 
 
 class State(Section):
-    max_age_days: int = Field(730, ge=1, le=FOREVER_DAYS, description="cells without an event for longer are dropped")
+    max_age_days: int = Field(
+        730, ge=1, le=FOREVER_DAYS, description="interests without an event for more days are dropped"
+    )
 
 
 class Label(Section):
@@ -179,22 +181,24 @@ EARLIER = {"auto_tune", "fit"}
 
 class Train(Section):
     model: Literal["amm-rank-plus", "amm-rank"] = Field(
-        "amm-rank-plus", description="amm-rank-plus: prior, own term, memberships, planes; amm-rank: the paper's planes"
+        "amm-rank-plus", description="amm-rank-plus, or amm-rank: the method of the paper"
     )
     variant: str = Field(
         "adv", description="adv: all columns, those of ad views if there are any; no-adv: without them"
     )
     windows: int | None = Field(
-        None, ge=1, description="amm-rank-plus: label windows whose users train, the newest and those before; null: 12"
+        None,
+        ge=1,
+        description="amm-rank-plus: number of label windows to train on, the newest and those before it; null: 12",
     )
     shards: int = Field(8, ge=1, description="logical shards; part of the result, unlike the number of workers")
-    rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards an epoch")
+    rounds_per_epoch: int = Field(2, ge=1, description="merges of the shards per epoch")
     epochs: int | None = Field(
         None, ge=1, description="passes over the rows; null: 5, or 2 of amm-rank-plus from 10,000 rows on"
     )
     kappa: float | None = Field(None, gt=0, description="amm-rank-plus: lambda is kappa / training users; null: 0.005")
     clickers_per_plane: int | None = Field(
-        None, ge=1, description="amm-rank-plus: a category has a plane for so many users who clicked it; null: 300"
+        None, ge=1, description="amm-rank-plus: users who clicked a category per plane of it; null: 300"
     )
     clusterings: int | None = Field(
         None, ge=0, description="amm-rank-plus: clusterings of the training users; null: 3, 0: no memberships"
@@ -204,7 +208,7 @@ class Train(Section):
     rank_weight: Literal["uniform", "reciprocal"] | None = Field(
         None, description="amm-rank: weight of a rank in the loss; null: uniform"
     )
-    warm_start: bool = Field(False, description="begin with the planes of the model before")
+    warm_start: bool = Field(False, description="start from the planes of the previous model")
     every_nights: int = Field(7, ge=1, le=LONGEST_DAYS, description="nights between two trainings")
     seed: int = Field(0, ge=0, description="same seed, same model")
 
@@ -249,14 +253,16 @@ class Train(Section):
 class Gate(Section):
     forward: bool = Field(
         True,
-        description="amm-rank-plus: own history makes the lists unless those of a model without the last label window"
-        " have more hits in it; false: a model always does",
+        description="amm-rank-plus: own history makes the lists until those of a model without the last label window"
+        " have more hits in it; false: a model always makes them",
     )
     tolerance: float = Field(
-        0.01, ge=0.0, le=1.0, description="a new model scores unless it is worse by more than this share"
+        0.01, ge=0.0, le=1.0, description="share by which a new model may be worse than the active one"
     )
     min_users: int = Field(
-        100, ge=0, description="fewer held-out users than this decide nothing: the new model scores, without chances"
+        100,
+        ge=0,
+        description="with fewer held-out users the promotion check is skipped, and there are no click probabilities",
     )
 
 
@@ -278,11 +284,11 @@ class BalancedConfig(Section):
 
 class Score(Section):
     users: Literal["all", "active"] = Field("all", description="all: users table and events; active: events only")
-    k: int = Field(10, ge=1, description="categories a user qualifies for")
+    k: int = Field(10, ge=1, description="length of a user's list")
     policy: Literal["user_top_k", "category_top_n", "balanced"] = Field(
         "user_top_k",
-        description="user_top_k: each user the k best; category_top_n: each category its n best users; "
-        "balanced: each user k, each category between floor and cap, at the most expected clicks",
+        description="user_top_k: the k best categories of each user; category_top_n: the n best users of each category;"
+        " balanced: k categories per user, each category between floor and cap, with the most expected clicks",
     )
     balanced: BalancedConfig = Field(BalancedConfig(), description="for policy balanced")
     n: int | None = Field(
@@ -293,22 +299,24 @@ class Score(Section):
         None,
         ge=0.0,
         le=1.0,
-        description="lowest chance of a click that qualifies; null: any; means the same every night",
+        description="lowest click probability that qualifies; null: any",
     )
     explore: float = Field(
         0.0,
         ge=0.0,
         le=0.5,
-        description="share of slots that is drawn, each night anew, from categories that users' own best leave below "
-        "their floor; at the last ranks, with the column propensity",
+        description="share of slots drawn at random each night, from categories that users' own best leave below their "
+        "floor; at the last ranks, with the column propensity",
     )
     exclude: Texts = Field([], description="categories that nobody gets")
     exclude_by_group: Spellings = Field(
-        {}, description="categories some do not get, by age (13-17, …, unknown-age) or gender (female, male, …)"
+        {},
+        description="categories that a group of users does not get, by age (13-17, …, unknown-age) or gender (female, "
+        "male, …)",
     )
     suppress: str | None = Field(
         None,
-        description="file of user ids to leave out of training, scores and reports (counts of clicks have them): "
+        description="file of user ids to leave out of training, scores and reports (clicks still count them): "
         "parquet, or text with one id per line; null: none",
     )
     opt_out: str | None = Field(
@@ -328,17 +336,20 @@ THRESHOLDS: dict[str, tuple[float, float, str]] = {
     "jaccard": (0, 1, "mean overlap with the night before, warns when lower"),
     "score_shift": (0, ANY, "mean change of a score by the same model, up or down, that warns"),
     "psi": (0, ANY, "population stability index of a category that warns"),
-    "short_history": (0, 1, "share of tonight's history, as it decays, that chances are learnt with, warns when lower"),
-    "chance_error": (0, ANY, "share by which clicks may miss what chances said a label window ago"),
+    "short_history": (
+        0, 1, "history behind the click probabilities as a share of tonight's, after decay, warns when lower"
+    ),
+    "chance_error": (0, ANY, "relative error of the clicks predicted one label window ago that warns"),
     "used_share": (
         0, 1,
-        "part of the median share of used rows of the last 7 published nights, warns when lower; so does a day without"
-        " any, or a first night without a click",
+        "share of used rows, as a part of the median of the last 7 published nights, warns when lower; so do a day"
+        " without used rows and a first night without clicks",
     ),
     "events_by_group": (
-        1, ANY, "events of a group so many times the median of the last 7 published nights, or that part, warn"
+        1, ANY,
+        "factor, up or down, between the events of a group and their median of the last 7 published nights, that warns",
     ),
-    "active_users": (1, ANY, "users with events so many times that median, or that part of it, warn"),
+    "active_users": (1, ANY, "the same factor for users with events"),
     "quarantined": (0, 1, "share of quarantined rows that warns, or 3 times that median"),
     "late": (0, 1, "share of events from before their day that warns, or 3 times that median"),
     "heaviest_ids": (0, 1, "share of all events by the 10 heaviest ids that warns, or 3 times that median"),
@@ -353,7 +364,7 @@ class ReportConfig(Section):
         description="shown side by side with the active policy; balanced only where there are click probabilities",
     )
     thresholds: dict[str, float] = Field(
-        {}, description="what counts as starved and what warns, by name, where it is not to be as docs/config.md has it"
+        {}, description="thresholds that differ from the defaults in docs/config.md, by name"
     )
 
     @field_validator("thresholds", mode="before")
@@ -404,8 +415,8 @@ class Retention(Section):
         40,
         ge=2,
         le=FOREVER_DAYS,
-        description="nights whose qualifications are kept, and models that score none; the one before the last is input"
-        " of its rerun",
+        description="nights whose lists are kept, and models that make none; a rerun of the newest night needs the one"
+        " before it",
     )
     reports: int = Field(
         400, ge=1, le=FOREVER_DAYS, description="nights whose reports, run.json and log.jsonl are kept"
