@@ -22,7 +22,7 @@ from benchmarks.command_line import benchmark
 
 ROOT = Path(__file__).resolve().parent.parent
 ROOMS = ("storage", "ammrank_dask", "workflows")
-BAR = {"stops": 80, "changes of room": 35}
+BAR = {"stops": 80, "changes of package": 35}
 START = "workflows/nightly.py:command"
 """Where the command line hands over: what click calls before it is no stop."""
 DECORATOR = "storage/objects/retry.py"
@@ -202,7 +202,7 @@ def count_changes(path: list[Stop]) -> int:
 def describe_path(path: list[Stop]) -> str:
     """Return the path as the page has it: a line a stop, by room, and the counts below."""
     rows = [f"{number:3d}  {stop.room:12}  {stop}" for number, stop in enumerate(path, start=1)]
-    counts = {"stops": len(path), "changes of room": count_changes(path)}
+    counts = {"stops": len(path), "changes of package": count_changes(path)}
     said = [f"{count} {name} (bar {BAR[name]})" for name, count in counts.items()]
     return "\n".join([*rows, "", ", ".join(said)])
 

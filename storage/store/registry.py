@@ -144,7 +144,7 @@ USERS = PartSchema(
 )
 FEATURES = PartSchema(
     "features",
-    "one row of features a user, and the ranking of clicked categories when a label window was given",
+    "one row of features per user, and the ranking of clicked categories when a label window was given",
     (
         *_IDS,
         ArraySpec("X/data", ("value",), ("float32",), "CSR values, without normalisation and without bias"),

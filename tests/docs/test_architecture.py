@@ -250,7 +250,7 @@ def test_event_path__every_stop_of_the_page_is_a_function_there():
     stops = re.findall(r"^ *(\d+)  (\w+) +(\S+\.py):(\S+)$", page, flags=re.MULTILINE)
     assert [int(number) for number, *_ in stops] == list(range(1, len(stops) + 1))
     changes = sum(one[1] != other[1] for one, other in itertools.pairwise(stops))
-    assert f"{len(stops)} stops (bar 80), {changes} changes of room (bar 35)" in page
+    assert f"{len(stops)} stops (bar 80), {changes} changes of package (bar 35)" in page
     assert len(stops) <= MAX_STOPS
     assert changes <= MAX_CHANGES
     for _, room, file, function in stops:
