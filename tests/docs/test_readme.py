@@ -14,6 +14,7 @@ import yaml
 from ammrank_dask import open_features, open_qualifications
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.workflows.cluster.cluster_file import ClusterConfig
+from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.config_table import config_table
 
 ROOT = Path(__file__).parents[2]
@@ -141,6 +142,18 @@ def test_docs__cluster_recipes_are_valid():
     assert len(recipes) >= 4
     for recipe in recipes:
         assert ClusterConfig(**yaml.safe_load(recipe)).version == 1
+
+
+def test_docs__config_examples_are_valid():
+    examples = [example for page in PAGES for example in blocks(page, "yaml") if not example.startswith("version:")]
+    assert len(examples) >= 4
+    for example in examples:
+        check_config(yaml.safe_load(example), "docs")
+
+
+def test_docs__blocks_are_run_or_plain_text():
+    languages = {language for page in PAGES for language, _ in all_blocks(page)}
+    assert languages == {"sh", "python", "yaml", "text"}
 
 
 def test_docs__make_targets_are_there_and_the_readme_begins_with_two():
