@@ -17,7 +17,7 @@ COMMANDS = {
     "backtest": "Compare the lists of past nights with the clicks that followed: table, curves, JSON, HTML.",
     "category": "Show one category over the kept nights: exposure, click share, ratio, ranks, click probability.",
     "check": "Test what a site needs: file system, versions, view, memory and clocks of all workers, where copies go.",
-    "compare": "Compare the published lists of two nights: users, overlap, and exposure by category.",
+    "compare": "Compare two nights and their models: users whose lists changed, measures, and exposure by category.",
     "completion": "Print the script with which a shell completes commands and options.",
     "config": "Validate and show the config of a site, without a cluster.",
     "demo": "Simulate a lake, create a site, run some nights, and print where the report is.",

@@ -22,8 +22,13 @@ from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, show, s
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object with all categories instead of text.")
 def command(site: Path, first: dt.date, second: dt.date, n_shown: int, as_json: bool) -> None:
-    """Compare the published lists of two nights: users, overlap, and exposure by category."""
-    from ammrank_dask.workflows.stages.compare import compare_nights, comparison_lines, moved_categories
+    """Compare two nights and their models: users whose lists changed, measures, and exposure by category."""
+    from ammrank_dask.workflows.stages.compare import (
+        compare_nights,
+        comparison_lines,
+        measure_rows,
+        moved_categories,
+    )
 
     compared = compare_nights(Site(site), first, second)
     if as_json:
@@ -31,6 +36,10 @@ def command(site: Path, first: dt.date, second: dt.date, n_shown: int, as_json: 
         return
     show(comparison_lines(compared), as_json)
     rows = moved_categories(compared, n_shown)
+    measures = measure_rows(compared)
+    if measures:
+        click.echo("")
+        show_table(["night", str(first), str(second)], measures)
     click.echo("")
     if rows:
         show_table(["category", str(first), str(second), "users"], rows)

@@ -15,7 +15,7 @@ from ammrank_dask.report.page import page_environment
 from ammrank_dask.report.thresholds import CHECK_LABELS
 from ammrank_dask.report.trends import Values, check_strip, sparkline, trend_chart
 
-NEWEST_SHOWN = 31
+NEWEST_SHOWN = 14
 STAGES_SHOWN = 5
 GOOD, BAD = "ok", "warn"
 _RUN_AGAIN = "ammrank nightly SITE --date {}"

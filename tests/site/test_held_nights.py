@@ -1,4 +1,4 @@
-"""A bad day is caught by the checks, held back where the config says so, and let through by a person."""
+"""A bad day is caught by the checks, put on hold where the config says so, and released by a person."""
 
 import json
 import sys
@@ -16,6 +16,7 @@ from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
+from ammrank_dask.workflows.stages.publishing import describe_outcome
 
 BAD = 6
 NOTE = "import os, sys; open(sys.argv[1], 'w').write(os.environ['AMMRANK_STATUS'] + sys.stdin.read())"
@@ -97,6 +98,8 @@ def test_publish__a_held_night_anyway(held, cluster_file):
     refused = run(site, cluster_file, "publish", "--date", str(day(BAD)))
     assert refused.exit_code == 66
     assert f"the night of {day(BAD)} is on hold for heaviest_ids (events of" in refused.stderr
+    assert describe_outcome({"held_by": ["heaviest_ids"]}) == {"on hold for": "heaviest_ids"}
+    assert describe_outcome({"let_through": ["late"], "users": 3}) == {"released despite": "late", "users": 3}
     assert site.current().date == day(5)
     done = run(site, cluster_file, "publish", "--date", str(day(BAD)), "--anyway", "--json")
     assert done.exit_code == 0, done.stderr

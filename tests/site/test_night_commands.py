@@ -194,6 +194,11 @@ def test_compare__equals_plain_counts(two_nights):
     text = run("compare", two_nights.path, day(5), day(6))
     assert f"mean overlap        {overlap:.2f} of {compared['k']} categories" in text
     assert f"{changed:,} ({changed / len(both):.1%})" in text
+    summaries = [json.loads((two_nights.report_folder(day(number)) / "summary.json").read_text()) for number in (5, 6)]
+    for name, key in (("model of", "date"), ("ε_dis", "validation_error")):
+        values = [summary["model"][key] for summary in summaries]
+        shown = [value if isinstance(value, str) else f"{value:.4g}" for value in values]
+        assert re.search(rf"^{name} +{shown[0]} +{shown[1]}$", text, re.MULTILINE)
 
 
 def test_compare__the_same_night_and_one_that_is_not_there(two_nights):

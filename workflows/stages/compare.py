@@ -11,10 +11,13 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import is_finished
+from ammrank_dask.workflows.stages.nights import read_nights
 
 
 def compare_nights(site: Site, first: dt.date, second: dt.date) -> dict[str, Any]:
     """Return how many users' lists differ between two nights, by how much, and the exposure of every category.
+
+    `measures` has what the pages of the site show of both nights and their models, None where it is not known.
 
     Partitions are compared one after the other, so that no more than one of each night is in memory.
     """
@@ -41,11 +44,20 @@ def compare_nights(site: Site, first: dt.date, second: dt.date) -> dict[str, Any
         "changed_share": total.changed / users,
         "first_changed_share": total.first_changed / users,
         "mean_overlap": total.kept / users,
+        "measures": _measures(site, first, second),
         "categories": [
             {"category": name, "first": exposures[0].get(name, 0), "second": exposures[1].get(name, 0)}
             for name in names
         ],
     }
+
+
+def _measures(site: Site, first: dt.date, second: dt.date) -> dict[str, list[Any]]:
+    """Return by name the value of the first night and that of the second."""
+    nights = {night.date: night for night in read_nights(site)}
+    both = [nights.get(date) for date in (first, second)]
+    measures = {name: [(night.figures or {}).get(name) if night else None for night in both] for name in MEASURES}
+    return {"hits": [night.hits if night else None for night in both], **measures}
 
 
 def _open_night(site: Site, date: dt.date) -> Qualifications:
@@ -57,6 +69,21 @@ def _open_night(site: Site, date: dt.date) -> Qualifications:
             f"the lists of {date} are not there; {kept_ones}; give two nights of `ammrank nights {site.path}`"
         )
     return open_qualifications(folder)
+
+
+MEASURES = {"model": "model of", "error": "ε_dis", "starved_categories": "starved categories", "gini": "Gini"}
+"""What is compared of two nights and their models beside hits, by its name in `night_figures`."""
+
+
+def measure_rows(compared: dict[str, Any]) -> list[list[str]]:
+    """Return the rows of a table of both nights: the measures that one of them has."""
+    labels = {"hits": "hits", **MEASURES}
+    return [
+        [labels[name], *("–" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)
+                         for value in values)]
+        for name, values in compared["measures"].items()
+        if any(value is not None for value in values)
+    ]  # fmt: skip
 
 
 def comparison_lines(compared: dict[str, Any]) -> dict[str, str]:

@@ -21,6 +21,9 @@ from ammrank_dask.workflows.session.settings import copies_target
 from ammrank_dask.workflows.stages.published import runs_in_use
 from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights, prune_windows
 
+LABELS = {"held_by": "on hold for", "let_through": "released despite"}
+"""Facts with another name on the terminal than in JSON."""
+
 
 def publish_night(site: Site, config: Config, date: dt.date, roles: Mapping[str, Path]) -> bool:
     """Make the runs of a night the current ones, copy them, and remove what nobody needs.
@@ -91,10 +94,10 @@ def publish_held(site: Site, config: Config, date: dt.date, *, anyway: bool) -> 
 
 def describe_outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a night came to as short texts."""
-    names = {name: ", ".join(outcome[name]) for name in ("held_by", "let_through") if name in outcome}
+    names = {name: ", ".join(outcome[name]) for name in LABELS if name in outcome}
     texts = {**names, **({"checks": name_warnings(outcome["checks"])} if "checks" in outcome else {})}
     told = {name: value for name, value in outcome.items() if (name, value) != ("nights", 1)}
-    return {name.replace("_", " "): texts.get(name, value) for name, value in told.items()}
+    return {LABELS.get(name, name.replace("_", " ")): texts.get(name, value) for name, value in told.items()}
 
 
 def held_nights(site: Site) -> list[dict[str, Any]]:
