@@ -459,7 +459,7 @@ def test_drop_users__by_hand():
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("list.txt", "user_id\n\n", "has no user ids; write one a line"),
+        ("list.txt", "user_id\n\n", "has no user ids; write one per line"),
         ("list.txt", "7\nseven\n", "line 2: user ids of this site are 64-bit integers, found text"),
         ("list.txt", "99999999999999999999", "line 1: user ids of this site are 64-bit integers"),
         ("list.txt", "7\n12_3\n", "line 2: user ids of this site are 64-bit integers, found text"),
