@@ -55,7 +55,7 @@ def command(
     place = Site(site.resolve())
     config = load_config(place.config_path)
     dates = list_nights(place, config, first, last, every)
-    out = out or place.path / FOLDER / f"from={first}-to={last}-every={every}"
+    out = out or site / FOLDER / f"from={first}-to={last}-every={every}"
     with open_lazily(cluster, site, as_json=as_json, quiet=quiet) as start:
         backtest = run_backtest(place, config, dates, every, start)
     write_backtest(out, backtest)
