@@ -37,7 +37,7 @@ def trend_chart(
     Parameters
     ----------
     series
-        By label one value a night.
+        By label one value per night.
     unit
         Written after every number.
     least

@@ -1,6 +1,6 @@
 """Keep single categories from single users: those they opted out of, and those whose chance is too low.
 
-The opt-outs of a run are kept where its tasks find them, one folder a partition.
+The opt-outs of a run are kept where its tasks find them, one folder per partition.
 """
 
 from __future__ import annotations

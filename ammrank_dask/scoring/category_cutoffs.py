@@ -46,7 +46,7 @@ class ScoreCutoffs:
 
 @dataclass(frozen=True)
 class ScoreScratch:
-    """Scores of all users for all categories, one folder a partition, for as long as a run is going on."""
+    """Scores of all users for all categories, one folder per partition, for as long as a run is going on."""
 
     run: Path
     n_partitions: int

@@ -32,7 +32,7 @@ def read_snapshot(folder: LakePath) -> Snapshot:
         from deltalake.exceptions import DeltaError
     except ImportError:
         raise BadInput(
-            f"{folder} is a table of Delta Lake; install what reads its log with `pip install 'ammrank-dask[delta]'`"
+            f"{folder} is a table of Delta Lake; install the reader with `pip install 'ammrank-dask[delta]'`"
         ) from None
     require_regular_log(folder / DELTA_LOG)
     try:

@@ -175,7 +175,7 @@ def require_columns(schema: pa.Schema, columns: Sequence[str], path: str, remedy
         raise BadInput(f"{path} has more than one column {', '.join(map(repr, repeated))}; keep one")
     for name in columns:
         if pa.types.is_nested(schema.field(name).type):
-            raise BadInput(f"{path}: {name!r} must have one value a row, found {schema.field(name).type}; convert it")
+            raise BadInput(f"{path}: {name!r} must have one value per row, found {schema.field(name).type}; convert it")
 
 
 def id_kind_of(schema: pa.Schema, column: str, path: str) -> str:

@@ -48,7 +48,7 @@ def read_iceberg(path: LakePath) -> Snapshot:
         from pyiceberg.table import StaticTable
     except ImportError:
         raise BadInput(
-            f"{path} is a table of Iceberg; install what reads its metadata with `pip install 'ammrank-dask[iceberg]'`"
+            f"{path} is a table of Iceberg; install the reader with `pip install 'ammrank-dask[iceberg]'`"
         ) from None
     require_regular_log(path.parent if is_metadata(path) else path / METADATA)
     metadata = path if is_metadata(path) else _newest_metadata(path)

@@ -41,8 +41,8 @@ class LakeFile(NamedTuple):
 class LakeDay:
     """A day of a lake: its folder, and of a table the files that are alive and the version they were read from.
 
-    In a lake that is laid out in another way than a folder a day, `live` has the files of the day, too. `group_of` are
-    the groups of files that have no column for it.
+    In a lake without one folder per day, `live` has the files of the day, too. `group_of` are the groups of files that
+    have no column for it.
     """
 
     folder: LakePath

@@ -1,4 +1,4 @@
-"""Read a file of user ids: parquet, or text with one id a line."""
+"""Read a file of user ids: parquet, or text with one id per line."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def read_user_list(path: LakePath, id_kind: str, *, may_be_empty: bool = False) 
     Parameters
     ----------
     path
-        A parquet file with a column `user_id` or with one column only, or a text file with one id a line; a first line
-        `user_id` and empty lines do not count.
+        A parquet file with a column `user_id` or with one column only, or a text file with one id per line. A first
+        line `user_id` and empty lines do not count.
     id_kind
         `int64` or `string`.
     may_be_empty
@@ -34,7 +34,7 @@ def read_user_list(path: LakePath, id_kind: str, *, may_be_empty: bool = False) 
         try:
             lines = path.read_text(encoding="utf-8-sig").splitlines()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"cannot read {path}: {error}; give a text file with one user id a line") from None
+            raise BadInput(f"cannot read {path}: {error}; give a text file with one user id per line") from None
         values = [(number, line.strip()) for number, line in enumerate(lines, start=1) if line.strip()]
         if values and values[0][1] == USER_ID:
             values = values[1:]

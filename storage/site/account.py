@@ -1,4 +1,4 @@
-"""Tell which accounts may write to a site, and whose files in its folder a command may trust.
+"""Tell which accounts may write to a site, and whose files there a command may trust.
 
 A site belongs to the account that owns its folder, or to a group: then its folder has the set-group-id bit, the group
 may write to it and others may not, and files are made so that every account of the group can go on with them.

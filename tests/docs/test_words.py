@@ -28,8 +28,8 @@ WORST = {
     r"brought to (the night|tonight)|carried chances": "recalibrated for tonight",
     r"\b(the house|three rooms)\b": "repository layout, packages",
     r"mistake in ammrank": "bug in ammrank-dask",
-    r"\b(files|rows|lines|users|events|nights|one|object|row|task|plane|planes|file|line) an? "
-    r"(day|night|user|category|file|line|second|partition|command|stage|fold)\b": "per day, per user",
+    r"\b(files|rows|lines|users|events?|nights|one|object|row|task|planes?|file|line|value|id|folders?) an? "
+    r"(day|night|user|category|file|line|row|second|partition|command|stage|fold)\b": "per day, per user",
 }
 # Words that commands began with.
 FIRST_WORDS = {"Say", "Tell", "Try", "Look", "Hold", "Bring"}

@@ -466,7 +466,7 @@ def test_drop_users__by_hand():
         ("list.txt", "+5", "line 1: user ids of this site are 64-bit integers, found text"),
         ("list.txt", "٣", "line 1: user ids of this site are 64-bit integers, found text"),
         ("list.parquet", "no parquet", "give a parquet file of user ids"),
-        (None, None, "give a text file with one user id a line"),
+        (None, None, "give a text file with one user id per line"),
     ],
 )
 def test_read_user_list__what_is_wrong_with_it(tmp_path, name, content, said):

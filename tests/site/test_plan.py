@@ -164,13 +164,13 @@ def test_plan__a_site_without_nights_is_told_where_figures_are(small_world, tmp_
     result = plan(site.path)
     assert result.exit_code == 65
     assert "a plan scales the recorded nights of a site" in result.stderr
-    assert "or see the table under `What a size takes` in docs/sizing.md" in result.stderr
+    assert "or see the table under `Time, disk and memory` in docs/sizing.md" in result.stderr
 
 
 @pytest.mark.parametrize(
     ("args", "sentence"),
     [
-        (["--users", 0], "a plan needs at least 1 user and 1 event a day, got 0 and 0"),
+        (["--users", 0], "a plan needs at least 1 user and 1 event per day, got 0 and 0"),
         (["--users", 10, "--events-per-day", -5], "got 10 and -5"),
         (["--users", 1_000_000, "--deadline", 0], "no cluster runs a night of 1,000,000 users within 0 s"),
     ],

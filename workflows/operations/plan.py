@@ -48,7 +48,7 @@ def recorded_nights(site: Site) -> dict[str, list[dict[str, Any]]]:
     if not nights:
         raise BadInput(
             f"a plan scales the recorded nights of a site, and {site.path} has none; run one with `ammrank nightly`,"
-            " or see the table under `What a size takes` in docs/sizing.md"
+            " or see the table under `Time, disk and memory` in docs/sizing.md"
         )
     trains = [any(stage["name"] == "train" for stage in night["stages"]) for night in nights[1:]]
     kinds = {OLDEST: nights[:1]} | {
@@ -71,7 +71,7 @@ def choose_load(lake: Workload, users: int | None, events_per_day: float | None)
     users = lake.users if users is None else users
     events = lake.events if events_per_day is None else events_per_day / max(1, users)
     if users < 1 or events <= 0:
-        raise BadInput(f"a plan needs at least 1 user and 1 event a day, got {users:,} and {events * users:,.0f}")
+        raise BadInput(f"a plan needs at least 1 user and 1 event per day, got {users:,} and {events * users:,.0f}")
     partitions = lake.partitions if lake.partitions * USERS_A_PARTITION >= users else choose_partitions(users)
     return Workload(users, partitions, lake.categories, lake.days, events)
 

@@ -227,7 +227,7 @@ def _ingest_days(
             raise BadInput(f"the events of {day} are needed again and no longer in the lake; put them back")
         if day in changed.kept and not is_finished(run):
             raise BadInput(
-                f"the events of {day} changed and are needed again as they were folded; put the files of then back,"
+                f"the events of {day} changed and are needed again as they were folded; put the earlier files back,"
                 f" or rebuild with {settings.rebuild_command}"
             )
         day_plans.append(lake.plan(night, day, digest))

@@ -141,7 +141,7 @@ def test_scan_file__column_of_lists_is_refused(path, name):
     table = pq.read_table(path, partitioning=None)
     lists = pa.array([[1]] * len(table))
     write_table(path, table.set_column(table.column_names.index(name), name, lists))
-    sentence = rf"{path}: '{name}' must have one value a row, found list<element: int64>; convert it"
+    sentence = rf"{path}: '{name}' must have one value per row, found list<element: int64>; convert it"
     with pytest.raises(BadInput, match=sentence):
         scan_file(str(path), path.name, COLUMNS)
 

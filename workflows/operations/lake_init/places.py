@@ -91,7 +91,7 @@ def _find_events(lake: LakePath, groups: Sequence[tuple[str, str]]) -> tuple[Lak
         raise BadInput(f"{lake} has several folders of days ({names}); name the one with events by --lake")
     if not found:
         raise BadInput(
-            f"{lake} has no folders named KEY=YYYY-MM-DD, nor has a folder in it; events are one folder a day,"
+            f"{lake} has no folders named KEY=YYYY-MM-DD, nor has a folder in it; events are one folder per day,"
             " for example events/date=2026-03-05"
         )
     refuse_table(found[0])
