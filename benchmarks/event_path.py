@@ -65,7 +65,7 @@ WORK: dict[str, tuple[str, ...]] = {
         "ammrank_dask/kernels/memberships.py:nearest_centers",
         "ammrank_dask/kernels/plus_rows.py:write_rows",
         "ammrank_dask/kernels/ammrank_plus.py:train_plus_rows",
-        "ammrank_dask/training/shards.py:merge_sums",
+        "ammrank_dask/training/round_tasks.py:merge_arrays",
         "storage/store/models.py:save_model",
     ),
     "gate": (

@@ -143,28 +143,22 @@ class StageCost:
 
 
 class Meter:
-    """Runs tasks as `run_tasks` does, and keeps what each run took."""
+    """Runs tasks, and keeps what each run took."""
 
     def __init__(self, processes: ProcessCluster) -> None:
         self.processes = processes
         self.stages: list[StageCost] = []
 
-    def run_tasks(
-        self,
-        client: Client,
-        stage: str,
-        function: Callable[..., Any],
-        arguments: Iterable[Sequence[Any]],
-        asleep: float = 0.0,
-        **options: Any,
+    def run(
+        self, run: Callable[..., list[Any]], client: Client, stage: str, *work: Any, asleep: float = 0.0, **options: Any
     ) -> list[Any]:
-        """Run tasks, each of which sleeps `asleep` seconds."""
-        items = list(arguments)
+        """Run tasks, as many as the last of `work` lists, each of which sleeps `asleep` seconds."""
         before, started = self.processes.cpu(), time.perf_counter()
-        results = tasks.run_tasks(client, stage, function, items, **options)
+        results = run(client, stage, *work, **options)
         seconds, after = time.perf_counter() - started, self.processes.cpu()
         used = {part: after[part] - before[part] for part in PARTS}
-        self.stages.append(StageCost(stage, len(items), asleep * len(items), seconds, used))
+        n_tasks = len(work[-1])
+        self.stages.append(StageCost(stage, n_tasks, asleep * n_tasks, seconds, used))
         return results
 
 
@@ -313,7 +307,7 @@ def sleep_night(
         tasks.run_tasks(client, "warm", sleep_task, [(0.01, PAYLOAD)] * 2 * workers)
         for kind in night.kinds:
             arguments = [(kind.seconds, PAYLOAD)] * kind.count(partitions)
-            meter.run_tasks(client, kind.name, sleep_task, arguments, asleep=kind.seconds)
+            meter.run(tasks.run_tasks, client, kind.name, sleep_task, arguments, asleep=kind.seconds)
             print(_row(meter.stages[-1], workers), flush=True)
         rounds = _train_asleep(work, processes, features, per_shard, shards)
         meter.stages += rounds.stages
@@ -326,20 +320,18 @@ def _train_asleep(work: Path, processes: ProcessCluster, features: Features, per
     """Train for one epoch with shards that sleep, and return what its rounds took, shards and merges apart."""
     meter = Meter(processes)
 
-    def run(client: Client, stage: str, function: Callable[..., Any], arguments: Any, **options: Any) -> list[Any]:
-        is_shard = function is tasks.run_one  # as rounds have it, and nothing else
-        return meter.run_tasks(client, stage, function, arguments, asleep=per_shard if is_shard else 0.0, **options)
-
     asleep = functools.partial(sleep_shard, per_shard)
-    before = driver.train_shard, driver.run_tasks
-    driver.train_shard, driver.run_tasks = asleep, run  # type: ignore[assignment]
+    before = driver.train_shard, driver.run_calls, driver.run_tasks
+    driver.train_shard = asleep  # type: ignore[assignment]
+    driver.run_calls = functools.partial(meter.run, tasks.run_calls, asleep=per_shard)  # rounds, and nothing else
+    driver.run_tasks = functools.partial(meter.run, tasks.run_tasks)
     try:
         train(
             features, client=processes.client, shards=shards, rounds_per_epoch=ROUNDS, block_rows=BLOCK_ROWS, epochs=1,
             scratch=work,
         )  # fmt: skip
     finally:
-        driver.train_shard, driver.run_tasks = before
+        driver.train_shard, driver.run_calls, driver.run_tasks = before
     meter.stages = [stage for stage in meter.stages if ROUND.match(stage.name)]
     return meter
 

@@ -18,14 +18,14 @@ from ammrank_dask.features.csr import csr_arrays, csr_attributes
 from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.features.eligibility import Eligibility, group_of
 from ammrank_dask.features.write import finish_features
-from ammrank_dask.ingest.fold import DayPart, fold_parts, part_of, parts_of
-from ammrank_dask.ingest.interest_state import InterestState, end_of
+from ammrank_dask.ingest.fold import DayPart, part_of, parts_of
+from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
 from ammrank_dask.monitor.performance import measure
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
 from ammrank_dask.storage.store.parts import PartRef, write_part
-from ammrank_dask.storage.store.registry import FEATURES, STATE, USERS
+from ammrank_dask.storage.store.registry import DAY, FEATURES, STATE, USERS
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, start_run
 from ammrank_dask.storage.vocabulary import DAY_US, PERIODS
 from ammrank_dask.user_hash import SPLITS, split_of
@@ -314,7 +314,12 @@ def _read_clicks(
     first = settings.groups.index(click_group) * len(settings.categories)
     cells = (first, first + len(settings.categories))
     nothing = InterestState.empty(source.id_kind, settings.n_cells)
-    clicks = fold_parts(nothing, source.label_days, settings.label_alpha, None, cells)
+    partials = (
+        None if part is None else InterestState.from_part(part, DAY).select_range(*cells)
+        for _, part in source.label_days
+    )
+    first_end = end_of(source.label_days[0][0])
+    clicks = fold_days(nothing, partials, first_end=first_end, alpha=settings.label_alpha, max_age_days=None)
     allowed = source.eligibility.allowed(len(settings.categories))
     if len(allowed) or len(source.suppressed):
         counts = np.diff(clicks.indptr)

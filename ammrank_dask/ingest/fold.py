@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -137,40 +137,11 @@ def fold_partition(
     for date in sorted(outputs):
         due = [day for day in remaining if day[0] <= date]
         remaining = remaining[len(due) :]
-        state = fold_parts(state, due, alpha, max_age_days)
+        if due:
+            partials = (None if part is None else InterestState.from_part(part, DAY) for _, part in due)
+            end = end_of(due[0][0])
+            state = fold_days(state, partials, first_end=end, alpha=alpha, max_age_days=max_age_days)
         if not is_written(outputs[date], partition):
             with measure("write"):
                 write_part(outputs[date], partition, STATE, state.drop_empty_users().to_arrays())
     return len(state.user_ids)
-
-
-def fold_parts(
-    base: InterestState,
-    days: Sequence[DayPart],
-    alpha: float,
-    max_age_days: int | None,
-    cells: tuple[int, int] | None = None,
-) -> InterestState:
-    """Return the state of one partition after the days; users without cells are in it with no cells.
-
-    Parameters
-    ----------
-    cells
-        First and last (excluded) cell to read of the days; None for all. Users without any of them are left out.
-    """
-    if not days:
-        return base
-    return fold_days(
-        base,
-        _read_days([part for _, part in days], cells),
-        first_end=end_of(days[0][0]),
-        alpha=alpha,
-        max_age_days=max_age_days,
-    )
-
-
-def _read_days(parts: Sequence[PartRef | None], cells: tuple[int, int] | None) -> Iterator[InterestState | None]:
-    """Yield the partial of each day."""
-    for part in parts:
-        day = None if part is None else InterestState.from_part(part, DAY)
-        yield day if day is None or cells is None else day.select_range(*cells)

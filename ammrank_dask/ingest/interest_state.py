@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -222,35 +222,29 @@ def fold_days(
         ends = end + np.arange(len(some)) * DAY_US
         lowest = np.full(len(some), np.iinfo(np.int64).min)
         oldest = lowest if max_age_days is None else ends - max_age_days * DAY_US
-        state = _fold_some_days(state, some, oldest, alpha)
         end += len(some) * DAY_US
+        nothing = InterestState(
+            empty_ids(base.user_ids.kind), np.zeros(1, np.int64), *(a[:0] for a in base.cell_arrays)
+        )
+        parts = [nothing if day is None else day for day in some]
+        users, positions = lay_out_users([state.user_ids, *(part.user_ids for part in parts)])
+        first_cell = np.concatenate([[0], np.cumsum([len(part.cell) for part in parts])])
+        day_start = np.concatenate([[0], np.cumsum([len(part.user_ids) for part in parts])])
+        cell_begin, cell_end = (
+            np.concatenate([part.indptr[which] + first for part, first in zip(parts, first_cell[:-1], strict=True)])
+            for which in (slice(None, -1), slice(1, None))
+        )
+        cells = [np.concatenate(arrays) for arrays in zip(*(part.cell_arrays for part in parts), strict=True)]
+        size = len(state.cell) + len(cells[0])
+        n = 1 + max(int(state.cell.max(initial=0)), int(cells[0].max(initial=0)))
+        out_indptr = np.empty(len(users) + 1, np.int64)
+        out_cell, out_intensity, out_last = np.empty(size, state.cell.dtype), np.empty(size), np.empty(size, np.int64)
+        written = fold_cells(
+            positions[0], state.indptr, *state.cell_arrays,
+            day_start, np.concatenate(positions[1:]), cell_begin, cell_end, *cells, alpha, oldest,
+            day_start[:-1].copy(), np.empty(n), np.empty(n, np.int64), np.empty(n, np.int64),
+            np.full(n, -1, np.int64), np.empty(n, np.int64), np.empty(n), np.empty(n, np.int64),
+            out_indptr, out_cell, out_intensity, out_last,
+        )  # fmt: skip
+        state = InterestState(users, out_indptr, out_cell[:written], out_intensity[:written], out_last[:written])
     return state
-
-
-def _fold_some_days(
-    base: InterestState, days: Sequence[InterestState | None], oldest: np.ndarray, alpha: float
-) -> InterestState:
-    nothing = InterestState(empty_ids(base.user_ids.kind), np.zeros(1, np.int64), *(a[:0] for a in base.cell_arrays))
-    parts = [nothing if day is None else day for day in days]
-    users, positions = lay_out_users([base.user_ids, *(part.user_ids for part in parts)])
-    first_cell = np.concatenate([[0], np.cumsum([len(part.cell) for part in parts])])
-    day_start = np.concatenate([[0], np.cumsum([len(part.user_ids) for part in parts])])
-    begin, end = (
-        np.concatenate([part.indptr[which] + first for part, first in zip(parts, first_cell[:-1], strict=True)])
-        for which in (slice(None, -1), slice(1, None))
-    )
-    day_cell, day_intensity, day_last = (
-        np.concatenate(arrays) for arrays in zip(*(part.cell_arrays for part in parts), strict=True)
-    )
-    size = len(base.cell) + len(day_cell)
-    n_cells = 1 + max(int(base.cell.max(initial=0)), int(day_cell.max(initial=0)))
-    out_indptr = np.empty(len(users) + 1, np.int64)
-    out_cell, out_intensity, out_last = np.empty(size, base.cell.dtype), np.empty(size), np.empty(size, np.int64)
-    written = fold_cells(
-        positions[0], base.indptr, base.cell, base.intensity, base.last,
-        day_start, np.concatenate(positions[1:]), begin, end, day_cell, day_intensity, day_last, alpha, oldest,
-        day_start[:-1].copy(), np.empty(n_cells), np.empty(n_cells, np.int64), np.empty(n_cells, np.int64),
-        np.full(n_cells, -1, np.int64), np.empty(n_cells, np.int64), np.empty(n_cells), np.empty(n_cells, np.int64),
-        out_indptr, out_cell, out_intensity, out_last,
-    )  # fmt: skip
-    return InterestState(users, out_indptr, out_cell[:written], out_intensity[:written], out_last[:written])

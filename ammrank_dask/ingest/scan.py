@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.runtime.tasks import Progress, run_together, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.storage.lake.fetched import BYTES_KEPT
 from ammrank_dask.storage.lake.files import FileFacts, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile
@@ -40,7 +40,7 @@ def scan_files(
     for whoever reads their rows next, up to a bound; those of the last files, which are of the newest days, first.
     """
     scanned: dict[str, FileFacts] = {}
-    wanted: list[tuple[Any, ...]] = []
+    wanted: list[Call] = []
     weights: list[float] = []
     room = BYTES_KEPT
     for file in reversed(files):
@@ -52,13 +52,14 @@ def scan_files(
             continue
         weights.append((0 if status is None else status[0]) / BYTES_A_TASK + 1 / FILES_A_TASK)
         if isinstance(file.path, Path) or status is None:
-            wanted.append((path, file.name, tuple(columns), made))
+            wanted.append((scan_file, (path, file.name, tuple(columns), made)))
             continue
         is_kept = fetched is not None and status[0] <= room
         room -= status[0] if is_kept else 0
         # Times in a listing and of a single object differ by fractions of a second; the next night compares listings.
-        wanted.append((path, file.name, tuple(columns), made, status, fetched if is_kept else None))
-    for facts in run_together(client, "scan", scan_file, wanted[::-1], weights=weights[::-1], progress=progress):
+        kept_in = fetched if is_kept else None
+        wanted.append((scan_file, (path, file.name, tuple(columns), made, status, kept_in)))
+    for facts in run_together(client, "scan", wanted[::-1], weights=weights[::-1], progress=progress):
         scanned[facts.path] = facts
     return [scanned[str(file.path)] for file in files]
 

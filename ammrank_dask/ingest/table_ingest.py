@@ -17,7 +17,7 @@ from distributed import Client
 from ammrank_dask.ingest.exchange import ExchangeBlock, Sections, Slices, read_slices, write_slices
 from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.performance import measure, measure_each
-from ammrank_dask.runtime.tasks import Progress, run_together
+from ammrank_dask.runtime.tasks import Call, Progress, run_together
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
@@ -151,21 +151,23 @@ def ingest_tables(
     many of its rows cannot be used.
     """
     kind, n_partitions = tables[0].reader, settings.n_partitions
-    readings, collections, blocks = [], [], []
+    readings: list[Call] = []
+    collections: list[Call] = []
+    blocks: list[list[ExchangeBlock]] = []
+    rows: list[int] = []
     weights: list[float] = []
     for table in tables:
         make_folder(table.folder)
         pieces = plan_blocks(table.files, BATCH_ROWS)
         blocks.append([ExchangeBlock(table.folder, number) for number in range(len(pieces))])
         readings += [
-            (piece, table.reader, n_partitions, block, settings.fetched)
+            (read_block, (piece, table.reader, n_partitions, block, settings.fetched))
             for piece, block in zip(pieces, blocks[-1], strict=True)
         ]
-    rows = [sum(piece.n_rows for piece in pieces) for pieces, *_ in readings]
+        rows += [sum(one.n_rows for one in piece) for piece in pieces]
     run_together(
         client,
         f"{kind.stage}-read",
-        read_block,
         readings,
         weights=[(ROWS_OF_A_BLOCK + n) / ROWS_READ_A_TASK for n in rows],
         progress=progress,
@@ -177,16 +179,17 @@ def ingest_tables(
         # A partition whose counts are lost with the scratch folder would look flawless: it is written again.
         todo = start_run(table.run, n_partitions, keep=read_counts(table.folder))
         collections += [
-            (table.reader, table.run, table.folder, partition, n_partitions, slices, settings.forgotten)
+            (
+                collect_partition,
+                (table.reader, table.run, table.folder, partition, n_partitions, slices, settings.forgotten),
+            )
             for partition in todo
         ]
         n_rows = sum(sum(file.rows) for file in table.files)
         weights += [(ROWS_OF_A_PART + n_rows / n_partitions) / ROWS_A_TASK] * len(todo)
     stage = f"{kind.stage}-collect"
     unit = "users" if len(tables) == 1 else "user-days"  # a user has events on many days
-    run_together(
-        client, stage, collect_partition, collections, weights=weights, progress=progress, units=int, unit=unit
-    )
+    run_together(client, stage, collections, weights=weights, progress=progress, units=int, unit=unit)
     finished = []
     for table, own in zip(tables, blocks, strict=True):
         counts = _count_table(table, own, settings)

@@ -11,14 +11,13 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from ammrank_dask.kernels.memberships import Members
 from ammrank_dask.kernels.own_term import HAT_SCALE
 from ammrank_dask.kernels.scoring_plus import OwnPieces, PlusPanels
 from ammrank_dask.model.explain import PlusScore, explain_plus_row
 from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.memberships import GEOMETRIES, ClusteringSettings, Memberships
 from ammrank_dask.model.own_term import OwnTerm, check_own_columns
-from ammrank_dask.model.plane_panels import UNKNOWN, arrange_planes, cut_into_panels, order_planes, top_categories
+from ammrank_dask.model.plane_panels import arrange_planes, cut_into_panels, order_planes, top_categories
 from ammrank_dask.model.plus_basis import (
     PlusBasis,
     PlusRows,
@@ -274,11 +273,7 @@ class AMMRankPlus(KeptModel):
         """Return the scores, (n, n_categories) float32, all finite."""
         if is_collection(X):
             return self.call_by_block(X, "decision_function", self.n_categories_, np.float32)
-        return self.score_rows(X)
-
-    def score_rows(self, X: Rows, members: Members = UNKNOWN) -> np.ndarray:
-        """Return the scores of rows whose memberships may have been found before, as `decision_function` does."""
-        _, _, everything = top_categories(self.check_rows(X), self.panels(), 1, keep_all=True, members=members)
+        _, _, everything = top_categories(self.check_rows(X), self.panels(), 1, keep_all=True)
         return np.ascontiguousarray(everything.T)
 
     def panels(self) -> PlusPanels:

@@ -8,7 +8,7 @@ import tempfile
 import time
 import uuid
 import weakref
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -116,9 +116,6 @@ class _Blocks:
         self.stage = stage
 
     def leave(self, workers: Sequence[str]) -> None:
-        """Leave the tasks to Dask."""
-
-    def leave_silent(self, workers: Collection[str]) -> None:
         """Leave the tasks to Dask."""
 
     def say(self, what: str) -> None:

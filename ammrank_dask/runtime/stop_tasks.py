@@ -61,12 +61,10 @@ def stop_tasks(client: Client, stage: str, token: str, futures: set[Future], *, 
         time.sleep(10 * _PAUSE if n_tasks and warning == math.inf else _PAUSE)
 
 
-def count_tasks(
-    client: Client, token: str, *, timeout: float, workers: Sequence[str] | None = None
-) -> tuple[int, bool]:
-    """Return how many tasks of a run the workers, or some of them, have, and whether all of them answered in time."""
+def count_tasks(client: Client, token: str, *, timeout: float) -> tuple[int, bool]:
+    """Return how many tasks of a run the workers have, and whether all of them answered in time."""
     try:
-        answers = run_on_workers(client, count_worker_tasks, token, timeout=timeout, workers=workers)
+        answers = run_on_workers(client, count_worker_tasks, token, timeout=timeout)
     except Exception:  # of the client, the network or the scheduler: there is no answer
         return 0, False
     counts = [answer for answer in answers.values() if isinstance(answer, int)]
@@ -78,7 +76,7 @@ def run_on_workers(
     function: Callable[..., Any],
     *args: Any,
     timeout: float,
-    workers: Sequence[str] | None,
+    workers: Sequence[str] | None = None,
 ) -> dict[str, Any]:
     """Return what a function returns on each worker, or the error there."""
     # Called on the loop of the client, `run` returns an awaitable, for which there can be a time limit.
@@ -102,15 +100,3 @@ def count_worker_tasks(token: str, dask_worker: Worker) -> int:
         for key, task in state.tasks.items()
         if isinstance(key, tuple) and key[1:2] == (token,)
     )
-
-
-def wait_until_quiet(client: Client, token: str, workers: Sequence[str]) -> None:
-    """Wait until some workers have no task of a run, or do not answer any more."""
-    give_up = time.monotonic() + SECONDS_TO_ANSWER
-    n_quiet = 0
-    while n_quiet < 2 and time.monotonic() < give_up and not is_scheduler_gone(client):
-        n_tasks, is_answered = count_tasks(client, token, timeout=SECONDS_TO_ANSWER, workers=workers)
-        if is_answered:
-            give_up = time.monotonic() + SECONDS_TO_ANSWER
-        n_quiet = n_quiet + 1 if is_answered and not n_tasks else 0
-        time.sleep(_PAUSE)

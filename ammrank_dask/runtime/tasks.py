@@ -1,24 +1,23 @@
 """Submit block functions to a Dask cluster; `stop_tasks` and `task_workers` know the rest of scheduling."""
 
-import collections
-import functools
 import itertools
 import logging
 import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from distributed import Client, Future, KilledWorker, Reschedule, as_completed, get_worker
 from distributed.scheduler import NoWorkerError
 
 from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.runtime.malloc import hand_back_freed
-from ammrank_dask.runtime.stop_tasks import is_scheduler_gone, stop_tasks, wait_until_quiet
+from ammrank_dask.runtime.stop_tasks import is_scheduler_gone, stop_tasks
 from ammrank_dask.runtime.task_workers import TaskWorkers, say_no_workers
-from ammrank_dask.runtime.thread_tasks import Progress, batches, run_again, silent
+from ammrank_dask.runtime.thread_tasks import Progress, batches, silent
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.objects.retry import tried_again
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +44,11 @@ def driver_id() -> str:
     return _process
 
 
+Call = tuple[Callable[..., Any], Sequence[Any]]
+"""A function, and its arguments."""
+Units = Sequence[int] | Callable[[Any], int]
+
+
 def run_tasks(
     client: Client,
     stage: str,
@@ -53,91 +57,68 @@ def run_tasks(
     *,
     progress: Progress = silent,
     in_flight_per_thread: int = 4,
-    units: Sequence[int] | Callable[[Any], int] | None = None,
+    units: Units | None = None,
     unit: str = "users",
     on_result: Callable[[int, Any], None] | None = None,
-    after: Sequence[int | None] | None = None,
-    meanwhile: Callable[[], None] | None = None,
 ) -> list[Any]:
     """Run `function(*args)` on the cluster for every item of `arguments` and return the results in order.
 
-    Only `in_flight_per_thread` tasks per worker thread are submitted at a time, so that neither the scheduler
-    nor a worker's memory grows with the length of the list; some go together, for that is cheaper than one by one.
-    The first exception cancels what is left and is raised here, once the workers have stopped executing all of it:
-    whoever tries again shares no file with a task of this run. A task may run twice (a worker can die after its work
-    is done), so `function` must write whole files under temporary names and rename them. A task whose error may pass
-    is run twice more before it counts.
+    See `run_calls`; here every call is a task of its own. `on_result` is called on the client with the index and the
+    result of each task as it finishes, in any order, once for each.
+    """
+    tasks = [_Task((index,), [(function, args)]) for index, args in enumerate(arguments)]
+    return _Flight(client, stage, tasks, in_flight_per_thread).run(progress, units, unit, on_result)
+
+
+def run_calls(
+    client: Client,
+    stage: str,
+    calls: Sequence[Sequence[Call]],
+    *,
+    progress: Progress = silent,
+    in_flight_per_thread: int = 4,
+    units: Units | None = None,
+    unit: str = "users",
+    after: Sequence[int | None] | None = None,
+    meanwhile: Callable[[], None] | None = None,
+) -> list[Any]:
+    """Run the calls on the cluster, those of a list one after the other in one task, and return the results in order.
+
+    Only `in_flight_per_thread` tasks per worker thread are submitted at a time, so that neither the scheduler nor a
+    worker's memory grows with the length of the list; some go together, for that is cheaper than one by one. The
+    first exception cancels what is left and is raised here, once the workers have stopped executing all of it:
+    whoever tries again shares no file with a task of this run. A call may run twice (a worker can die after its
+    work is done), so functions must write whole files under temporary names and rename them. A call whose error may
+    pass is made twice more before it counts.
 
     Parameters
     ----------
     units, unit
-        How many users, or rows of another kind, each task stands for, so that the dashboard shows rates in them:
-        a number per task where that is known before, else a function of a task's result.
-    on_result
-        Called on the client with the index and the result of each task as it finishes, in any order, once for each.
+        How many users, or rows of another kind, each call stands for, so that the dashboard shows rates in them:
+        a number per call where that is known before, else a function of its result.
     after
         By task the index of an earlier one that must have finished before it is submitted, None for none.
     meanwhile
         Called once, on the client, when the workers have tasks: for what need not be done before.
     """
-    items = list(arguments)
-    known = None if callable(units) else units
-    if known is not None and len(known) != len(items):
-        raise ValueError(f"units must have one number per task ({len(items)}), got {len(known)}")
-    results: list[Any] = [None] * len(items)
-    if not items:
-        return results
-    token = f"{_process}-{next(_run_numbers):x}"
-    name = {"name": stage, "token": token}
-    publish(
-        client,
-        "tasks",
-        **name,
-        state="begin",
-        total=len(items),
-        unit=unit,
-        units=known,
-        counted=callable(units) or None,
-    )
-    counts = _Counts(client, token)
-    flight = _Flight(client, stage, token, function, items)
-    try:
-        waiting = _Waiting(after or [None] * len(items))
-        workers = TaskWorkers(client, stage, in_flight_per_thread)
-        for index, result in _run(flight, workers, waiting, progress, meanwhile):
-            results[index] = result
-            n_units = units(result) if callable(units) else units[index] if units is not None else None
-            if callable(units) and n_units is not None:
-                counts.add(index, n_units)
-            if n_units and isinstance(progress, UnitProgress):
-                progress.count(stage, n_units, unit)
-            if on_result is not None:
-                on_result(index, result)
-        counts.flush()
-    except BaseException as error:
-        publish(client, "tasks", **name, state="failed")
-        stop_tasks(client, stage, token, flight.futures, is_interrupted=not isinstance(error, Exception))
-        if isinstance(error, Exception) and is_scheduler_gone(client):
-            raise AmmrankError(f"the scheduler is gone since stage {stage}; run the command again to go on") from None
-        raise
-    publish(client, "tasks", **name, state="end")
-    return results
+    numbers = itertools.count()
+    tasks = [_Task([next(numbers) for _ in of_task], of_task) for of_task in calls]
+    return _Flight(client, stage, tasks, in_flight_per_thread, after).run(progress, units, unit, meanwhile=meanwhile)
 
 
 def run_together(
     client: Client,
     stage: str,
-    function: Callable[..., Any],
-    arguments: Iterable[Sequence[Any]],
+    calls: Sequence[Call],
     *,
     weights: Sequence[float],
     progress: Progress = silent,
-    units: Sequence[int] | Callable[[Any], int] | None = None,
+    units: Units | None = None,
     unit: str = "users",
 ) -> list[Any]:
-    """Run small pieces of work as `run_tasks` does, consecutive ones in one task: see `run_batches`."""
-    each = functools.partial(run_each, function)
-    return run_batches(client, stage, each, list(arguments), weights=weights, progress=progress, units=units, unit=unit)
+    """Run calls as `run_calls` does, consecutive ones in one task: see `run_batches`."""
+    together = batches(calls, weights, n_at_once=TaskWorkers(client, stage, 1).width()) if calls else []
+    return run_calls(client, stage, together, progress=progress, units=units, unit=unit)
 
 
 def run_batches(
@@ -148,7 +129,7 @@ def run_batches(
     *,
     weights: Sequence[float],
     progress: Progress = silent,
-    units: Sequence[int] | Callable[[Any], int] | None = None,
+    units: Units | None = None,
     unit: str = "users",
     on_result: Callable[[int, Any], None] | None = None,
 ) -> list[Any]:
@@ -156,42 +137,22 @@ def run_batches(
 
     The weights of a task's items add up to 1 at most. Where there are many for each thread of the workers, more go into
     one task. A task costs Dask several milliseconds of CPU, here and on the worker, whatever it does. `units` is a
-    number per item, or a function of its result; `on_result` is called with the index and the result of each item.
+    number per item, or a function of its result; `on_result` is called on the client with the index and the result of
+    each item as it is there, in any order.
     """
     if not items:
         return []
     together = batches(range(len(items)), weights, n_at_once=TaskWorkers(client, stage, 1).width())
-
-    def take(task: int, results: Sequence[Any]) -> None:
-        if on_result is not None:
-            for index, result in zip(together[task], results, strict=True):
-                on_result(index, result)
-
-    tasks = [([items[index] for index in batch],) for batch in together]
-    of_tasks = _add_units(units, together)
-    results = run_tasks(client, stage, function, tasks, progress=progress, units=of_tasks, unit=unit, on_result=take)
-    return [result for of_task in results for result in of_task]
+    tasks = [_Task(batch, [(function, ([items[index] for index in batch],))], is_batch=True) for batch in together]
+    return _Flight(client, stage, tasks).run(progress, units, unit, on_result)
 
 
-def _add_units(
-    units: Sequence[int] | Callable[[Any], int] | None, together: Sequence[Sequence[int]]
-) -> Sequence[int] | Callable[[Any], int] | None:
-    """Return the units of tasks, given those of their pieces."""
-    if units is None:
-        return None
-    if callable(units):
-        return lambda results: sum(map(units, results))
-    return [sum(units[index] for index in batch) for batch in together]
+class _Task(NamedTuple):
+    """The calls of a task, and the numbers of the results that it returns: one of each call, or all of its batch."""
 
-
-def run_each(function: Callable[..., Any], items: Sequence[Sequence[Any]]) -> list[Any]:
-    """Run a function for every item, one after the other."""
-    return [function(*item) for item in items]
-
-
-def run_one(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Run a function: for stages whose tasks are not all of one kind."""
-    return function(*args)
+    numbers: Sequence[int]
+    calls: Sequence[Call]
+    is_batch: bool = False
 
 
 class _Counts:
@@ -217,42 +178,143 @@ class _Counts:
 
 
 class _Flight:
-    """The tasks of a run that are submitted and have not finished: `futures`, and `finished` tells which have."""
+    """A run of tasks: `futures` are those that are submitted and have not finished, `waiting` are not submitted."""
 
     def __init__(
         self,
         client: Client,
         stage: str,
-        token: str,
-        function: Callable[..., Any],
-        items: list[Sequence[Any]],
+        tasks: Sequence[_Task],
+        in_flight_per_thread: int = 4,
+        after: Sequence[int | None] | None = None,
     ) -> None:
-        self.client, self.stage, self.token = client, stage, token
-        self.function, self.items = function, items
+        self.client, self.stage, self.tasks = client, stage, tasks
+        self.token = f"{_process}-{next(_run_numbers):x}"
+        self.per_thread = in_flight_per_thread
+        self.after = after or [None] * len(tasks)
+        self.waiting = dict.fromkeys(range(len(tasks)))
+        self.done: set[int | None] = {None}
         self.futures: set[Future] = set()
         self.finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
 
-    def submit(self, indices: Sequence[int], n_moves: int = 0) -> None:
+    def run(
+        self,
+        progress: Progress,
+        units: Units | None = None,
+        unit: str = "users",
+        on_result: Callable[[int, Any], None] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Any]:
+        """Return the results of all calls in the order of their numbers."""
+        client, stage, token = self.client, self.stage, self.token
+        n_results = sum(len(task.numbers) for task in self.tasks)
+        known = None if callable(units) else units
+        if known is not None and len(known) != n_results:
+            raise ValueError(f"units must have one number per call ({n_results}), got {len(known)}")
+        results: list[Any] = [None] * n_results
+        if not self.tasks:
+            return results
+        of_task = None if known is None else [sum(known[number] for number in task.numbers) for task in self.tasks]
+        publish(
+            client,
+            "tasks",
+            name=stage,
+            token=token,
+            state="begin",
+            total=len(self.tasks),
+            unit=unit,
+            units=of_task,
+            counted=callable(units) or None,
+        )
+        counts = _Counts(client, token)
+        try:
+            for done, (index, found) in enumerate(self._each_result(progress, meanwhile), start=1):
+                numbers = self.tasks[index].numbers
+                for number, result in zip(numbers, found, strict=True):
+                    results[number] = result
+                if callable(units):
+                    n_units = sum(map(units, found))
+                    counts.add(index, n_units)
+                else:
+                    n_units = 0 if of_task is None else of_task[index]
+                if n_units and isinstance(progress, UnitProgress):
+                    progress.count(stage, n_units, unit)
+                if on_result is not None:
+                    for number in numbers:
+                        on_result(number, results[number])
+                progress(stage, done, len(self.tasks))
+            counts.flush()
+        except BaseException as error:
+            publish(client, "tasks", name=stage, token=token, state="failed")
+            stop_tasks(client, stage, token, self.futures, is_interrupted=not isinstance(error, Exception))
+            if isinstance(error, Exception) and is_scheduler_gone(client):
+                raise AmmrankError(
+                    f"the scheduler is gone since stage {stage}; run the command again to go on"
+                ) from None
+            raise
+        publish(client, "tasks", name=stage, token=token, state="end")
+        return results
+
+    def _each_result(
+        self, progress: Progress, meanwhile: Callable[[], None] | None
+    ) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield the index and the results of every task as it finishes.
+
+        A task that is submitted while the scheduler dies is never reported, so the client is looked at while waiting.
+        Nor is one that no worker is left for, or that waits at one that is paused.
+        """
+        workers = TaskWorkers(self.client, self.stage, self.per_thread)
+        self._submit(self._take(workers.width()))
+        progress(self.stage, 0, len(self.tasks))
+        if meanwhile is not None:
+            meanwhile()
+        while self.futures:
+            if self.finished.has_ready():
+                workers.are_there()
+                future, result = next(self.finished)
+                if future not in self.futures:  # it was taken from a worker and cancelled
+                    continue
+                if future.status != "finished":
+                    raise _error_of(self.stage, future, result)
+                index = future.key[2]
+                yield index, result
+                self.futures.discard(future)
+                future.release()
+                self.done.add(index)
+                room = workers.width() - len(self.futures)
+                # While there is enough to do some tasks are waited for, which then go together.
+                if room >= workers.spare() or len(self.waiting) <= room:
+                    self._submit(self._take(room))
+            elif is_scheduler_gone(self.client):
+                raise AmmrankError("the scheduler is gone")
+            else:
+                workers.wait_for_some(self)
+                with self.finished.thread_condition:
+                    self.finished.thread_condition.wait(timeout=0.1)
+
+    def _take(self, n: int) -> list[int]:
+        """Return so many tasks to submit, or all that may be."""
+        taken = list(itertools.islice((index for index in self.waiting if self.after[index] in self.done), n))
+        for index in taken:
+            del self.waiting[index]
+        return taken
+
+    def _submit(self, indices: Sequence[int], n_moves: int = 0) -> None:
         """Submit tasks, for the first time or after they were taken from a worker."""
         for start in range(0, len(indices), SUBMITTED_TOGETHER):
             some = indices[start : start + SUBMITTED_TOGETHER]
             # A tuple key groups the tasks of a stage on the dashboard; the token keeps two runs apart.
             keys = [(self.stage, self.token, index, *([n_moves] if n_moves else [])) for index in some]
-            arguments = [(_process, self.function, *self.items[index]) for index in some]
+            arguments = [(_process, self.tasks[index].calls, self.tasks[index].is_batch) for index in some]
             futures = self.client.map(run_checked, *map(list, zip(*arguments, strict=True)), key=keys, pure=False)
             self.futures.update(futures)
             self.finished.update(futures)
 
-    def drop(self, future: Future) -> None:
-        """Forget a task that has finished."""
-        self.futures.discard(future)
-        future.release()
-
     def leave(self, workers: Sequence[str]) -> None:
         """Take the tasks of the run from workers that do not begin them, and submit them anew.
 
-        Dask steals only from workers that have more tasks than threads. A worker that has begun one meanwhile is
-        waited for: no two run a task at the same time.
+        Dask steals only from workers that have more tasks than threads. What a worker has begun meanwhile it ends: two
+        may be at a task, which writes the same file twice.
         """
         # Asked for by name, a worker that has just left is an error.
         listed = [keys for address, keys in self.client.processing().items() if address in workers]
@@ -264,10 +326,9 @@ class _Flight:
         self.say(f"{len(moved)} of its tasks go from workers that are paused for lack of memory to others")
         self.futures.difference_update(moved)
         self.client.cancel(moved, reason="the worker is paused")
-        wait_until_quiet(self.client, self.token, workers)
         for future in moved:
             key: Any = future.key
-            self.submit([key[2]], (*key, 0)[3] + 1)
+            self._submit([key[2]], (*key, 0)[3] + 1)
 
     def say(self, what: str) -> None:
         """Tell people who watch a stage, on the terminal and on the dashboard."""
@@ -275,57 +336,11 @@ class _Flight:
         publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
 
 
-class _Waiting:
-    """The tasks of a run that are not submitted: some may be, others wait for a task to finish."""
+def run_checked(owner: str, calls: Sequence[Call], is_batch: bool) -> Sequence[Any]:
+    """Return the results of calls on a worker, of a batch those of its only one.
 
-    def __init__(self, after: Sequence[int | None]) -> None:
-        self.ready = collections.deque(index for index, before in enumerate(after) if before is None)
-        self.blocked: dict[int, list[int]] = collections.defaultdict(list)
-        for index, before in enumerate(after):
-            if before is not None:
-                self.blocked[before].append(index)
-
-    def finish(self, index: int) -> None:
-        """Note that a task has finished, and let those go that waited for it."""
-        self.ready.extend(self.blocked.pop(index, ()))
-
-    def take(self, n: int) -> list[int]:
-        """Return so many tasks to submit, or all that may be."""
-        return [self.ready.popleft() for _ in range(min(n, len(self.ready)))]
-
-
-def _run(
-    flight: _Flight,
-    workers: TaskWorkers,
-    waiting: _Waiting,
-    progress: Progress,
-    meanwhile: Callable[[], None] | None,
-) -> Iterator[tuple[int, Any]]:
-    """Yield the index and the result of every task as it finishes."""
-    stage, n_items = flight.stage, len(flight.items)
-    flight.submit(waiting.take(workers.width()))
-    progress(stage, 0, n_items)
-    if meanwhile is not None:
-        meanwhile()
-    for done, (future, result) in enumerate(_each_finished(flight, workers), start=1):
-        if future.status != "finished":
-            raise _error_of(stage, future, result)
-        index = future.key[2]
-        yield index, result
-        progress(stage, done, n_items)
-        flight.drop(future)
-        waiting.finish(index)
-        room = workers.width() - len(flight.futures)
-        # While there is enough to do some tasks are waited for, which then go together.
-        if room >= workers.spare() or len(waiting.ready) <= room:
-            flight.submit(waiting.take(room))
-
-
-def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
-    """Run a function on a worker, twice more if it ends with an error that may pass.
-
-    Where the check of the driver `owner` found that the worker cannot be used it goes back to the scheduler, until the
-    driver has the worker leave. What it has freed is handed back where memory is short.
+    Where the check of the driver `owner` found that the worker cannot be used the task goes back to the scheduler,
+    until the driver has the worker leave. What it has freed is handed back where memory is short.
     """
     worker = get_worker()
     for plugin in worker.plugins.values():
@@ -333,12 +348,14 @@ def run_checked(owner: str, function: Callable[..., Any], *args: Any) -> Any:
             time.sleep(SECONDS_BEFORE_RETURN)
             raise Reschedule
     try:
-        return run_again(function, args)
+        results = [tried_again(function)(*args) for function, args in calls]
     except (BadInput, FileNotFoundError) as error:
         _note_worker(error, worker.address)
         raise
     finally:
         hand_back_freed(worker.memory_manager.memory_limit)
+    (found,) = results if is_batch else (results,)
+    return found
 
 
 def _note_worker(error: Any, address: str) -> None:
@@ -380,24 +397,3 @@ def _unseen_file(error: Any) -> str | None:
         missing = error.filename or str(error)  # Arrow has the name in the message alone
     is_there = missing is not None and hasattr(error, "worker") and os.path.exists(missing)
     return str(missing) if is_there else None
-
-
-def _each_finished(flight: _Flight, workers: TaskWorkers) -> Iterator[tuple[Any, Any]]:
-    """Yield futures with their results as they finish.
-
-    A task that is submitted while the scheduler dies is never reported, so the client is looked at while waiting. Nor
-    is one that no worker is left for, or that waits at one that is paused.
-    """
-    finished = flight.finished
-    while flight.futures:
-        if finished.has_ready():
-            workers.are_there()
-            future, result = next(finished)
-            if future in flight.futures:  # else it was taken from a worker and cancelled
-                yield future, result
-        elif is_scheduler_gone(flight.client):
-            raise AmmrankError("the scheduler is gone")
-        else:
-            workers.wait_for_some(flight)
-            with finished.thread_condition:
-                finished.thread_condition.wait(timeout=0.1)

@@ -6,26 +6,19 @@ Nothing here imports Dask, whose import is part of that start.
 from __future__ import annotations
 
 import contextlib
-import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from ammrank_dask.storage.objects.retry import is_passing
-
-logger = logging.getLogger(__name__)
+from ammrank_dask.storage.objects.retry import tried_again
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 Progress = Callable[[str, int, int], None]
 """Called with (stage, tasks done, tasks in all) on the client after every finished task."""
-
-SECONDS_BEFORE_TRIES = (0.1, 1.0)
-"""A task whose error `is_passing` is run again after so long: single operations on files were tried again before."""
 
 LEAST_WEIGHT, MOST_WEIGHT = 0.25, 8.0
 """Weights of a batch when there are more to work on batches than there is work, and when there is much left: a batch
@@ -49,7 +42,7 @@ def run_in_threads(
         return results
     progress(stage, 0, len(items))
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        futures = {pool.submit(run_again, function, item): index for index, item in enumerate(items)}
+        futures = {pool.submit(tried_again(function), *item): index for index, item in enumerate(items)}
         try:
             for done, future in enumerate(as_completed(futures), start=1):
                 results[futures[future]] = future.result()
@@ -94,19 +87,6 @@ def write_behind(
 ) -> list[Result]:
     """Return what `write` returns of every item, in order; while a thread writes one, the next is made."""
     return list(read_ahead(write, items, wait=wait))
-
-
-def run_again(function: Callable[..., Any], args: Sequence[Any]) -> Any:
-    """Run a function, twice more if it ends with an error that may pass."""
-    for pause in SECONDS_BEFORE_TRIES:
-        try:
-            return function(*args)
-        except Exception as error:
-            if not is_passing(error):
-                raise
-            logger.warning("a task failed with %s and is run again", type(error).__name__)
-        time.sleep(pause)
-    return function(*args)
 
 
 def batches(items: Sequence[Item], weights: Sequence[float], *, n_at_once: int | None = None) -> list[list[Item]]:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -29,7 +28,7 @@ from ammrank_dask.model.own_term import OwnTerm
 from ammrank_dask.model.plus_basis import PlusBasis, RankingCounts, draw_rows, join_basis, prior_of, sample_size
 from ammrank_dask.model.rows import RowStack, read_csr
 from ammrank_dask.monitor.performance import measure
-from ammrank_dask.runtime.tasks import Progress, run_tasks
+from ammrank_dask.runtime.tasks import Call, Progress, run_calls, run_tasks
 from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.store.scratch_arrays import RowReader, is_saved, load_arrays, save_arrays
 from ammrank_dask.training.learners import PlusLearner
@@ -81,18 +80,23 @@ def prepare_basis(
     begun = [work / f"begun-{number}" for number in numbers]
     centres = [work / f"centres-{number}" for number in numbers]
     knots = work / "knots"
+    given = learner.model, samples, counts
     # Every clustering is begun before one is ended: halves of three share out evenly among two workers. Knots are the
     # least work. One task a thread is in flight: what waits at a worker does not go to another that has nothing to do.
-    tasks: list[tuple[Callable[..., None], tuple[Any, ...]]] = [
-        *((write_begun, (learner.model, samples, counts, earlier, *each)) for each in enumerate(begun)),
+    calls: list[Call] = [
+        *((write_begun, (*given, earlier, *each)) for each in enumerate(begun)),
         *(
-            (write_centers, (learner.model, samples, counts, earlier, number, before, output))
+            (write_centers, (*given, earlier, number, before, output))
             for number, (before, output) in enumerate(zip(begun, centres, strict=True))
         ),
-        (write_knots, (learner.model, samples, counts, knots)),
+        (write_knots, (*given, knots)),
     ]
-    after = [None] * len(begun) + list(numbers) + [None]
-    run_tasks(client, "train-centres", run_unless_saved, tasks, progress=progress, in_flight_per_thread=1, after=after)
+    todo_parts = [(write, args) for write, args in calls if not is_saved(args[-1])]
+    task_of = {args[-1]: number for number, (_, args) in enumerate(todo_parts)}
+    before_of = dict(zip(centres, begun, strict=True))
+    after = [task_of.get(before_of.get(args[-1], work)) for _, args in todo_parts]
+    tasks = [[call] for call in todo_parts]
+    run_calls(client, "train-centres", tasks, progress=progress, in_flight_per_thread=1, after=after)
     learner.save_basis(replace(read_basis(learner.model, counts, [*centres, knots]), lagged=lagged))
     remove(work)
 
@@ -119,12 +123,6 @@ def write_sample(rows: Sequence[Path], chosen: Sequence[np.ndarray], output: Pat
     X = stack.rows()
     with measure("write"):
         save_arrays(output, {"data": X.data, "indices": X.indices, "indptr": X.indptr}, {"columns": X.shape[1]})
-
-
-def run_unless_saved(write: Callable[..., None], arguments: Sequence[Any]) -> None:
-    """Write a part of the basis unless its folder, the last argument, is there."""
-    if not is_saved(arguments[-1]):
-        write(*arguments)
 
 
 def write_begun(

@@ -22,7 +22,7 @@ from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_sums import PlusState
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.events import publish
-from ammrank_dask.runtime.tasks import Progress, run_one, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_calls, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.objects.folders import is_folder
@@ -36,7 +36,7 @@ from ammrank_dask.training.plus_start import add_memberships, check_start, state
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, prepare_rows
 from ammrank_dask.training.round_tasks import FIRST_PASS, close_round, merge_shards, train_shard
 from ammrank_dask.training.shards import MERGE_WIDTH, RowBlock, choose_sample, cut_blocks, deal_blocks
-from ammrank_dask.training.validation import Validation, mean_of_pieces
+from ammrank_dask.training.validation import Validation, mean_of_parts
 from ammrank_dask.training.warm_start import planes_of_model
 from ammrank_dask.user_hash import partition_of
 
@@ -293,19 +293,20 @@ class Training:
         births = self.plan.shards == 1
         rows = [sum(block.n_rows for block in shard) for shard in dealt]
         todo = [shard for shard, output in enumerate(outputs) if not is_saved(output)]
-        shards = [(train_shard, (now, dealt[shard], self.learner, epoch, births, outputs[shard])) for shard in todo]
-        measures = self.validation.pieces(now) if self._is_unmeasured(epoch, round_) else []
-        results = run_tasks(
+        shards: list[list[Call]] = [
+            [(train_shard, (now, dealt[shard], self.learner, epoch, births, outputs[shard]))] for shard in todo
+        ]
+        measures = self.validation.calls(now) if self._is_unmeasured(epoch, round_) else []
+        results = run_calls(
             self.client,
             name,
-            run_one,
             [*shards, *measures],
             progress=self.progress,
-            units=[*(rows[shard] for shard in todo), *(0 for _ in measures)],
+            units=[*(rows[shard] for shard in todo), *(0 for calls in measures for _ in calls)],
             meanwhile=self._tidy_up,
         )
         if measures:
-            self._close_epoch(epoch, mean_of_pieces(results[len(shards) :]))
+            self._close_epoch(epoch, mean_of_parts(results[len(shards) :]))
         trained = time.perf_counter()
         is_epoch_end = round_ + 1 == self.plan.rounds_per_epoch
         next_checkpoint = (

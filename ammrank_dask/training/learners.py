@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import numpy as np
-import scipy.sparse as sp
 
 from ammrank_dask.kernels.memberships import Members
 from ammrank_dask.model.amm_rank import AMMRank
@@ -99,10 +98,8 @@ class PlaneLearner(_Learner[AMMRank]):
         model.set_planes(weights, planes.plane_category[: weights.shape[1]], popularity, n_steps=planes.step - 1)
         return model
 
-    def score(self, scorer: AMMRank, X: sp.csr_matrix, partition: int) -> np.ndarray:
-        """Return the scores (n, L) of the validation rows of a partition."""
-        del partition
-        return scorer.decision_function(X)
+    def members(self, partition: int) -> None:
+        """Return the memberships of the validation rows of a partition: there are none."""
 
 
 @dataclass(frozen=True)
@@ -196,10 +193,10 @@ class PlusLearner(_Learner[AMMRankPlus]):
         model.set_state(self.basis, self.load(checkpoint), mean, shards=self.shards, moment=moment)
         return model
 
-    def score(self, scorer: AMMRankPlus, X: sp.csr_matrix, partition: int) -> np.ndarray:
-        """Return the scores (n, L) of the validation rows of a partition, whose memberships were found once."""
+    def members(self, partition: int) -> Members:
+        """Return the memberships of the validation rows of a partition, which were found once."""
         folder = self.members_folder(partition)
-        return scorer.score_rows(X, Members(*(load_array(folder, name) for name in Members._fields)))
+        return Members(*(load_array(folder, name) for name in Members._fields))
 
 
 Learner: TypeAlias = PlaneLearner | PlusLearner

@@ -11,11 +11,12 @@ import numpy as np
 import numpy.typing as npt
 
 from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.monitor.performance import measure
 from ammrank_dask.storage.store.scratch_arrays import RowReader, load_facts, save_arrays
 from ammrank_dask.training.learners import Learner
 from ammrank_dask.training.prepared_rows import VALIDATION, PreparedRows
-from ammrank_dask.training.shards import RowBlock, advance_step, merge_sums
+from ammrank_dask.training.shards import RowBlock, advance_step
 
 VALUES_AT_ONCE = 1 << 17
 """Values of each model that are merged at a time."""
@@ -60,14 +61,20 @@ def merge_shards(parts: list[Path], weights: list[float], names: Sequence[str], 
 
 
 def merge_arrays(parts: Sequence[Path], name: str, weights: Sequence[float], dtype: npt.DTypeLike) -> np.ndarray:
-    """Return the weighted sum of an array of some models; of these a few rows at a time are in memory."""
+    """Return Σ weight · array of some models, added in the order given; a single one of weight 1 keeps its bits.
+
+    The sums are in float64. Of every model a few rows at a time are in memory.
+    """
     readers = [RowReader(part) for part in parts]
     shape = readers[0].shape(name)
     total = np.empty(shape, dtype)
     step = max(1, VALUES_AT_ONCE // max(1, math.prod(shape[1:])))
     for start in range(0, shape[0], step):
         stop = min(shape[0], start + step)
-        total[start:stop] = merge_sums([reader.read(name, start, stop) for reader in readers], weights)
+        rows = np.multiply(readers[0].read(name, start, stop), weights[0], dtype=np.float64)
+        for reader, weight in zip(readers[1:], weights[1:], strict=True):
+            rows += np.multiply(reader.read(name, start, stop), weight, dtype=np.float64)
+        total[start:stop] = rows
     return total
 
 
@@ -118,7 +125,13 @@ def validate_rows(checkpoint: Path, kind: str, rows: Path, partition: int, learn
         return 0.0, 0
     # The newest window is the second of the moments: its rows knew the popularity before it, not tonight's.
     scorer: Any = learner.fit(checkpoint, kind, np.zeros(n_categories, np.int64), moment=1)
-    return disagreement_error(learner.score(scorer, X, partition), rankings) * len(rankings), len(rankings)
+    members = learner.members(partition)
+    if members is None:
+        scores = scorer.decision_function(X)
+    else:
+        _, _, by_category = top_categories(X, scorer.panels(), 1, keep_all=True, members=members)
+        scores = np.ascontiguousarray(by_category.T)
+    return disagreement_error(scores, rankings) * len(rankings), len(rankings)
 
 
 def validate_popularity(rows: Path, clicks: np.ndarray) -> tuple[float, int]:

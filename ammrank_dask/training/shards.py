@@ -78,11 +78,3 @@ def advance_step(step: int, steps_of_shards: Sequence[int]) -> int:
     """Return t after a round: it advances by the mean number of steps of the shards that had rows, rounded up."""
     n_busy = sum(steps > 0 for steps in steps_of_shards)
     return step + -(-sum(steps_of_shards) // max(1, n_busy))
-
-
-def merge_sums(sums: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
-    """Return Σ weight · S in float64, added in the order given; a single one of weight 1 keeps its bits."""
-    total = np.multiply(sums[0], weights[0], dtype=np.float64)
-    for part, weight in zip(sums[1:], weights[1:], strict=True):
-        total += np.multiply(part, weight, dtype=np.float64)
-    return total

@@ -55,6 +55,6 @@ async def dask_setup(worker):
     elif kind == "task":
         import ammrank_dask.runtime.tasks as tasks
 
-        tasks.run_again = lambda function, args: _stick(kind, mark)
+        tasks.tried_again = lambda function: lambda *args: _stick(kind, mark)
     else:
         await worker.plugin_add(Stuck(stage, kind, mark), name="stuck")

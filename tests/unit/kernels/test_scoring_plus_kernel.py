@@ -62,17 +62,21 @@ def test_score_plus_top_k__what_is_excluded_is_nobodys(fitted):
     np.testing.assert_array_equal(everything[without], top_categories(X, fitted.panels(), L, keep_all=True)[2][without])
 
 
+def scores_with(model, X, members):
+    return top_categories(X, model.panels(), 1, keep_all=True, members=members)[2].T
+
+
 def test_score_plus_top_k__memberships_that_were_found_before_give_the_same_bits(fitted):
     X, basis = rows_to_score(), fitted.basis_
     members = prepare_plus_rows(X, basis.memberships.kernel_form(), basis.own.cells(basis.n_columns)).members(D)
     assert members.indptr[-1] == len(members.center) == (X.shape[0] - 1) * basis.memberships.n_nearest.sum()
-    np.testing.assert_array_equal(fitted.score_rows(X, members), fitted.decision_function(X))
+    np.testing.assert_array_equal(scores_with(fitted, X, members), fitted.decision_function(X))
 
 
 @pytest.mark.parametrize("fitted", ["own term and memberships"], indirect=True)
 def test_score_plus_top_k__takes_the_memberships_it_is_given(fitted):
     X = rows_to_score()
     nobody = Members(np.zeros(X.shape[0] + 1, np.int64), np.zeros(0, np.int32), np.zeros(0, np.float32))
-    differs = (fitted.score_rows(X, nobody) != fitted.decision_function(X)).any(axis=1)
+    differs = (scores_with(fitted, X, nobody) != fitted.decision_function(X)).any(axis=1)
     assert differs[:-1].any()
     assert not differs[-1]  # a row without a cell has no memberships

@@ -20,6 +20,7 @@ from ammrank_dask.runtime.tasks import (
     SECONDS_BEFORE_RETURN,
     driver_id,
     run_batches,
+    run_calls,
     run_checked,
     run_tasks,
     run_together,
@@ -270,7 +271,7 @@ def test_run_tasks__a_worker_that_joins_and_does_not_pass_takes_no_task(tmp_path
         assert run_tasks(client, "write", abs, [(-1,)]) == [1]
         client.unregister_worker_plugin(f"ammrank-check-{driver_id()}")
         client.register_plugin(CheckedWorker(driver_id(), ClientView(tmp_path, "mark", other, 0.0)))
-        refused = client.submit(run_checked, driver_id(), abs, -1)
+        refused = client.submit(run_checked, driver_id(), [(abs, (-1,))], False)
         time.sleep(5 * SECONDS_BEFORE_RETURN)
         assert refused.status == "pending"  # it goes back and back, until a worker may run it
         cluster.scale(2)
@@ -281,7 +282,7 @@ def test_run_tasks__a_worker_that_joins_and_does_not_pass_takes_no_task(tmp_path
             " everywhere"
         ]
         client.unregister_worker_plugin(f"ammrank-check-{driver_id()}")
-        assert refused.result(timeout=60) == 1
+        assert refused.result(timeout=60) == [1]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["mark"]
 
 
@@ -339,7 +340,7 @@ def test_run_tasks__a_scheduler_that_gives_up_first_says_the_same():
 
 def test_workers__that_a_busy_scheduler_does_not_describe_are_there(client, monkeypatch):
     workers = task_workers.TaskWorkers(client, "write", 2)
-    flight = tasks._Flight(client, "write", "token", abs, [])
+    flight = tasks._Flight(client, "write", [])
     workers.patience = 0.0
     monkeypatch.setattr(client, "scheduler_info", lambda n_workers: {"workers": {}, "n_workers": 2})
     workers.wait_for_some(flight)
@@ -494,7 +495,8 @@ def test_run_tasks__a_task_waits_for_the_one_that_it_comes_after(client, tmp_pat
     after = [None, None, None, 0, 1, 3]
     files = [tmp_path / str(number) for number in range(len(after))]
     items = [(None if before is None else files[before], own) for before, own in zip(after, files, strict=True)]
-    run_tasks(client, "chain", touch_after, items, after=after, in_flight_per_thread=per_thread)
+    calls = [[(touch_after, item)] for item in items]
+    run_calls(client, "chain", calls, after=after, in_flight_per_thread=per_thread)
     assert all(file.exists() for file in files)
 
 
@@ -509,8 +511,8 @@ def test_run_together__small_pieces_share_a_task_and_keep_their_order(client, un
         def count(self, stage, units, unit):
             counts.append(units)
 
-    pieces, weights = [(number,) for number in (3, -4, 5, -6, 7)], [0.1, 0.1, 2.0, 0.05, 0.1]
-    results = run_together(client, "small", abs, pieces, weights=weights, progress=Seen(), units=units)
+    calls, weights = [(abs, (number,)) for number in (3, -4, 5, -6, 7)], [0.1, 0.1, 2.0, 0.05, 0.1]
+    results = run_together(client, "small", calls, weights=weights, progress=Seen(), units=units)
     assert results == [3, 4, 5, 6, 7]
     assert steps == [(0, 3), (1, 3), (2, 3), (3, 3)]
     assert sorted(counts) == [5, 7, 13]
@@ -518,11 +520,13 @@ def test_run_together__small_pieces_share_a_task_and_keep_their_order(client, un
 
 def test_run_tasks__other_work_is_done_once_when_there_are_tasks_and_before_any_ends(client):
     steps = []
-    run_tasks(
-        client, "small", abs, [(-1,), (-2,)], progress=lambda stage, done, total: steps.append(done),
+    calls = [[(abs, (-1,))], [(abs, (-2,)), (len, ("abc",))]]
+    results = run_calls(
+        client, "small", calls, progress=lambda stage, done, total: steps.append(done),
         meanwhile=lambda: steps.append("meanwhile"),
     )  # fmt: skip
     assert steps == [0, "meanwhile", 1, 2]
+    assert results == [1, 2, 3]
 
 
 def test_run_batches__a_function_takes_some_items_and_each_result_is_told_of(client):

@@ -7,9 +7,8 @@ import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 from lost_worker import lose_a_worker
+from stages import watch_stages
 
-import ammrank_dask.runtime.tasks as tasks
-import ammrank_dask.training.driver as driver
 import ammrank_dask.training.round_tasks as round_tasks
 import ammrank_dask.training.train as training
 import ammrank_dask.training.validation as validation
@@ -21,7 +20,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.scratch_arrays import load_arrays, save_arrays
 from ammrank_dask.training.checkpoints import TrainingFolder
 from ammrank_dask.training.prepared_rows import PreparedRows, prepare_rows
-from ammrank_dask.training.shards import advance_step, choose_sample, cut_blocks, deal_blocks, merge_sums
+from ammrank_dask.training.shards import advance_step, choose_sample, cut_blocks, deal_blocks
 from ammrank_dask.training.warm_start import planes_of_model
 from ammrank_dask.user_hash import SPLITS, split_of
 
@@ -117,15 +116,7 @@ def test_train__shards_learn_nearly_what_one_learns(client, features):
 
 @pytest.mark.parametrize(("in_a_task", "n_tasks"), [(10_000, 1), (1, None)])
 def test_train__validation_users_of_small_partitions_share_a_task(client, features, monkeypatch, in_a_task, n_tasks):
-    real, counts = tasks.run_tasks, {}
-
-    def count(client, stage, function, arguments, **options):
-        items = list(arguments)
-        counts.setdefault(stage, []).append(len(items))
-        return real(client, stage, function, items, **options)
-
-    monkeypatch.setattr(tasks, "run_tasks", count)
-    monkeypatch.setattr(driver, "run_tasks", count)
+    counts = watch_stages(monkeypatch)
     monkeypatch.setattr(validation, "USERS_OF_TASK", in_a_task)
     model = train(features, client=client, shards=2, epochs=2, block_rows=60, average=False)
     expected = n_tasks or features.n_partitions
@@ -144,24 +135,15 @@ def test_train__validation_users_of_small_partitions_share_a_task(client, featur
 def test_train__interrupted_and_resumed_equals_uninterrupted(client, features, monkeypatch, tmp_path, failing):
     options = {"shards": 4, "epochs": 3, "block_rows": 60, "seed": 2}
     expected = train(features, client=client, **options)
-    real, n_rounds = driver.run_tasks, []
-
-    def fail_later(client, stage, *arguments, **keywords):
-        if stage.startswith("train-e"):
-            n_rounds.append(stage)
-            if stage == failing:
-                raise RuntimeError("the scheduler is gone")
-        return real(client, stage, *arguments, **keywords)
-
-    monkeypatch.setattr(driver, "run_tasks", fail_later)
-    with pytest.raises(RuntimeError, match="the scheduler is gone"):
-        train(features, client=client, scratch=tmp_path, **options)
-    monkeypatch.setattr(driver, "run_tasks", real)
+    with monkeypatch.context() as patch:
+        begun = watch_stages(patch, failing, RuntimeError("the scheduler is gone"))
+        with pytest.raises(RuntimeError, match="the scheduler is gone"):
+            train(features, client=client, scratch=tmp_path, **options)
     stages = []
     resumed = train(
         features, client=client, scratch=tmp_path, progress=lambda stage, done, total: stages.append(stage), **options
     )
-    assert "train-e000-r00" in n_rounds
+    assert "train-e000-r00" in begun
     assert "train-e000-r00" not in stages
     assert "train-prepare" not in stages
     np.testing.assert_array_equal(resumed.weights_, expected.weights_)
@@ -231,13 +213,6 @@ def test_advance_step__is_the_mean_of_the_shards_that_had_rows_rounded_up():
     assert advance_step(10, [0, 0]) == 10
 
 
-def test_merge_sums__is_the_weighted_sum_and_keeps_the_bits_of_one():
-    rng = np.random.default_rng(0)
-    one, two = rng.random((2, 4, 3)).astype(np.float32)
-    assert merge_sums([one], [1.0]).astype(np.float32).tobytes() == one.tobytes()
-    np.testing.assert_allclose(merge_sums([one, two], [0.25, 0.75]), 0.25 * one + 0.75 * two, rtol=1e-6)
-
-
 @pytest.mark.parametrize("at_once", [1, 14, 1 << 17])
 def test_merge_arrays__does_not_depend_on_the_pieces(tmp_path, monkeypatch, at_once):
     monkeypatch.setattr(round_tasks, "VALUES_AT_ONCE", at_once)
@@ -247,9 +222,12 @@ def test_merge_arrays__does_not_depend_on_the_pieces(tmp_path, monkeypatch, at_o
         save_arrays(tmp_path / str(number), {"sums": part, "squares": part[:, 0].astype(np.float64)}, {})
     folders, weights = [tmp_path / str(number) for number in range(3)], [0.2, 0.3, 0.5]
     merged = round_tasks.merge_arrays(folders, "sums", weights, np.float32)
-    np.testing.assert_array_equal(merged, merge_sums(sums, weights).astype(np.float32))
+    expected = (0.2 * sums[0].astype(float) + 0.3 * sums[1].astype(float)) + 0.5 * sums[2].astype(float)
+    np.testing.assert_array_equal(merged, expected.astype(np.float32))
     squares = round_tasks.merge_arrays(folders, "squares", weights, np.float64)
-    np.testing.assert_array_equal(squares, merge_sums([part[:, 0] for part in sums], weights))
+    np.testing.assert_array_equal(squares, expected[:, 0])
+    alone = round_tasks.merge_arrays(folders[:1], "sums", [1.0], np.float32)
+    assert alone.tobytes() == sums[0].tobytes()
 
 
 def test_train__a_killed_worker_changes_no_bit(client, features, tmp_path):
@@ -369,17 +347,10 @@ def test_train__a_category_nobody_clicked_is_told_and_ranks_last(client, tmp_pat
 def test_train__a_checkpoint_of_other_parameters_is_not_taken(client, features, tmp_path, monkeypatch):
     options = {"shards": 2, "epochs": 2, "block_rows": 60}
     expected = train(features, client=client, regularization=0.01, **options)
-    real = driver.run_tasks
-
-    def fail_at_merge(client, stage, *arguments, **keywords):
-        if stage == "train-e001-r00-merge":
-            raise RuntimeError("gone")
-        return real(client, stage, *arguments, **keywords)
-
-    monkeypatch.setattr(driver, "run_tasks", fail_at_merge)
-    with pytest.raises(RuntimeError, match="gone"):
-        train(features, client=client, regularization=0.001, scratch=tmp_path, **options)
-    monkeypatch.setattr(driver, "run_tasks", real)
+    with monkeypatch.context() as patch:
+        watch_stages(patch, "train-e001-r00-merge", RuntimeError("gone"))
+        with pytest.raises(RuntimeError, match="gone"):
+            train(features, client=client, regularization=0.001, scratch=tmp_path, **options)
     (left,) = tmp_path.iterdir()
     other = train(features, client=client, regularization=0.01, scratch=tmp_path, **options)
     np.testing.assert_array_equal(other.weights_, expected.weights_)

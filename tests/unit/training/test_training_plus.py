@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse as sp
 from distributed import Client
 from lost_worker import lose_a_worker
+from stages import watch_stages
 
 from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
@@ -19,7 +20,6 @@ from ammrank_dask.runtime.tasks import silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.scratch_arrays import ArrayWriter
-from ammrank_dask.training import driver
 from ammrank_dask.training.plus_start import state_of_model
 from ammrank_dask.training.prepared_rows import PreparedRows
 from ammrank_dask.training.shards import cut_blocks
@@ -108,25 +108,14 @@ class Stop(Exception):
 
 def test_train__goes_on_where_it_was_stopped(client, features, tmp_path, monkeypatch):
     whole = train(features, client=client, shards=2, epochs=2, scratch=tmp_path, **PLUS)
-    run_tasks, calls = driver.run_tasks, []
-
-    def run_some(client, stage, function, tasks, **options):
-        calls.append(stage)
-        if stage == "train-e001-r00":
-            raise Stop
-        return run_tasks(client, stage, function, tasks, **options)
-
-    monkeypatch.setattr(driver, "run_tasks", run_some)
-    with pytest.raises(Stop):
-        train(features, client=client, shards=2, epochs=2, scratch=tmp_path, **PLUS)
-    calls.clear()
-    monkeypatch.setattr(
-        driver, "run_tasks", lambda c, s, f, t, **o: (calls.append((s, len(t))), run_tasks(c, s, f, t, **o))[1]
-    )
+    with monkeypatch.context() as patch:
+        watch_stages(patch, "train-e001-r00", Stop())
+        with pytest.raises(Stop):
+            train(features, client=client, shards=2, epochs=2, scratch=tmp_path, **PLUS)
+    done = watch_stages(monkeypatch)
     resumed = train(features, client=client, shards=2, epochs=2, scratch=tmp_path, **PLUS)
     assert resumed.digest() == whole.digest()
-    done = dict(calls)
-    assert done["train-prepare"] == done["train-memberships"] == 0
+    assert done["train-prepare"] == done["train-memberships"] == [0]
     assert "train-centres" not in done
     assert "train-e000-r00" not in done
 
