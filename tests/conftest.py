@@ -1,8 +1,10 @@
 """What tests share: one cluster, one small lake and one published night a process, each made when first asked for."""
 
 import contextlib
+import fcntl
+import os
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,7 @@ from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.learn_chances import learn_chances
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session import night as night_session
-from ammrank_dask.workflows.session.config import write_config
+from ammrank_dask.workflows.session.config import Config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.nightly import nightly
 
@@ -104,37 +106,57 @@ def chances(client: Client, model: AMMRank, features: Features) -> Chances:
     return learn_chances(model, features, client=client)
 
 
+def make_once(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], object]) -> Path:
+    """Return a folder that the first test process to ask for it makes for all of them."""
+    own = factory.getbasetemp()
+    folder = (own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / f"{name}-of-all"
+    with folder.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            unfinished = factory.mktemp(name)
+            make(unfinished)
+            unfinished.rename(folder)
+    return folder
+
+
 @pytest.fixture(scope="session")
 def small_world(client: Client, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """An empty site beside a lake of 300 users and nine days; nobody changes it."""
-    return simulate_world(client, tmp_path_factory.mktemp("world"))
+    return Site(make_once(tmp_path_factory, "world", lambda folder: simulate_world(client, folder)) / "site")
 
 
 @pytest.fixture(scope="session")
 def published_world(client: Client, small_world: Site, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The small world after night 5, which trained its first model; nobody changes it."""
-    site = copy_world(small_world, tmp_path_factory.mktemp("published"))
-    site.config_path.write_text(write_config(config_of()), encoding="utf-8")
-    nightly(Night(client, site, config_of(), day(5)))
-    return site
+
+    def make(folder: Path) -> None:
+        run_nights(client, copy_world(small_world, folder), config_of(), 5)
+
+    return Site(make_once(tmp_path_factory, "published", make) / "site")
 
 
 @pytest.fixture(scope="session")
 def compared_world(client: Client, small_world: Site, tmp_path_factory: pytest.TempPathFactory) -> Site:
     """The small world after night 7, which trained and compared sources of lists, and night 8; nobody changes it."""
-    site = copy_world(small_world, tmp_path_factory.mktemp("compared"))
     label, gate = {"days": 2, "min_categories": 1}, {"forward": True, "min_users": 10}
-    config = config_of(label=label, gate=gate)
+
+    def make(folder: Path) -> None:
+        run_nights(client, copy_world(small_world, folder), config_of(label=label, gate=gate), 7, 8)
+
+    return Site(make_once(tmp_path_factory, "compared", make) / "site")
+
+
+def run_nights(client: Client, site: Site, config: Config, *numbers: int) -> None:
+    """Write the config of a site, and run nights."""
     site.config_path.write_text(write_config(config), encoding="utf-8")
-    for number in (7, 8):
+    for number in numbers:
         nightly(Night(client, site, config, day(number)))
-    return site
 
 
 @pytest.fixture(scope="session")
 def begun_world(cluster_file: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     """A lake of 30 users and seven days whose nights but the last are published; nobody changes it."""
-    return begin_world(tmp_path_factory.mktemp("begun"), cluster_file)
+    return World(make_once(tmp_path_factory, "begun", lambda folder: begin_world(folder, cluster_file)), cluster_file)
 
 
 @pytest.fixture

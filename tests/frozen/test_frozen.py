@@ -35,6 +35,7 @@ def assert_as_recorded(numbers, workers):
     assert compare(run_sites(numbers, workers=workers)) == []
 
 
+@pytest.mark.night
 @pytest.mark.timeout(900)
 def test_sites__three_are_as_recorded():
     assert_as_recorded(FEW, workers=2)

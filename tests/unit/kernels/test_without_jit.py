@@ -25,6 +25,7 @@ KERNEL_TESTS = [
 ]
 
 
+@pytest.mark.night
 @pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT") == "1", reason="the tests around it are this test")
 def test_kernels__hold_without_the_compiler():
     command = [

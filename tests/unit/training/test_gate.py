@@ -92,6 +92,7 @@ def test_measures__add_up_by_users():
     assert total.precision == pytest.approx(0.7)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("error", "precision", "expected"),
     [(0.2, 0.5, True), (0.22, 0.45, True), (0.221, 0.5, False), (0.2, 0.449, False), (0.1, 0.4, False)],
@@ -172,6 +173,7 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     assert model_of_night(place) == str(day(5))
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("gate", "said"),
     [
@@ -185,6 +187,7 @@ def test_nightly__a_model_that_is_not_found_worse_takes_over(client, place, gate
     assert model_of_night(place) == str(day(7))
 
 
+@pytest.mark.night
 def test_nightly__a_model_of_other_columns_is_not_compared(client, place):
     without = check_config({**CONFIG, "lake": {**CONFIG["lake"], "users": None}}, "test")
     # As an earlier try leaves it that had something to compare: it is not the verdict of this night.
@@ -206,6 +209,7 @@ def first_night(client, lake, tmp_path, **settings):
     return site, nightly(Night(client, site, check_config({**CONFIG, **settings}, "test"), day(5)))
 
 
+@pytest.mark.night
 def test_nightly__a_first_model_is_told_beside_popularity(place):
     verdict = read_verdict(place, day(5))
     assert verdict.accepted
@@ -214,6 +218,7 @@ def test_nightly__a_first_model_is_told_beside_popularity(place):
     assert verdict.facts["challenger"]["disagreement_error"] < verdict.facts["popularity"]["disagreement_error"]
 
 
+@pytest.mark.night
 def test_nightly__a_first_model_that_is_worse_than_popularity_does_not_score(client, lake, tmp_path):
     site, facts = first_night(client, lake, tmp_path, train=TERRIBLE)
     assert facts["gate"].startswith("turned down: disagreement error 0.")
