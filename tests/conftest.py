@@ -1,4 +1,4 @@
-"""What tests share: one cluster, one small lake and one published night a process, each made when first asked for."""
+"""What tests share: a cluster for each process; a small lake and nights of it for all, made when first asked for."""
 
 import contextlib
 import fcntl
