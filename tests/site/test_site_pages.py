@@ -261,6 +261,10 @@ def test_nightly__writes_the_page_of_the_night(site, cluster_file):
     page = page_of(site)
     assert f"The lists of the night of {day(6)} are served." in page
     assert f'{day(5)}</a></td><td><b class="pill off">published</b>' in page
+    report = (site.report_folder(day(6)) / "report.html").read_text()
+    assert f'<a href="../date={day(5)}/report.html">night before, {day(5)}</a>' in report
+    assert f'<a href="../../index.html#{day(6)}">later nights</a>' in report
+    assert f'<tr id="{day(6)}">' in page
 
 
 def test_nightly__records_cpu_by_stage_and_the_page_draws_it(site, client):

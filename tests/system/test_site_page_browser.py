@@ -93,3 +93,52 @@ def test_site_page__every_chart_has_its_data(browser, pages):
     )
     browser.show((pages / "categories.html").as_uri(), 1280)
     assert browser.evaluate("document.querySelectorAll('svg.spark').length") == N_CATEGORIES
+
+
+def test_site_page__contents_lead_somewhere_and_an_earlier_night_opens_from_its_report(browser, pages):
+    address = (pages / "index.html").as_uri()
+    browser.show(address, 1280)
+    targets = browser.evaluate("[...document.querySelectorAll('nav a[href^=\"#\"]')].map(a => a.getAttribute('href'))")
+    assert targets == ["#nights", "#trends", "#checks"]
+    assert browser.evaluate(f"{targets}.every(target => document.querySelector(target) !== null)")
+    # The link `later nights` of a report names the night; this one is below those that are shown at first.
+    earliest = "2026-03-02"
+    assert browser.evaluate(f"document.getElementById('{earliest}').closest('details').open") is False
+    browser.show(f"{address}#{earliest}", 1280)
+    browser.wait_for(f"document.getElementById('{earliest}').closest('details').open")
+    assert browser.evaluate(
+        f"document.getElementById('{earliest}').getBoundingClientRect().top < document.documentElement.clientHeight"
+    )
+
+
+def test_site_page__says_what_to_do_about_the_night_on_hold(browser, pages):
+    browser.show((pages / "index.html").as_uri(), 1280)
+    commands = browser.evaluate("[...document.querySelectorAll('p code')].map(code => code.textContent)")
+    assert "ammrank publish SITE --date 2026-04-16 --anyway" in commands
+
+
+def test_site_page__every_check_has_a_cell_for_every_night(browser, pages):
+    browser.show((pages / "index.html").as_uri(), 1280)
+    rows = browser.evaluate(
+        """[...document.querySelectorAll('[data-chart=checks] .row')].map(row => [
+             row.querySelector('.name').textContent, row.querySelector('.value').textContent.trim(),
+             (row.querySelector('path')?.getAttribute('d').match(/M/g) ?? []).length,
+             row.querySelectorAll('rect').length])"""
+    )
+    assert len(rows) > 8
+    for name, said, n_ok, n_warned in rows:
+        assert said == f"{n_warned} of {n_ok + n_warned} warn", name
+        assert n_ok + n_warned == N_NIGHTS - 1  # 45 nights have a record, one of them failed, and one is on hold
+
+
+def test_site_page__a_phone_shows_every_figure_of_a_night_with_its_name(browser, pages):
+    browser.show((pages / "index.html").as_uri(), 420)
+    boxes = browser.evaluate(
+        """[...document.getElementById('2026-04-15').children].map(cell => [
+             getComputedStyle(cell, '::before').content, cell.textContent.trim(),
+             cell.getBoundingClientRect().right])"""
+    )
+    names = [before.strip('"').strip() for before, _, _ in boxes]
+    assert names[2:8] == ["users", "lists", "hits", "ε_dis", "starved", "took"]
+    assert all(right <= 420 for _, _, right in boxes)
+    assert all(text for _, text, _ in boxes)
