@@ -26,8 +26,8 @@ def command(site: Path, first: dt.date, second: dt.date, n_shown: int, as_json: 
     from ammrank_dask.workflows.stages.compare import (
         compare_nights,
         comparison_lines,
-        measure_rows,
         moved_categories,
+        table_of_measures,
     )
 
     compared = compare_nights(Site(site), first, second)
@@ -36,7 +36,7 @@ def command(site: Path, first: dt.date, second: dt.date, n_shown: int, as_json: 
         return
     show(comparison_lines(compared), as_json)
     rows = moved_categories(compared, n_shown)
-    measures = measure_rows(compared)
+    measures = table_of_measures(compared)
     if measures:
         click.echo("")
         show_table(["night", str(first), str(second)], measures)

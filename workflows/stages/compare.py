@@ -75,7 +75,7 @@ MEASURES = {"model": "model of", "error": "ε_dis", "starved_categories": "starv
 """What is compared of two nights and their models beside hits, by its name in `night_figures`."""
 
 
-def measure_rows(compared: dict[str, Any]) -> list[list[str]]:
+def table_of_measures(compared: dict[str, Any]) -> list[list[str]]:
     """Return the rows of a table of both nights: the measures that one of them has."""
     labels = {"hits": "hits", **MEASURES}
     return [
