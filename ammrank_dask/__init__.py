@@ -7,6 +7,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ammrank_dask.evaluation.cross_validate import cross_validate
     from ammrank_dask.features.from_pandas import click_rankings, interest_features
     from ammrank_dask.features.store import Features, open_features
     from ammrank_dask.features.write import write_features
@@ -28,6 +29,7 @@ _HOMES = {
     "Features": "features.store",
     "Qualifications": "scoring.qualifications",
     "click_rankings": "features.from_pandas",
+    "cross_validate": "evaluation.cross_validate",
     "disagreement_error": "model.metrics",
     "exposure_report": "report.summary",
     "interest_features": "features.from_pandas",
@@ -49,6 +51,7 @@ __all__ = [
     "Features",
     "Qualifications",
     "click_rankings",
+    "cross_validate",
     "disagreement_error",
     "exposure_report",
     "interest_features",

@@ -30,6 +30,7 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import (
     AMM_RANK,
     POPULARITY,
+    MethodName,
     Setting,
     build_method,
     grid_of,
@@ -97,8 +98,10 @@ class MethodResult:
         return functools.reduce(lambda one, other: one + other, (fold.exposure[policy] for fold in self.folds))
 
 
-def check_variant(features: Features, variant: str) -> None:
+def check_variant(features: Features, variant: str | None) -> None:
     """Refuse a variant that the store has no columns for."""
+    if variant is None:
+        return
     left_out = variant.removeprefix("no-")
     if left_out != variant and left_out not in (*GROUPS, *DEMOGRAPHIC_GROUPS):
         raise BadInput(f"variant {variant!r} leaves out a group that is none; groups are {', '.join(GROUPS)}")
@@ -112,7 +115,7 @@ def check_variant(features: Features, variant: str) -> None:
 def prepare_features(
     client: Client,
     features: Features,
-    variant: str,
+    variant: str | None,
     folder: Path,
     *,
     n_folds: int = 5,
@@ -127,7 +130,7 @@ def prepare_features(
     folders = tuple(str(folder / f"rows-{partition:05d}") for partition in range(features.n_partitions))
     share = tuning_share(features.n_users)
     tasks = [(str(features.path), i, variant, n_folds, share, place) for i, place in enumerate(folders)]
-    counts = run_tasks(client, f"evaluate-prepare-{variant}", prepare_partition, tasks, progress=progress)
+    counts = run_tasks(client, f"evaluate-prepare-{variant or 'all'}", prepare_partition, tasks, progress=progress)
     columns, first, group_columns = features.feature_columns, 0, []
     chosen = {int(column): place for place, column in enumerate(columns.chosen(variant))}
     for name, size in columns.groups:
@@ -170,11 +173,11 @@ def prepare_table_rows(
 def compare_methods(
     client: Client,
     rows: Rows,
-    methods: Sequence[str],
+    methods: Sequence[MethodName],
     *,
     stage: str = "evaluate",
     seed: int = 0,
-    given: Mapping[str, dict[str, Any]] | None = None,
+    given: Mapping[Any, dict[str, Any]] | None = None,
     count_exposure: bool = True,
     progress: Progress = silent,
 ) -> dict[str, MethodResult]:
@@ -213,12 +216,12 @@ def compare_methods(
 def _tune_methods(
     client: Client,
     rows: Rows,
-    methods: Sequence[str],
+    methods: Sequence[MethodName],
     stage: str,
     seed: int,
-    given: Mapping[str, dict[str, Any]],
+    given: Mapping[Any, dict[str, Any]],
     progress: Progress,
-) -> tuple[dict[str, list[Tried]], list[float]]:
+) -> tuple[dict[MethodName, list[Tried]], list[float]]:
     """Return for each method the parameters tried, and the error of popularity; a list for each fold, or for all.
 
     A grid whose edge is chosen goes on beyond it, `WIDENINGS` times at most.
@@ -229,7 +232,7 @@ def _tune_methods(
         name: [given[name]] if name in given else grid_of(name, mean_pairs, is_table=rows.standardize)
         for name in methods
     }
-    tried: dict[str, list[Tried]] = {
+    tried: dict[MethodName, list[Tried]] = {
         name: [[] if len(grid) > 1 else [(grid[0], math.nan)] for _ in choices] for name, grid in grids.items()
     }
     waiting = [
@@ -273,7 +276,7 @@ def _best(tried: Sequence[tuple[dict[str, Any], float]]) -> dict[str, Any]:
     return min(tried, key=lambda item: math.inf if math.isnan(item[1]) else item[1])[0]
 
 
-def try_parameters(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int) -> float:
+def try_parameters(name: MethodName, params: dict[str, Any], rows: Rows, fold: int, seed: int) -> float:
     """Fit a method on tuning rows and return its disagreement error on those held out; NaN where there are none."""
     rows = rows.for_method(name)
     tuning = rows.tuning(fold)
@@ -287,7 +290,9 @@ def try_parameters(name: str, params: dict[str, Any], rows: Rows, fold: int, see
     return float(np.nanmean(np.concatenate(errors)))
 
 
-def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int, count_exposure: bool) -> FoldResult:
+def run_fold(
+    name: MethodName, params: dict[str, Any], rows: Rows, fold: int, seed: int, count_exposure: bool
+) -> FoldResult:
     """Fit a method on the other folds, score the users of the fold, and measure."""
     rows = rows.for_method(name)
     train, test = rows.standardized(rows.training(fold), rows.test(fold))
@@ -323,7 +328,7 @@ def run_fold(name: str, params: dict[str, Any], rows: Rows, fold: int, seed: int
     )
 
 
-def fit_on_blocks(name: str, params: Mapping[str, Any], setting: Setting, blocks: Any) -> RankingEstimator:
+def fit_on_blocks(name: MethodName, params: Mapping[str, Any], setting: Setting, blocks: Any) -> RankingEstimator:
     """Return a method with these parameters, fitted; one that cannot be fitted says why."""
     model = build_method(name, params, setting)
     try:
@@ -346,10 +351,10 @@ def score_block(model: RankingEstimator, X: Any) -> np.ndarray:
         raise BadInput(str(error)) from None
 
 
-_warm: set[str] = set()
+_warm: set[MethodName] = set()
 
 
-def _warm_up(name: str, params: Mapping[str, Any], setting: Setting, blocks: AnyBlocks) -> None:
+def _warm_up(name: MethodName, params: Mapping[str, Any], setting: Setting, blocks: AnyBlocks) -> None:
     """Fit a few rows once a process, so that compiling is not measured."""
     if name not in _warm and len(blocks):
         X, rankings, tied = blocks[0]

@@ -16,7 +16,7 @@ import scipy.sparse as sp
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.kernels.features import normalize_rows
-from ammrank_dask.methods.registry import Setting, load_method
+from ammrank_dask.methods.registry import MethodName, Setting, load_method
 from ammrank_dask.model.rows import check_rankings, read_csr
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
@@ -57,7 +57,7 @@ class Rows:
     own_groups: tuple[int, ...] | None = None
     own_kinds: tuple[str, ...] | None = None
 
-    def for_method(self, name: str) -> Rows:
+    def for_method(self, name: MethodName) -> Rows:
         """Return the rows as a method reads them: those of a model that normalises rows itself stay as stored."""
         return replace(self, normalize=False) if load_method(name).reads_stored_rows else self
 
@@ -201,7 +201,7 @@ AnyBlocks: TypeAlias = FoldBlocks | DenseBlocks
 
 
 def prepare_partition(
-    features_path: str, partition: int, variant: str, n_folds: int, tuning_share: float, folder: str
+    features_path: str, partition: int, variant: str | None, n_folds: int, tuning_share: float, folder: str
 ) -> np.ndarray:
     """Decode the labelled rows of a partition in the order of their pieces; count its test users by activity."""
     features = open_features(features_path)

@@ -109,7 +109,10 @@ def _read_table(frame: pd.DataFrame, columns: Sequence[str], where: str) -> pa.T
     """Return some columns as Arrow has them; refuse what is no log or table of users, without showing a value."""
     check_in_memory(where, frame)
     if not isinstance(frame, pd.DataFrame):
-        raise BadInput(f"{where} must be a pandas DataFrame, got {type(frame).__name__}")
+        raise BadInput(
+            f"{where} must be a DataFrame of pandas or Dask, got {type(frame).__name__}; read files with"
+            " pandas.read_parquet or dask.dataframe.read_parquet"
+        )
     names = list(map(str, frame.columns))
     rename = f"Rename them with {where}.rename(columns={{…}})"
     require_columns(pa.schema([(name, pa.null()) for name in names]), columns, where, rename)

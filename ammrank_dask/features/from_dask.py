@@ -41,6 +41,8 @@ from ammrank_dask.storage.store.scratch_arrays import load_array, load_arrays, s
 from ammrank_dask.storage.vocabulary import CATEGORY, CLICK_GROUP, GROUPS
 from ammrank_dask.user_hash import partition_of
 
+USERS_AT_ONCE = 100_000
+"""Users of a pandas table that one task writes."""
 MOST_BLOCKS = 128
 """Blocks of users by default, of events with as many blocks or some more."""
 
@@ -55,7 +57,13 @@ def check_events(events: Any) -> None:
 def categories_of(events: Any, client: Client) -> list[Any]:
     """Return the distinct categories of a Dask table of events."""
     check_events(events)
-    return list(client.compute(events[CATEGORY].dropna().unique()).result())
+    blocks = [(block,) for block in events[[CATEGORY]].to_delayed()]
+    return sorted({category for found in run_blocks(client, distinct_categories, blocks) for category in found})
+
+
+def distinct_categories(events: pd.DataFrame, _number: int) -> list[str]:
+    """Return the categories of one block of events; a number counts as the text of its digits."""
+    return [str(category) for category in events[CATEGORY].dropna().unique()]
 
 
 def features_of(
@@ -77,22 +85,36 @@ def features_of(
     usual = max(min(events.npartitions, MOST_BLOCKS), events.npartitions // 8)
     n = usual if n_partitions is None else whole_number("n_partitions", n_partitions, least=1)
     kinds, paths = _write_log(client, events, folder, n, taxonomy, end, None)
-    people_paths = None
-    if users is not None:
-        import dask.dataframe as dd
-
-        table = users if not isinstance(users, pd.DataFrame) else dd.from_pandas(users, npartitions=1)
-        if not isinstance(table, dd.DataFrame):
-            raise BadInput(f"users must be a DataFrame of pandas or Dask, got {type(users).__name__}")
-        people_paths = [folder / f"users-{number:05d}.arrow" for number in range(table.npartitions)]
-        blocks = [(block,) for block in table.to_delayed()]
-        kinds |= set(run_blocks(client, write_people_slices, blocks, people_paths, n)) - {None}
+    people_paths, more_kinds = _write_users(client, users, folder, n)
+    kinds |= more_kinds
     kind = one_kind(kinds)
     rows = [folder / f"rows-{number:05d}" for number in range(n)]
     counts = run_blocks(client, build_block, [()] * n, paths, people_paths, n, kind, settings, end, rows)
     empty = sp.csr_matrix((0, 0), dtype=np.float64)
     X = read_blocks(read_matrix, counts, len(settings.columns.names), empty, rows, len(settings.columns.names))
     return X, read_ids_by_block(rows, kind)
+
+
+def _write_users(client: Client, users: Any, folder: Path, n_partitions: int) -> tuple[list[Path] | None, set[str]]:
+    """Write the slices of all users, if there is a table of them; return the files and the kinds of the ids."""
+    import dask.dataframe as dd
+
+    if users is None:
+        return None, set()
+    # What is in memory goes to the workers piece by piece: one graph with all of it would be large.
+    if isinstance(users, pd.DataFrame):
+        starts = range(0, max(1, len(users)), USERS_AT_ONCE)
+        groups = [[(users.iloc[start : start + USERS_AT_ONCE],)] for start in starts]
+    elif isinstance(users, dd.DataFrame):
+        groups = [[(block,) for block in users.to_delayed()]]
+    else:
+        raise BadInput(f"users must be a DataFrame of pandas or Dask, got {type(users).__name__}")
+    paths = [folder / f"users-{number:05d}.arrow" for number in range(sum(map(len, groups)))]
+    kinds: set[str | None] = set()
+    for number, blocks in enumerate(groups):
+        own = paths[number:] if len(groups) > 1 else paths
+        kinds |= set(run_blocks(client, write_people_slices, blocks, own, n_partitions))
+    return paths, {kind for kind in kinds if kind is not None}
 
 
 def rankings_of(

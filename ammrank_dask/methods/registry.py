@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from ammrank_dask.methods.base import Method
 from ammrank_dask.model.amm_rank_plus import PACE, usual_epochs
@@ -47,6 +47,8 @@ _HOMES = {
 }
 METHODS = tuple(_HOMES)
 """All names: the simple ones, the methods of the paper in the order of its table, and ours."""
+MethodName: TypeAlias = str | type[RankingEstimator]
+"""A known name, the path of a file that defines a method, or its class."""
 
 
 def reference_of(methods: Iterable[str]) -> str | None:
@@ -84,11 +86,14 @@ class Setting:
     """The names of the kinds of own columns, as `pv:intensity`."""
 
 
-def resolve_methods(names: Sequence[str]) -> list[str]:
-    """Return known names and absolute paths of files, refusing anything else; all known methods when empty."""
-    found = []
+def resolve_methods(names: Sequence[Any]) -> list[Any]:
+    """Return known names, absolute paths of files and classes, refusing anything else; all known methods when empty."""
+    found: list[MethodName] = []
     for name in names or METHODS:
-        if name.endswith(".py"):
+        if not isinstance(name, str):
+            _check_class(name, "methods")
+            found.append(name)
+        elif name.endswith(".py"):
             path = Path(name).resolve()
             if not path.is_file():
                 raise BadInput(f"{name} must be a file that defines a method, found none there")
@@ -105,15 +110,29 @@ def resolve_methods(names: Sequence[str]) -> list[str]:
     return found
 
 
-def method_label(name: str) -> str:
+def method_label(name: MethodName) -> str:
     """Return the name by which results are listed."""
     label: str = load_method(name).method
     return label
 
 
+def _check_class(value: Any, where: str) -> None:
+    """Refuse what is no class of a method with a name."""
+    if not (inspect.isclass(value) and issubclass(value, Method)):
+        shown = value.__name__ if inspect.isclass(value) else type(value).__name__
+        raise BadInput(
+            f"{where} must be names, files or subclasses of ammrank_dask.methods.base.Method, got {shown}; pass the"
+            " class, not an object of it"
+        )
+    if not isinstance(getattr(value, "method", None), str):
+        raise BadInput(f'{value.__name__} in {where} must say its name as `method = "…"`')
+
+
 @functools.cache
-def load_method(name: str) -> Any:
-    """Return the class of a known name, or the one that a file defines."""
+def load_method(name: MethodName) -> Any:
+    """Return the class of a known name, the one that a file defines, or a class as it is."""
+    if not isinstance(name, str):
+        return name
     if not name.endswith(".py"):
         module, _, attribute = _HOMES[name].partition(":")
         with _importing:
@@ -133,12 +152,11 @@ def load_method(name: str) -> Any:
     ]
     if len(defined) != 1:
         raise BadInput(f"{name} must define one subclass of ammrank_dask.methods.base.Method, found {len(defined)}")
-    if not isinstance(getattr(defined[0], "method", None), str):
-        raise BadInput(f'{defined[0].__name__} in {name} must say its name as `method = "…"`')
+    _check_class(defined[0], name)
     return defined[0]
 
 
-def grid_of(name: str, mean_pairs: float = 0.0, *, is_table: bool = False) -> list[dict[str, Any]]:
+def grid_of(name: MethodName, mean_pairs: float = 0.0, *, is_table: bool = False) -> list[dict[str, Any]]:
     """Return the grid of a method for users of `mean_pairs` pairs; held-out users, or rows of a table, choose from it.
 
     Where a loss sums the pairs of a user, as that of planes does, λ follows their number. For users AMM-rank-plus has
@@ -153,7 +171,7 @@ def grid_of(name: str, mean_pairs: float = 0.0, *, is_table: bool = False) -> li
     return make_grid(regularization=values, max_planes=_PLANE_LIMITS)
 
 
-def widens_of(name: str) -> Sequence[str]:
+def widens_of(name: MethodName) -> Sequence[str]:
     """Return the parameters whose grid goes on beyond its edge."""
     cls = load_method(name)
     if name == PLUS:
@@ -161,7 +179,7 @@ def widens_of(name: str) -> Sequence[str]:
     return ("regularization",) if issubclass(cls, PlaneModel) else cls.widens
 
 
-def build_method(name: str, params: Mapping[str, Any], setting: Setting) -> RankingEstimator:
+def build_method(name: MethodName, params: Mapping[str, Any], setting: Setting) -> RankingEstimator:
     """Return an unfitted method with the chosen parameters and those that follow from the rows.
 
     Planes get as many epochs as make 200,000 steps, 12 at least and 100 at most. Their λ weighs against the mean

@@ -16,7 +16,7 @@ from ammrank_dask.kernels.scoring_plus import OwnPieces, PlusPanels
 from ammrank_dask.model.explain import PlusScore, explain_plus_row
 from ammrank_dask.model.kept_model import KeptModel
 from ammrank_dask.model.memberships import GEOMETRIES, ClusteringSettings, Memberships
-from ammrank_dask.model.own_term import OwnTerm, check_own_columns
+from ammrank_dask.model.own_term import OwnTerm, check_own_columns, own_columns_of_names
 from ammrank_dask.model.plane_panels import arrange_planes, cut_into_panels, order_planes, top_categories
 from ammrank_dask.model.plus_basis import (
     PlusBasis,
@@ -122,6 +122,17 @@ class AMMRankPlus(KeptModel):
     >>> AMMRankPlus(n_categories=3).fit(X, rankings).predict(X[:2])
     array([[0, 1, 2],
            [2, 1, 0]], dtype=int32)
+
+    It is an estimator of scikit-learn: in a search, and as the last step of a pipeline.
+
+    >>> from sklearn.model_selection import GridSearchCV
+    >>> search = GridSearchCV(AMMRankPlus(epochs=1), {"kappa": [0.005, 0.05]}, cv=2).fit(X, rankings)
+    >>> search.best_params_
+    {'kappa': 0.005}
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import MaxAbsScaler
+    >>> make_pipeline(MaxAbsScaler(), AMMRankPlus(epochs=1)).fit(X, rankings).predict(X[:1])
+    array([[0, 1, 2]], dtype=int32)
     """
 
     method: ClassVar[str] = "amm-rank-plus"
@@ -205,6 +216,16 @@ class AMMRankPlus(KeptModel):
             n_centers=self.n_centers, seed=self.seed,
         )  # fmt: skip
         return make_basis(counts, sample, self.own_term(n_features, n_categories), **self.basis_options())
+
+    def parameters_of_names(
+        self, X: Any, columns: Sequence[str] | None, categories: Sequence[str] | None
+    ) -> dict[str, Any]:
+        """Return the parameters that follow from the names: which columns are a category's own, too."""
+        chosen = super().parameters_of_names(X, columns, categories)
+        if columns is None or categories is None or self.own_columns is not None:
+            return chosen
+        own = own_columns_of_names(columns, categories)
+        return chosen if own is None else {**chosen, "own_columns": own[0].tolist(), "own_groups": own[1]}
 
     def own_term(self, n_features: int, n_categories: int) -> OwnTerm:
         """Return the own term of the parameters, nothing learned."""

@@ -13,7 +13,7 @@ import numpy as np
 from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.model.metrics import disagreement_error
+from ammrank_dask.model.metrics import disagreement_error, disagreement_errors, mean_error
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.rows import Blocks, Rows, as_codes, check_rankings
 from ammrank_dask.monitor.texts import card_html
@@ -71,6 +71,8 @@ class KeptModel(RankingEstimator):
         rankings: Any = None,
         *,
         ranks: np.ndarray | None = None,
+        columns: Sequence[str] | None = None,
+        categories: Sequence[str] | None = None,
         client: Any = None,
         shards: int = 8,
         scratch: str | Path | None = None,
@@ -88,10 +90,24 @@ class KeptModel(RankingEstimator):
         ranks
             Instead of rankings: (n, n_categories), 1 best, 0 unranked, equal ranks tie. Tied pairs are not
             pairs. Not for Dask arrays.
+        columns, categories
+            Names of the columns of X and of the category codes, as `interest_features` and `click_rankings` return
+            them. The model keeps them, and lists show them. AMM-rank-plus also reads from them which columns are a
+            category's own, as `train` does, unless it has `own_columns`.
         client, shards, scratch
             Only for Dask arrays: the cluster, the current one if None; how many shards of the rows learn at the same
             time; and a folder that all workers see, by default the local directory of the workers.
         """
+        if columns is not None or categories is not None:
+            chosen = self.parameters_of_names(X, columns, categories)
+            learner = type(self)(**{**self.get_params(), **chosen})
+            learner.fit(X, rankings, ranks=ranks, client=client, shards=shards, scratch=scratch)
+            vars(self).pop("feature_names_in_", None)
+            vars(self).pop("_passes", None)
+            vars(self).update({name: value for name, value in vars(learner).items() if name.endswith("_")})
+            self.columns_ = None if columns is None else list(columns)
+            self.categories_ = None if categories is None else list(categories)
+            return self
         names = _names_of(X)
         vars(self).pop("feature_names_in_", None)
         if not is_collection(X):
@@ -106,6 +122,21 @@ class KeptModel(RankingEstimator):
         fit_module.fit_collections(self, X, rankings, client=client, shards=shards, scratch=scratch)
         vars(self).pop("_passes", None)
         return self
+
+    def parameters_of_names(
+        self, X: Any, columns: Sequence[str] | None, categories: Sequence[str] | None
+    ) -> dict[str, Any]:
+        """Return the parameters that follow from the names of the columns and categories of a training."""
+        for what, given in (("columns", columns), ("categories", categories)):
+            if isinstance(given, str) or len(set(given or ())) != len(given or ()):
+                raise ValueError(f"{what} must be distinct names in a list, got {given!r}")
+        if columns is not None and hasattr(X, "shape") and X.shape[1:] != (len(columns),):
+            raise ValueError(f"X must have the {len(columns)} columns that are named, got {X.shape[-1]}")
+        if categories is None:
+            return {}
+        if self.n_categories not in (None, len(categories)):
+            raise ValueError(f"categories must be n_categories ({self.n_categories}) names, got {len(categories)}")
+        return {"n_categories": len(categories)}
 
     def fit_blocks(self, blocks: Blocks) -> Self:
         """Learn from blocks of rows, as every method does; what `partial_fit` began is over."""
@@ -151,8 +182,21 @@ class KeptModel(RankingEstimator):
         return super().check_rows(X)
 
     def score(self, X: Rows, rankings: np.ndarray) -> float:
-        """Return 1 − ε_dis, the mean share of preferred pairs in the right order: larger is better."""
-        return 1 - disagreement_error(self.decision_function(X), as_codes(rankings))
+        """Return 1 − ε_dis, the mean share of preferred pairs in the right order: larger is better.
+
+        Of Dask arrays, of which `rankings` has the blocks of X, it is computed at once, block by block.
+        """
+        if not is_collection(X):
+            return 1 - disagreement_error(self.decision_function(X), as_codes(rankings))
+        import dask
+
+        from ammrank_dask.runtime.collections import blocks_of, check_blocks  # a model in memory needs no cluster
+
+        self.check_fitted()
+        check_blocks(X)
+        once, errors_of = dask.delayed(self, traverse=False), dask.delayed(_errors_of_block)
+        pairs = zip(np.ravel(X.to_delayed()), blocks_of("rankings", rankings, X), strict=True)
+        return 1 - mean_error(np.concatenate(dask.compute(*(errors_of(once, *pair) for pair in pairs))))
 
     def top_k(self, rows: Any, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the k best codes and their scores from the fused scoring kernel."""
@@ -229,6 +273,10 @@ class KeptModel(RankingEstimator):
         if row.shape[0] != 1:
             raise ValueError(f"x must be one row, got {row.shape[0]}")
         return row
+
+
+def _errors_of_block(model: KeptModel, X: Rows, rankings: np.ndarray) -> np.ndarray:
+    return disagreement_errors(model.decision_function(X), as_codes(rankings))
 
 
 def check_model(model: Any) -> None:

@@ -32,7 +32,11 @@ def disagreement_error(scores: np.ndarray, rankings: np.ndarray, tied: np.ndarra
     >>> disagreement_error(np.array([[3.0, 2.0, 1.0]]), np.array([[0, 2, -1]]))
     0.3333333333333333
     """
-    errors = disagreement_errors(scores, rankings, tied)
+    return mean_error(disagreement_errors(scores, rankings, tied))
+
+
+def mean_error(errors: np.ndarray) -> float:
+    """Return the mean of the errors of rows that have a pair."""
     if np.isnan(errors).all():
         raise ValueError("rankings must hold at least one preferred pair, found none")
     return float(np.nanmean(errors))

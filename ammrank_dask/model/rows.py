@@ -9,7 +9,7 @@ from ammrank_dask.storage.in_memory import check_in_memory
 from ammrank_dask.storage.store.scratch_arrays import RowReader
 
 Rows: TypeAlias = np.ndarray | sp.csr_matrix | sp.csr_array
-LARGER = ", else write it partition by partition with ammrank_dask.features.write.write_partitions and call train"
+LARGER = ", else call fit with Dask arrays for both X and rankings"
 """What to do with rows that do not fit into memory."""
 
 NO_CATEGORY = "rankings must hold at least one category, found only -1; give labelled rows"
@@ -30,7 +30,7 @@ def as_csr(X: Rows) -> sp.csr_matrix | sp.csr_array:
     """Return finite float32 CSR rows."""
     check_in_memory("X", X, LARGER)
     if not sp.issparse(X):
-        X = np.asarray(X)
+        X = as_array("X", X)
         if X.ndim != 2:
             raise ValueError(f"X must have two dimensions, got {X.ndim}")
         X = _as_numbers(X)
@@ -40,6 +40,20 @@ def as_csr(X: Rows) -> sp.csr_matrix | sp.csr_array:
     if not np.isfinite(rows.data).all():
         raise ValueError("X must be finite in float32, found NaN or infinity; fill or drop those values")
     return rows
+
+
+def as_array(name: str, values: Any) -> np.ndarray:
+    """Return rows as an array; refuse what holds none: a path, an open store, rows of several lengths."""
+    if not isinstance(values, list | tuple | int | float) and not hasattr(values, "__array__"):
+        hint = "; pass train(features) or features.to_dask()" if type(values).__name__ == "Features" else ""
+        raise ValueError(f"{name} must be an array, a table or a Dask array, got {type(values).__name__}{hint}")
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(
+            f"{name} must have rows of one length, found several; pass an array, with -1 at the ends of shorter"
+            " rankings"
+        ) from None
 
 
 def _as_numbers(X: np.ndarray) -> np.ndarray:
@@ -106,7 +120,7 @@ def check_n_features(X: sp.csr_matrix | sp.csr_array, n_features: int) -> None:
 def as_codes(rankings: Any, name: str = "rankings") -> np.ndarray:
     """Return rankings or ranks as an array; refuse those that are not in memory."""
     check_in_memory(name, rankings, LARGER)
-    return np.asarray(rankings)
+    return as_array(name, rankings)
 
 
 def check_rankings(rankings: np.ndarray, *, n_rows: int, n_categories: int) -> None:

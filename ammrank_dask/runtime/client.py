@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ParamSpec, TypeVar
 
 from distributed import Client, get_client
@@ -13,6 +15,11 @@ from ammrank_dask.storage.errors import BadInput
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+PACKAGE = "ammrank-dask"
+
+_same_version: weakref.WeakSet[Client] = weakref.WeakSet()
+"""Clients whose workers were asked for their version."""
 
 
 def current_client(client: Any = None) -> Client:
@@ -35,7 +42,33 @@ def current_client(client: Any = None) -> Client:
         )
     if client.status not in ("running", "connecting"):
         raise BadInput(f"client must be connected, got one that is {client.status}; make a new one")
+    _check_version(client)
     return client
+
+
+def _check_version(client: Client) -> None:
+    """Refuse workers with another version of this package, once a client: they would fail in words of their own."""
+    if client in _same_version:
+        return
+
+    def version_there() -> str | None:
+        # Sent whole: a worker without the package could not import it.
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("ammrank-dask")
+        except PackageNotFoundError:
+            return None
+
+    try:
+        own = version(PACKAGE)
+    except PackageNotFoundError:  # a checkout that is not installed
+        return
+    for address, found in sorted(client.run(version_there).items()):
+        if found != own:
+            has = f"{PACKAGE} {found} instead of {own}" if found else f"no {PACKAGE}"
+            raise BadInput(f"the worker at {address} has {has}; install {PACKAGE}=={own} where workers start")
+    _same_version.add(client)
 
 
 def client_by_name(function: Callable[P, T]) -> Callable[P, T]:

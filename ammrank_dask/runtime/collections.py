@@ -32,7 +32,7 @@ def check_blocks(X: Any, name: str = "X") -> None:
     import dask.array as da
 
     if not isinstance(X, da.Array):
-        hint = "; pass its to_dask_array()" if is_collection(X) else "; make one with dask.array.from_array"
+        hint = "; pass its to_dask_array(lengths=True)" if is_collection(X) else "; make one with dask.array.from_array"
         raise BadInput(f"{name} must be a Dask array, got {type(X).__module__}.{type(X).__name__}{hint}")
     if X.ndim != 2:
         raise BadInput(f"{name} must have two dimensions, got {X.ndim}")
@@ -91,6 +91,10 @@ def run_blocks(
         raise AmmrankError(
             "a worker ran out of memory with one block; make blocks smaller with rechunk, repartition or n_partitions=,"
             " or give workers more"
+        ) from None
+    except ImportError as error:
+        raise AmmrankError(
+            f"a worker has not what {function.__name__} needs ({error}); install the same packages where workers start"
         ) from None
 
 

@@ -17,6 +17,7 @@ from ammrank_dask import (
     AMM,
     AMMRank,
     AMMRankPlus,
+    Features,
     click_rankings,
     interest_features,
     open_features,
@@ -89,6 +90,8 @@ def test_predictions__of_blocks_are_lazy_and_those_of_rows(client, rows, kind):
         assert [each.dtype.str for each in lazy] == ["<i4", "<f4", "<i4", "<f4"]
         assert [each.chunks[0] for each in lazy] == [LENGTHS] * 4
         found = client.compute(lazy, sync=True)
+        in_blocks = da.from_array(rankings, (LENGTHS, 2))
+        assert model.score(blocks, in_blocks) == model.score(blocks, rankings) == model.score(X, rankings)
     expected = [model.predict(X), model.decision_function(X), *model.predict_top_k(X, k=2)]
     for one, other in zip(found, expected, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -143,7 +146,69 @@ LOG = pd.DataFrame(
 )
 NO_IDS = pd.Series(dtype="int64")
 EVENTS = dd.from_pandas(LOG, npartitions=2)
+MODEL = AMMRank(epochs=1).fit(ROWS, CODES)
+TABLE = pd.DataFrame(ROWS, columns=list("abcd"))
 WRONG = {
+    "rows of several lengths": (
+        lambda: AMMRank().fit([[1, 2], [3]], CODES[:2]), "X must have rows of one length, found several; pass an array"
+    ),
+    "rankings of several lengths": (
+        lambda: AMMRank().fit(ROWS, [[0], [1, 0], [0], [1]]), "rankings must have rows of one length, found several"
+    ),
+    "a path for rows": (lambda: AMMRank().fit("rows", CODES), "X must be an array, a table or a Dask array, got str$"),
+    "a path to score": (lambda: MODEL.predict("rows"), "X must be an array, a table or a Dask array, got str$"),
+    "features for rows": (
+        lambda: MODEL.predict(object.__new__(Features)),
+        r"X must be an array, .*, got Features; pass train\(features\) or features\.to_dask\(\)$",
+    ),
+    "rows in memory beside blocks of rankings": (
+        lambda: AMMRank().fit(ROWS, CODE_BLOCKS),
+        r"rankings must be in memory, got .*; pass rankings\.compute\(\) if it fits, else call fit with Dask arr",
+    ),
+    "rows in memory to lists": (
+        lambda: score(MODEL, ROWS, user_ids=[1, 2, 3, 4], k=1),
+        r"features must be Features, got ndarray; pass open_features\(path\), or write_features\(path, X, user_ids",
+    ),
+    "a Dask table for rows to score": (
+        lambda: MODEL.predict(dd.from_pandas(TABLE, npartitions=2)),
+        r"X must be a Dask array, got dask\.\S+; pass its to_dask_array\(lengths=True\)$",
+    ),
+    "a Dask table for rows of lists": (
+        lambda: score(MODEL, dd.from_pandas(TABLE, npartitions=2), user_ids=[1, 2, 3, 4], k=1),
+        r"X must be a Dask array, got dask\.\S+; pass its to_dask_array\(lengths=True\)$",
+    ),
+    "a path for events": (
+        lambda: interest_features("lake/events", "2026-01-04"),
+        "events must be a DataFrame of pandas or Dask, got str; read files with pandas.read_parquet or dask.datafr",
+    ),
+    "a list of blocks for events": (
+        lambda: interest_features([LOG, LOG], "2026-01-04"), "events must be a DataFrame of pandas or Dask, got list;"
+    ),
+    "text for times in blocks": (
+        lambda: interest_features(EVENTS.assign(timestamp="2026-01-03"), "2026-01-04"),
+        r"events: 'timestamp' must hold times, found .*string; convert it with pandas\.to_datetime",
+    ),
+    "floats for ids in blocks": (
+        lambda: interest_features(EVENTS.assign(user_id=1.5), "2026-01-04"),
+        r"user ids in 'user_id' must be int64 or string, found double; convert the column$",
+    ),
+    "text for rows": (
+        lambda: MODEL.predict_top_k(da.full((4, 4), "a", chunks=(2, 4)), k=1)[0].compute(), "X must hold numbers, found"
+    ),
+    "complex rows": (lambda: MODEL.predict(BLOCKS * 1j).compute(), "X must hold numbers, found complex"),
+    "columns without a name": (
+        lambda: AMMRank().fit(ROWS, CODES, columns=["a"]), "X must have the 1 columns that are named, got 4$"
+    ),
+    "a name twice": (
+        lambda: AMMRank().fit(BLOCKS, CODES, categories=["a", "a"]), "categories must be distinct names in a list"
+    ),
+    "more categories than names": (
+        lambda: AMMRank().fit(ROWS, CODES, categories=["a"]), "rankings must hold codes from 0 to 0, or -1, got 1$"
+    ),
+    "k": (lambda: MODEL.predict_top_k(BLOCKS, k=9), r"k must be between 1 and n_categories \(2\), got 9$"),
+    "ids that are too few": (
+        lambda: score(MODEL, BLOCKS, user_ids=[1, 2], k=1), "user_ids must have the 4 rows of X, got 2$"
+    ),
     "columns in blocks": (
         lambda: AMMRank().fit(BLOCKS.rechunk((2, 2)), CODE_BLOCKS),
         r"X must have one block along its columns, got 2; pass X\.rechunk\(\{1: -1\}\)$",
@@ -151,7 +216,7 @@ WRONG = {
     "one dimension": (lambda: AMMRank().fit(BLOCKS[:, 0], CODE_BLOCKS), "X must have two dimensions, got 1$"),
     "frame for rows": (
         lambda: AMMRank().fit(EVENTS, CODE_BLOCKS),
-        r"X must be a Dask array, got dask\.\S+; pass its to_dask_array\(\)$",
+        r"X must be a Dask array, got dask\.\S+; pass its to_dask_array\(lengths=True\)$",
     ),
     "array for blocks of rankings": (
         lambda: AMMRank().fit(UNKNOWN, CODES),
@@ -237,8 +302,11 @@ def _click_rankings(user_ids):
 def test_collections__are_refused_with_what_to_do_in_python(client, call, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wrong, message = WRONG[call]
-    with client.as_current(), pytest.raises(ValueError, match=message):
+    with client.as_current(), pytest.raises((ValueError, TypeError), match=message) as refused:
         wrong()
+    text = str(refused.value)
+    assert "\n" not in text
+    assert "ammrank.yaml" not in text
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
 
 
@@ -328,6 +396,70 @@ def test_interest_features__survive_a_killed_worker(client, tmp_path):
             found = pd.DataFrame(X.compute().toarray(), index=user_ids.compute().to_numpy()).sort_index()
     np.testing.assert_array_equal(found.to_numpy(), expected.toarray())
     assert found.index.tolist() == ids.tolist()
+
+
+def test_fit__survives_a_killed_worker(client, rows, tmp_path):
+    X, rankings = rows
+    expected = AMMRankPlus(epochs=1).fit(as_blocks(X, LENGTHS), rankings, client=client, shards=2)
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as own,
+    ):
+        blocks = as_blocks(X, LENGTHS).map_blocks(die_once_at_rows, tmp_path / "flag", meta=X[:0])
+        found = AMMRankPlus(epochs=1).fit(blocks, rankings, client=own, shards=2)
+    assert (tmp_path / "flag").exists()
+    assert found.digest() == expected.digest()
+
+
+def die_once_at_rows(rows, flag):
+    """Kill the worker process that is the first to come here with rows."""
+    if rows.shape[0]:
+        die_once(LOG, flag)
+    return rows
+
+
+@pytest.mark.parametrize("kind", [AMMRank, AMMRankPlus])
+def test_fit__of_named_columns_is_that_of_train(client, kind, tmp_path):
+    events = pd.concat([LOG] * 300, ignore_index=True).assign(user_id=np.repeat(np.arange(100), 6))
+    X, ids, columns = interest_features(events, "2026-01-04")
+    rankings, categories = click_rankings(events, "2026-01-01", "2026-01-04", ids)
+    blocks = da.from_array(X.toarray(), (50, -1))
+    named = {"columns": columns, "categories": categories}
+    here = kind(epochs=1, bias=0.5).fit(X, rankings, **named)
+    there = kind(epochs=1, bias=0.5).fit(blocks, rankings, client=client, shards=1, **named)
+    assert here.columns_ == there.columns_ == columns
+    assert here.categories_ == there.categories_ == categories == ["Hats", "Shoes"]
+    assert here.get_params() == kind(epochs=1, bias=0.5).get_params()
+    if kind is AMMRankPlus:
+        assert (here.basis_.own.columns >= 0).any()
+        np.testing.assert_array_equal(here.basis_.own.columns, there.basis_.own.columns)
+        own = AMMRankPlus(epochs=1).fit(X, rankings, columns=columns)
+        assert not own.basis_.own.columns.size
+    here.save(tmp_path / "model")
+    again = kind.load(tmp_path / "model")
+    np.testing.assert_array_equal(again.decision_function(X), here.decision_function(X))
+    lists = score(here, blocks, user_ids=ids, k=1).compute()
+    assert set(lists["category"]) <= {"Hats", "Shoes"}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("n_workers", [1, 2, 4])
+def test_interest_features__give_the_same_bits_on_any_number_of_workers(n_workers):
+    rng = np.random.default_rng(1)
+    log = pd.concat([LOG] * 500, ignore_index=True).assign(user_id=rng.integers(0, 70, 1_000))
+    log["timestamp"] += pd.to_timedelta(rng.integers(0, 20, 1_000), unit="h")
+    expected, ids, names = interest_features(log, "2026-01-05")
+    with Client(n_workers=n_workers, threads_per_worker=1, dashboard_address=None):
+        events = dd.from_pandas(log.sample(frac=1, random_state=2), npartitions=5, sort=False)
+        X, user_ids, columns = interest_features(events, "2026-01-05")
+        rows, there = X.compute(), user_ids.compute().to_numpy()
+        rankings, _ = click_rankings(events, "2026-01-01", "2026-01-05", user_ids)
+        codes = rankings.compute()
+    order = np.argsort(there)
+    assert columns == names
+    assert there[order].tolist() == ids.tolist()
+    assert (rows[order] != expected).nnz == 0
+    np.testing.assert_array_equal(codes[order], click_rankings(log, "2026-01-01", "2026-01-05", ids)[0])
 
 
 @pytest.mark.long

@@ -2,6 +2,7 @@
 
 import asyncio
 import datetime as dt
+import importlib.metadata
 import os
 import re
 from pathlib import Path
@@ -110,6 +111,36 @@ def test_library__refuses_a_closed_client(model, features, call, tmp_path):
     with pytest.raises(ValueError, match=r"client must be connected, got one that is closed; make a new one$"):
         WITH_CLIENT[call](own, model, features, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def other_version(name):
+    """Stand in the place of `importlib.metadata.version` of another installation."""
+    return "0.1.0"
+
+
+def missing_package(name):
+    """Stand in the place of `importlib.metadata.version` where the package is not installed."""
+    raise importlib.metadata.PackageNotFoundError(name)
+
+
+def set_version(stand_in):
+    """Let a worker say another version."""
+    importlib.metadata.version = stand_in
+
+
+@pytest.mark.parametrize(
+    ("stand_in", "has"), [(other_version, r"ammrank-dask 0\.1\.0 instead of \S+"), (missing_package, "no ammrank-dask")]
+)
+def test_library__names_a_worker_of_another_version(features, stand_in, has):
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as own,
+    ):
+        own.run(set_version, stand_in)
+        message = rf"the worker at tcp://\S+ has {has}; install ammrank-dask==\S+ where workers start$"
+        for _ in range(2):
+            with pytest.raises(ValueError, match=message):
+                ammrank_dask.train(features, client=own, epochs=1)
 
 
 CLIENT_FIRST = {

@@ -366,7 +366,7 @@ def test_interest_features__refuses_what_cannot_be_used():
         interest_features(log, at="soon")
     with pytest.raises(ValueError, match="a time must be given, got None"):
         interest_features(log, at=None)
-    with pytest.raises(ValueError, match="events must be a pandas DataFrame, got list"):
+    with pytest.raises(ValueError, match="events must be a DataFrame of pandas or Dask, got list; read files with"):
         interest_features([], at="2026-01-02")
     with pytest.raises(ValueError, match="events: user ids in 'user_id' must be int64 or string, found double"):
         interest_features(log.assign(user_id=1.5), at="2026-01-02")
