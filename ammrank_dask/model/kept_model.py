@@ -181,7 +181,7 @@ class KeptModel(RankingEstimator):
             )
         return super().check_rows(X)
 
-    def score(self, X: Rows, rankings: np.ndarray) -> float:
+    def score(self, X: Any, rankings: Any) -> float:
         """Return 1 − ε_dis, the mean share of preferred pairs in the right order: larger is better.
 
         Of Dask arrays, of which `rankings` has the blocks of X, it is computed at once, block by block.
