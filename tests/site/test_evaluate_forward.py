@@ -136,12 +136,12 @@ def test_list_sources__by_hand():
         "sources": {"own-history": own, "amm-rank-plus": model},
     }  # fmt: skip
     assert list_sources(forward) == [
-        "forward: lists made before 2026-01-18 against the clicks from then to 2026-01-20 of all 1,234 users",
-        "  with history; beside each measure its difference from own-history and ± the standard error of",
-        "  that, paired by user",
-        "  source         hits@10             NDCG@10             prec@1              ε_dis",
-        "  own-history    1.000               0.500               0.250               0.2000",
-        "  amm-rank-plus  0.500 -0.062±0.031  0.500 -0.062±0.031  0.500 -0.062±0.031  0.5000 -0.0625±0.0312",
+        "forward: lists made before 2026-01-18 against the clicks from then to 2026-01-20",
+        "  of all 1,234 users with history; beside each measure its difference from",
+        "  own-history and ± its standard error, paired by user",
+        "  source         hits@10             NDCG@10             ε_dis",
+        "  own-history    1.000               0.500               0.2000",
+        "  amm-rank-plus  0.500 -0.062±0.031  0.500 -0.062±0.031  0.5000 -0.0625±0.0312",
     ]
     assert list_sources(None) == []
 

@@ -42,7 +42,7 @@ from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
-from ammrank_dask.training.forward import DISAGREEMENT, MEASURES
+from ammrank_dask.training.forward import DISAGREEMENT, HITS, NDCG
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.forward import OWN_HISTORY, POPULARITY, measure_sources, train_before
@@ -51,7 +51,7 @@ from ammrank_dask.workflows.stages.train import require_history
 from ammrank_dask.workflows.stages.windows import MIN_USERS, earlier_windows, write_windows
 
 TABLE_VARIANT = "table"
-LINE_WIDTH = 100
+LINE_WIDTH = 80
 UNTRIED = "nothing was tried on clicks that are later than all that was learned"
 
 
@@ -267,13 +267,13 @@ def list_sources(forward: Mapping[str, Any] | None) -> list[str]:
     k, reference = forward["k"], forward["reference"]
     sentence = (
         f"forward: lists made before {forward['from']} against the clicks from then to {forward['to']} of all"
-        f" {forward['users']:,} users with history; beside each measure its difference from {reference} and ± the"
-        " standard error of that, paired by user"
+        f" {forward['users']:,} users with history; beside each measure its difference from {reference} and ± its"
+        " standard error, paired by user"
     )
-    rows = [["source", f"hits@{k}", f"NDCG@{k}", "prec@1", "ε_dis"]]
+    rows = [["source", f"hits@{k}", f"NDCG@{k}", "ε_dis"]]
     for source, measures in forward["sources"].items():
         cells = []
-        for measure in MEASURES:
+        for measure in (HITS, NDCG, DISAGREEMENT):  # page and JSON have precision, too
             entry = measures[measure]
             n = 4 if measure == DISAGREEMENT else 3
             versus = "" if source == reference else f" {entry['difference']:+.{n}f}±{entry['standard_error']:.{n}f}"
@@ -281,11 +281,12 @@ def list_sources(forward: Mapping[str, Any] | None) -> list[str]:
         rows.append([source, *cells])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     table = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return [*textwrap.wrap(sentence, LINE_WIDTH, subsequent_indent="  "), *(f"  {line}" for line in table)]
+    lines = textwrap.wrap(sentence, LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [*lines, *(f"  {line}" for line in table)]
 
 
 def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
-    """Return the tables as text, in lines of at most 100 characters where names are not longer.
+    """Return the tables as text, in lines of at most 80 characters where names are not longer.
 
     Where all rankings are complete Kendall's τ stands in the place of precision, which is 1 there for every method.
     """
@@ -298,19 +299,17 @@ def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
         width = max(map(len, ["method", *found]))
         is_complete = all(row["kendall_tau"] is not None for row in found.values())
         quality = f"{'τ':>7}" if is_complete else f"{'prec@1':>7} {f'prec@{last}':>7}"
-        lines.append(
-            f"  {'method':{width}} {'ε_dis':>7} {'95 % interval':>17} {'minus best other':>17} {quality}"
-            f" {'fit s':>8} {'score s':>8}"
-        )
+        head = f"  {'method':{width}} {'ε_dis':>7}  95 % interval  vs. best other {quality} {'fit s':>6}"
+        lines.append(head)
         for method, row in found.items():
             low, high = details["intervals"][method]["disagreement"]
             versus = details["best_others"].get(method)
-            change = "" if versus is None else f"{versus['disagreement']:+.4f} ±{versus['standard_error']:7.4f}"
+            change = "" if versus is None else f"{versus['disagreement']:+.4f}±{versus['standard_error']:.4f}"
             top = [row["kendall_tau"]] if is_complete else [row["precision"][0], row["precision"][last - 1]]
             lines.append(
-                f"  {method:{width}} {row['disagreement']['mean']:7.4f} {low:8.4f} –{high:7.4f} {change:>17}"
+                f"  {method:{width}} {row['disagreement']['mean']:7.4f} {f'{low:.4f}–{high:.4f}':>14} {change:>15}"
                 f" {' '.join(f'{value:7.3f}' for value in top)}"
-                f" {row['fit_seconds']:8.2f} {row['score_seconds']:8.2f}"
+                f" {row['fit_seconds']:6.2f}"
             )
         for line in describe_checks(details["tuning_checks"]):
             lines += textwrap.wrap(line, LINE_WIDTH, initial_indent="  ", subsequent_indent="    ")
