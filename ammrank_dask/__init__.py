@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
     from ammrank_dask.scoring.score import score
     from ammrank_dask.simulation.simulate import simulate
-    from ammrank_dask.training.train import train
+    from ammrank_dask.training.train import TrainSettings, train
     from ammrank_dask.training.tune import tune
 
 _HOMES = {
@@ -28,6 +28,7 @@ _HOMES = {
     "AMMRankPlus": "model.amm_rank_plus",
     "Features": "features.store",
     "Qualifications": "scoring.qualifications",
+    "TrainSettings": "training.train",
     "click_rankings": "features.from_pandas",
     "cross_validate": "evaluation.cross_validate",
     "disagreement_error": "model.metrics",
@@ -50,6 +51,7 @@ __all__ = [
     "AMMRankPlus",
     "Features",
     "Qualifications",
+    "TrainSettings",
     "click_rankings",
     "cross_validate",
     "disagreement_error",

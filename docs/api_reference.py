@@ -106,7 +106,7 @@ with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_addres
     print(codes[:3].compute(), model.score(X, rankings))""",
     ),
     "Stored features and training": (
-        ("write_features", "open_features", "Features", "train", "tune"),
+        ("write_features", "open_features", "Features", "train", "TrainSettings", "tune"),
         """from distributed import Client
 from ammrank_dask import open_features, train, tune
 

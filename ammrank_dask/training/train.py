@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from ammrank_dask.model.amm_rank_plus import PACE, AMMRankPlus, usual_epochs
 from ammrank_dask.model.saved import RankModel, make_model
 from ammrank_dask.runtime.client import client_by_name, current_client
 from ammrank_dask.runtime.tasks import Progress, silent
-from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.errors import BadInput, suggest
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.store.ids import UserIds
@@ -30,37 +30,88 @@ from ammrank_dask.training.driver import Training, TrainingPlan, Windows
 from ammrank_dask.training.own_parameters import own_parameters
 
 
+@dataclass(frozen=True)
+class TrainSettings:
+    """What is trained, and how; nothing here depends on the cluster.
+
+    Parameters
+    ----------
+    model
+        `amm-rank-plus`, or `amm-rank`, the paper's method.
+    shards, rounds_per_epoch, block_rows
+        Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
+    epochs, max_planes, seed
+        As in `AMMRank` and `AMMRankPlus`; None makes 5 epochs, or 2 of the latter with 10,000 rows or more.
+    patience
+        End after so many epochs in a row without a new best error of the validation users, and publish the best
+        epoch's model instead of the last one; None makes all epochs.
+    average
+        Publish the mean of the epoch-end models of the last half of the epochs; None lets the validation users
+        choose between it and the last model.
+    variant
+        The columns to learn from; all when None.
+    regularization, rank_weight
+        As in `AMMRank`, and only for it.
+    kappa, pace, clickers_per_plane, n_clusterings, n_centers, own_columns, own_groups
+        As in `AMMRankPlus`, and only for it; None is a pace of ½. Which columns are a category's own is read from their
+        names by default.
+
+    Examples
+    --------
+    >>> settings = TrainSettings(epochs=3, shards=16)
+    >>> train(features, settings=settings, seed=1)  # doctest: +SKIP
+    """
+
+    model: str = AMMRankPlus.method
+    shards: int = 8
+    rounds_per_epoch: int = 2
+    block_rows: int = 1024
+    epochs: int | None = None
+    max_planes: int = 5
+    patience: int | None = None
+    average: bool | None = None
+    variant: str | None = None
+    seed: int = 0
+    regularization: float | None = None
+    rank_weight: str | None = None
+    kappa: float | None = None
+    pace: float | None = None
+    clickers_per_plane: int | None = None
+    n_clusterings: int | None = None
+    n_centers: int | None = None
+    own_columns: Sequence[Sequence[int]] | np.ndarray | None = None
+    own_groups: Sequence[int] | None = None
+
+    @property
+    def plan(self) -> TrainingPlan:
+        """How training is cut and when it ends."""
+        return TrainingPlan(self.shards, self.rounds_per_epoch, self.block_rows, self.patience)
+
+    def of_kinds(self) -> dict[str, dict[str, Any]]:
+        """Return by model the parameters that only this one has."""
+        names = {
+            AMMRank.method: ("regularization", "rank_weight"),
+            AMMRankPlus.method: (
+                "kappa", "pace", "clickers_per_plane", "n_clusterings", "n_centers", "own_columns", "own_groups",
+            ),
+        }  # fmt: skip
+        return {model: {name: getattr(self, name) for name in own} for model, own in names.items()}
+
+
 @client_by_name
 def train(
     features: Features,
     *,
     client: Client | None = None,
-    model: str = AMMRankPlus.method,
-    shards: int = 8,
-    rounds_per_epoch: int = 2,
-    block_rows: int = 1024,
-    epochs: int | None = None,
-    patience: int | None = None,
-    regularization: float | None = None,
-    max_planes: int = 5,
-    rank_weight: str | None = None,
-    kappa: float | None = None,
-    pace: float | None = None,
-    clickers_per_plane: int | None = None,
-    n_clusterings: int | None = None,
-    n_centers: int | None = None,
-    own_columns: Sequence[Sequence[int]] | np.ndarray | None = None,
-    own_groups: Sequence[int] | None = None,
-    average: bool | None = None,
+    settings: TrainSettings | None = None,
     start: RankModel | None = None,
-    seed: int = 0,
-    variant: str | None = None,
     earlier: Sequence[Features] = (),
     tonight: Features | None = None,
     renames: Mapping[str, str] | None = None,
     left_out: UserIds | None = None,
     scratch: str | Path | None = None,
     progress: Progress = silent,
+    **options: Any,
 ) -> RankModel:
     """Train on the labelled training users of all partitions and return the fitted model.
 
@@ -73,27 +124,10 @@ def train(
         Features with rankings, in a folder that all workers see.
     client
         The cluster, which is left as it is; None for the current client.
-    shards, rounds_per_epoch, block_rows
-        Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
-    model
-        `amm-rank-plus`, or `amm-rank`, the paper's method.
-    epochs, max_planes, seed
-        As in `AMMRank` and `AMMRankPlus`; None makes 5 epochs, or 2 of the latter with 10,000 rows or more.
-    regularization, rank_weight
-        As in `AMMRank`, and only for it.
-    kappa, pace, clickers_per_plane, n_clusterings, n_centers, own_columns, own_groups
-        As in `AMMRankPlus`, and only for it; None is a pace of ½. Which columns are a category's own is read from their
-        names by default.
-    patience
-        End after so many epochs in a row without a new best error of the validation users, and publish the best
-        epoch's model instead of the last one; None makes all epochs.
-    average
-        Publish the mean of the epoch-end models of the last half of the epochs; None lets the validation users
-        choose between it and the last model.
+    settings
+        What is trained, and how: the model, its epochs, shards and parameters.
     start
         A fitted model to begin with, columns and categories matched by name; None begins without planes.
-    variant
-        The columns to learn from; all when None.
     earlier
         Features with rankings of earlier label windows, the newest first: their training users are rows as well.
         Only for `amm-rank-plus`.
@@ -108,22 +142,20 @@ def train(
     scratch
         Folder for decoded rows and checkpoints, seen by all workers; beside the features when None. It is removed
         at the end, and a rerun after a crash goes on from it.
+    **options
+        Fields of `TrainSettings`, which replace those of `settings`: `epochs=3`, `model="amm-rank"`.
     """
     client = current_client(client)
     check_features(features)
-    plan = TrainingPlan(shards, rounds_per_epoch, block_rows, patience)
-    by_kind: dict[str, dict[str, Any]] = {
-        AMMRank.method: {"regularization": regularization, "rank_weight": rank_weight},
-        AMMRankPlus.method: {
-            "kappa": kappa, "pace": pace, "clickers_per_plane": clickers_per_plane, "n_clusterings": n_clusterings,
-            "n_centers": n_centers, "own_columns": own_columns, "own_groups": own_groups,
-        },
-    }  # fmt: skip
-    epochs = _epochs_of(model, [features, *earlier]) if epochs is None else epochs
+    chosen = _choose(settings, options)
+    model, variant, plan = chosen.model, chosen.variant, chosen.plan
+    epochs = _epochs_of(model, [features, *earlier]) if chosen.epochs is None else chosen.epochs
     windows = Windows(tuple(earlier), tonight, renames or {}, left_out)
     _refuse_other_windows(model, features, windows, variant)
-    shared = {"epochs": epochs, "max_planes": max_planes, "average": bool(average), "seed": seed}
-    ranker = _make_model(model, by_kind, tonight or features, variant, **shared)
+    shared = {
+        "epochs": epochs, "max_planes": chosen.max_planes, "average": bool(chosen.average), "seed": chosen.seed,
+    }  # fmt: skip
+    ranker = _make_model(model, chosen.of_kinds(), tonight or features, variant, **shared)
     subject = {
         "features": [features.run.digest, features.run.checksums],
         "windows": windows.identity(features),
@@ -135,9 +167,20 @@ def train(
     digest = digest_of(subject)
     folder = local_path(scratch, "scratch") if scratch is not None else features.path.parent
     training = Training(client, features, ranker, plan, variant, folder / f".training-{digest}", progress, windows)
-    fitted = training.run(average, start, digest)
+    fitted = training.run(chosen.average, start, digest)
     shutil.rmtree(training.folder.path, ignore_errors=True)
     return fitted
+
+
+def _choose(settings: TrainSettings | None, options: Mapping[str, Any]) -> TrainSettings:
+    """Return the settings with the fields that were given by name."""
+    if not isinstance(settings, TrainSettings | None):
+        raise TypeError(f"settings must be TrainSettings, got {type(settings).__name__}; pass TrainSettings(…)")
+    known = [each.name for each in fields(TrainSettings)]
+    for name in options:
+        if name not in known:
+            raise TypeError(f"train() has no argument {name!r}; {suggest(name, known, 'settings are')}")
+    return replace(settings or TrainSettings(), **options)
 
 
 def _epochs_of(model: str, windows: Sequence[Features]) -> int:

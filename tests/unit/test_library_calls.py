@@ -169,6 +169,31 @@ def test_library__takes_the_current_client_and_leaves_it_as_it_is(client, featur
     assert (client.status, client.scheduler_comm.interval) == ("running", before)
 
 
+def test_train__takes_settings_and_fields_by_name(client, features):
+    settings = ammrank_dask.TrainSettings(model="amm-rank", epochs=1, shards=2, regularization=0.01)
+    by_name = ammrank_dask.train(features, client=client, model="amm-rank", epochs=1, shards=2, regularization=0.01)
+    assert ammrank_dask.train(features, client=client, settings=settings).digest() == by_name.digest()
+    other = ammrank_dask.train(features, client=client, settings=settings, seed=1)
+    assert (other.seed, other.regularization) == (1, 0.01)
+    assert other.digest() != by_name.digest()
+
+
+WRONG_SETTINGS = {
+    "a name that is none": ({"epoch": 3}, r"train\(\) has no argument 'epoch'; did you mean epochs\?"),
+    "a dictionary": (
+        {"settings": {"epochs": 3}},
+        r"settings must be TrainSettings, got dict; pass TrainSettings\(…\)$",
+    ),
+}
+
+
+@pytest.mark.parametrize("call", WRONG_SETTINGS)
+def test_train__refuses_settings_that_are_none(client, features, call):
+    options, message = WRONG_SETTINGS[call]
+    with pytest.raises(TypeError, match=message):
+        ammrank_dask.train(features, client=client, **options)
+
+
 def test_train__takes_an_asynchronous_client_in_another_thread(features):
     async def call_it():
         async with (

@@ -63,7 +63,7 @@ WRONG = {
     "another class": (lambda f: cross_validate(f, [dict]), "subclasses of ammrank_dask.methods.base.Method, got dict;"),
     "without a name": (lambda f: cross_validate(f, [Unnamed]), "Unnamed in methods must say its name as `method ="),
     "twice": (lambda f: cross_validate(f, [Backwards, Backwards]), "every method must be named once, found backwards"),
-    "one fold": (lambda f: cross_validate(f, folds=1), "folds must be a whole number of at least 2, got 1"),
+    "one fold": (lambda f: cross_validate(f, folds=1), "folds must be at least 2, got 1"),
     "a variant that is none": (lambda f: cross_validate(f, variant="adv"), "the store has no columns of group 'adv'"),
 }
 
