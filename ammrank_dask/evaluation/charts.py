@@ -8,6 +8,7 @@ from markupsafe import Markup
 
 from ammrank_dask.report.svg import (
     LEGEND_ROW,
+    WIDTH,
     draw,
     legend,
     nice_range,
@@ -27,6 +28,9 @@ _METHODS = (
 _DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "", "", "1 4", "4 2", "12 3", "12 3 2 3")
 
 _LEGEND_COLUMNS = 3
+LETTER_WIDTH = 6.2
+Box = tuple[float, float, float, float]
+"""Left, top, right, bottom."""
 
 
 class Style(NamedTuple):
@@ -124,20 +128,38 @@ def cost_chart(points: Mapping[str, tuple[float, float]], styles: Mapping[str, S
         content.append(tag("line", x1=x, x2=x, y1=top, y2=bottom, class_="grid"))
         label = f"{10**power:g} s"
         content.append(text(label, x, bottom + 15))
-    written: list[tuple[float, float]] = []
-    for method, (_, error) in points.items():
-        x = left + width * (math.log10(cost[method]) - first) / (last - first)
-        y = bottom - height * (error - low) / (high - low)
-        what = tag("title", f"{method}: {error:.4f} after {cost[method]:.3g} s")
+    places = {
+        method: (
+            left + width * (math.log10(cost[method]) - first) / (last - first),
+            bottom - height * (error - low) / (high - low),
+        )
+        for method, (_, error) in points.items()
+    }
+    for method, (x, y) in places.items():
+        what = tag("title", f"{method}: {points[method][1]:.4f} after {cost[method]:.3g} s")
         content.append(tag("circle", what, cx=x, cy=y, r=5, class_=f"dot {styles[method].color}"))
-        right = x < left + width * 0.75
-        line = y - 6
-        while any(abs(line - other) < 11 and abs(x - beside) < 70 for beside, other in written):
-            line += 11
-        written.append((x, line))
-        content.append(tag("text", method, x=x + (9 if right else -9), y=line, text_anchor="start" if right else "end"))
+    taken = [(x - 6, y - 6, x + 6, y + 6) for x, y in places.values()]
+    for method, (x, y) in places.items():
+        box = _free_box(x, y, LETTER_WIDTH * len(method), taken)
+        taken.append(box)
+        content.append(tag("text", method, x=(box[0] + box[2]) / 2, y=box[3] - 3, text_anchor="middle"))
     content.append(text("seconds to fit a fold", left + width / 2, bottom + 31, is_tick=False))
     return draw("error-against-cost", bottom + 38, len(points), "Error against the time to fit", *content)
+
+
+def _free_box(x: float, y: float, width: float, taken: Sequence[Box]) -> Box:
+    """Return where a label of a point is: right of it, left, above or below, the first place that is free."""
+    corners = [(x + 9, y - 7), (x - 9 - width, y - 7)]
+    corners += [(x - width / 2, y + step * 14 - 7) for step in (-1, 1, -2, 2, -3, 3, -4, 4)]
+    boxes = [(at, top, at + width, top + 14) for at, top in corners]
+    inside = [box for box in boxes if box[0] >= 0 and box[2] <= WIDTH and box[1] >= 0]
+
+    def is_free(box: Box) -> bool:
+        return all(
+            box[2] <= other[0] or other[2] <= box[0] or box[3] <= other[1] or other[3] <= box[1] for other in taken
+        )
+
+    return next(filter(is_free, inside), boxes[0])
 
 
 def planes_chart(planes: Mapping[str, int]) -> Markup:

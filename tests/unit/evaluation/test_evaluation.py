@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ammrank_dask.evaluation.charts import cost_chart, style_methods
 from ammrank_dask.evaluation.compare import (
     compare_methods,
     prepare_features,
@@ -877,3 +878,25 @@ def test_read_rank_table__ties_and_empty_ranks(tmp_path):
     assert table.labels == ["L1", "L2", "L10"]
     assert table.ranks.tolist() == [[1, 1, 0], [0, 2, 1]]
     assert table.n_dropped == 1
+
+
+def test_cost_chart__labels_lie_neither_on_each_other_nor_on_points():
+    points = {
+        "popularity": (0.002, 0.347), "own-history": (0.03, 0.286), "lr": (1.1, 0.136), "pw-lr": (5.3, 0.154),
+        "amm-rank": (0.41, 0.145), "amm-rank-plus": (0.07, 0.098), "a-method-of-my-own": (1.2, 0.140),
+    }  # fmt: skip
+    chart = cost_chart(points, style_methods(points))
+    dots = [(float(x), float(y)) for x, y in re.findall(r'cx="([\d.]+)" cy="([\d.]+)"', chart)]
+    labels = {
+        name: (float(x), float(y))
+        for x, y, name in re.findall(r'<text x="([\d.]+)" y="([\d.]+)" text_?-?anchor="middle">([a-z-]+)</text>', chart)
+        if name in points
+    }
+    assert (len(dots), set(labels)) == (len(points), set(points))
+    boxes = {name: (x - 3.1 * len(name), y - 11, x + 3.1 * len(name), y + 3) for name, (x, y) in labels.items()}
+    for name, (left, top, right, bottom) in boxes.items():
+        assert 0 <= left < right <= 400
+        assert not any(left < x < right and top < y < bottom for x, y in dots), name
+        for other, box in boxes.items():
+            apart = right <= box[0] + 0.1 or box[2] <= left + 0.1 or bottom <= box[1] + 0.1 or box[3] <= top + 0.1
+            assert other == name or apart, (name, other)
