@@ -10,7 +10,8 @@ from typing import Any
 import click
 
 from ammrank_dask.storage.errors import shell_word
-from ammrank_dask.storage.lake.paths import LakePath, refuse_lost_link
+from ammrank_dask.storage.lake.paths import LakePath
+from ammrank_dask.storage.objects.folders import refuse_lost_link
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.operations.lake_init import findings

@@ -25,11 +25,11 @@ from ammrank_dask.storage.lake.paths import (
     etag_of,
     open_file,
     parse_path,
-    require_regular,
     say_failures,
     store_failure,
 )
 from ammrank_dask.storage.objects.atomic import digest_of, read_json, write_json
+from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.ids import is_string
 

@@ -19,10 +19,9 @@ from ammrank_dask.storage.lake.paths import (
     is_lake_folder,
     list_folder,
     map_at_once,
-    refuse_lost_link,
 )
 from ammrank_dask.storage.lake.snapshots import Snapshot
-from ammrank_dask.storage.objects.folders import walk
+from ammrank_dask.storage.objects.folders import refuse_lost_link, walk
 from ammrank_dask.storage.objects.retry import retried
 
 _NOT_DATA = (".", "_")

@@ -8,12 +8,10 @@ Credentials come from the environment, as these libraries look for them.
 from __future__ import annotations
 
 import contextlib
-import errno
 import functools
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +24,7 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed, cut
+from ammrank_dask.storage.objects.folders import refuse_lost_link, regular_status, require_regular
 from ammrank_dask.storage.objects.retry import retried
 
 REQUESTS_AT_ONCE = 16
@@ -43,8 +42,6 @@ _REFUSED = re.compile(
 _OF_A_STORE = re.compile(r"AWS Error|curlCode|HTTP status|google::cloud|GOOGLE_CLOUD|Azure|errno 11[01]|Timeout")
 _STAMPS = ("ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created", "md5Hash")
 """What packages of fsspec call the version or the time of a file."""
-_NO_FILES = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
-"""Names of what is neither a file nor a folder, by type."""
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -250,44 +247,9 @@ def is_lake_folder(path: LakePath) -> bool:
     return False
 
 
-def refuse_lost_link(path: LakePath) -> None:
-    """Raise if the path is a link to what is not there: it would be taken for a file or folder that never was."""
-    if isinstance(path, Path) and path.is_symlink():
-        try:
-            path.stat()
-        except OSError as error:
-            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-                raise BadInput(
-                    f"{path} is a link to {os.readlink(path)}, which leads nowhere; restore what is there, or remove"
-                    " the link"
-                ) from None
-
-
-@retried
 def status_of(path: LakePath) -> os.stat_result | FileStatus:
-    """Return size and time of a file, as a listing said or as they are now.
-
-    Refused are links that lead nowhere, and named pipes, sockets and devices: who opens a pipe waits for a writer,
-    perhaps for ever, and some devices never end.
-    """
-    if not isinstance(path, Path):
-        return path.stat()
-    try:
-        status = path.stat()
-    except OSError:
-        refuse_lost_link(path)
-        raise
-    kind = _NO_FILES.get(stat.S_IFMT(status.st_mode))
-    if kind is not None:
-        raise BadInput(f"{path} must be a regular file, found a {kind}; replace or remove it")
-    return status
-
-
-def require_regular(path: LakePath) -> None:
-    """Refuse what `status_of` refuses before it is opened; who opens a file says that it is not there."""
-    if isinstance(path, Path):  # an object store has nothing but files
-        with contextlib.suppress(OSError):
-            status_of(path)
+    """Return size and time of a file, as a listing said or as they are now; refuse what is none."""
+    return regular_status(path) if isinstance(path, Path) else path.stat()
 
 
 def size_of(path: LakePath) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import require_regular
+from ammrank_dask.storage.objects.folders import require_regular
 
 _LABEL = re.compile(r"L[0-9]+")
 

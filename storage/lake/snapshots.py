@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, cut
-from ammrank_dask.storage.lake.paths import LakePath, RemotePath, require_regular
-from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.lake.paths import LakePath, RemotePath
+from ammrank_dask.storage.objects.folders import list_paths, require_regular
 
 
 @dataclass(frozen=True)

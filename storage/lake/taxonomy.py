@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.long_values import LONGEST_VALUE, long_value
-from ammrank_dask.storage.lake.paths import LakePath, require_regular
+from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.objects.atomic import digest_of
+from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.vocabulary import CATEGORY, PARENT
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import re
 import shutil
+import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -14,6 +17,8 @@ from ammrank_dask.storage.objects.retry import is_passing, retried
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 """The beginning of a URL, also of one that `Path` has taken a slash from."""
+_NO_FILES = {stat.S_IFIFO: "named pipe", stat.S_IFSOCK: "socket", stat.S_IFCHR: "device", stat.S_IFBLK: "device"}
+"""Names of what is neither a file nor a folder, by type."""
 
 
 def local_path(path: str | Path, name: str = "path") -> Path:
@@ -33,6 +38,46 @@ def local_path(path: str | Path, name: str = "path") -> Path:
             " for only lakes are read from object stores"
         )
     return Path(path).absolute()
+
+
+@retried
+def regular_status(path: Path) -> os.stat_result:
+    """Return what `Path.stat` does; refuse links that lead nowhere, and named pipes, sockets and devices.
+
+    Who opens a pipe waits for a writer, perhaps for ever, and some devices never end.
+    """
+    try:
+        status = path.stat()
+    except OSError:
+        refuse_lost_link(path)
+        raise
+    kind = _NO_FILES.get(stat.S_IFMT(status.st_mode))
+    if kind is not None:
+        raise BadInput(f"{path} must be a regular file, found a {kind}; replace or remove it")
+    return status
+
+
+def require_regular(path: object) -> None:
+    """Refuse what `regular_status` refuses before it is opened; who opens a file says that it is not there.
+
+    Paths of an object store pass: it has nothing but files.
+    """
+    if isinstance(path, Path):
+        with contextlib.suppress(OSError):
+            regular_status(path)
+
+
+def refuse_lost_link(path: object) -> None:
+    """Raise if the path is a link to what is not there: it would be taken for a file or folder that never was."""
+    if isinstance(path, Path) and path.is_symlink():
+        try:
+            path.stat()
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
+                raise BadInput(
+                    f"{path} is a link to {os.readlink(path)}, which leads nowhere; restore what is there, or remove"
+                    " the link"
+                ) from None
 
 
 @retried

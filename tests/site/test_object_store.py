@@ -28,6 +28,7 @@ from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config, write_config
+from ammrank_dask.workflows.session.settings import copies_target
 from ammrank_dask.workflows.stages.publishing import copy_published
 
 pytestmark = pytest.mark.night
@@ -555,6 +556,13 @@ def test_copies_target__inside_is_refused_before_anything_is_computed(
     assert site.current().date == day(5)
     assert not site.run_folder(day(6)).exists()
     assert not list(site.path.glob(f"days/date={day(6)}"))
+
+
+def test_copies_target__a_file_is_refused(site, tmp_path):
+    (tmp_path / "file").touch()
+    config = with_target(load_config(site.config_path), "../file")
+    with pytest.raises(BadInput, match=r"publish\.to must be a folder or a URL, got the file \.\./file; name another"):
+        copies_target(site, config)
 
 
 ODD_GROUPS = ["page view", "100%", "s/q", "a=b&c+d", "ü#?", "adc"]

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_private_group, refuse_account, refuse_foreign_file
 from ammrank_dask.workflows.session.sections import refuse_boolean
@@ -60,16 +61,21 @@ class ClusterConfig(BaseModel):
 def find_cluster_file(given: str | None, site: Path | None) -> Path:
     """Return the cluster file to use: the one given, the site's, that of the current folder, or the built-in one.
 
+    One that is a pipe or a link to nothing is refused: another cluster than the chosen one would be used.
+
     It runs code in the name of whoever calls, so that of the current folder must be theirs, and that of the site must
     be the site's own, and they one who works on it.
     """
     if given is not None:
         return Path(given)
-    if site is not None and (site / "cluster.yaml").is_file():
-        refuse_account(site)
-        refuse_foreign_file(site / "cluster.yaml")
-        return site / "cluster.yaml"
+    if site is not None:
+        require_regular(site / "cluster.yaml")
+        if (site / "cluster.yaml").is_file():
+            refuse_account(site)
+            refuse_foreign_file(site / "cluster.yaml")
+            return site / "cluster.yaml"
     here = Path.cwd() / "cluster.yaml"
+    require_regular(here)
     if not here.is_file():
         return BUILT_IN
     _refuse_foreign(here)

@@ -10,6 +10,7 @@ import yaml
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from ammrank_dask.storage.errors import BadInput, cut, shell_word, suggest
+from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import refuse_foreign_file
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
@@ -147,6 +148,7 @@ class Config(Section):
 @retried
 def load_config(path: Path) -> Config:
     """Read a config; what is wrong with it, or with who may write it, is said in one sentence."""
+    require_regular(path)
     if not path.is_file():
         raise BadInput(
             f"there is no config at {path}; make one with `ammrank init {shell_word(path.parent)} --lake LAKE`"

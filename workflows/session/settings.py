@@ -11,9 +11,10 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.listing import LakeDay, list_days
-from ammrank_dask.storage.lake.paths import LakePath, is_url, parse_path, require_regular
+from ammrank_dask.storage.lake.paths import LakePath, is_url, parse_path
 from ammrank_dask.storage.lake.people import PeopleMapping
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
+from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.objects import Objects
 from ammrank_dask.storage.objects.store import open_objects
 from ammrank_dask.storage.site.site import Site
@@ -33,6 +34,8 @@ def lake_path(site: Site, given: str) -> LakePath:
     """Return a path of the config: a URL, or a path of this machine; relative ones start at the site."""
     if is_url(given):
         return parse_path(given)
+    if "\0" in given:
+        raise BadInput(f"a path must not have the character NUL, got {given!r}; correct {site.config_path}")
     path = site.path / given
     require_regular(path)  # by the name that a person knows it by
     return path if Path(given).is_absolute() else path.resolve()
@@ -51,6 +54,8 @@ def copies_target(site: Site, config: Config) -> Objects | None:
     for name, folder in folders.items():
         if _is_inside(target, folder):
             raise BadInput(f"publish.to must not be inside {name}, got {to}; name another folder or a URL")
+    if isinstance(target, Path) and target.exists() and not target.is_dir():
+        raise BadInput(f"publish.to must be a folder or a URL, got the file {to}; name another")
     return open_objects(target if isinstance(target, Path) else str(target))
 
 

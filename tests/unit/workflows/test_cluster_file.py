@@ -12,6 +12,7 @@ import pytest
 from certificates import write_certificates
 from cryptography import x509
 from distributed import Client, Security
+from lakes import lose_link, replace_by
 
 from ammrank_dask.runtime.task_workers import _most_workers
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -225,6 +226,18 @@ def test_find_cluster_file__another_account_owns_it_or_the_link_to_it(here, tmp_
     os.chown(here, 65534, -1, follow_symlinks=False)
     with pytest.raises(BadInput, match=r"must belong to you or to root, found user id 65534"):
         find_cluster_file(None, None)
+
+
+@pytest.mark.parametrize("is_of_site", [True, False])
+def test_find_cluster_file__a_pipe_or_a_link_that_leads_nowhere_is_no_reason_to_use_another(here, is_of_site):
+    site = here.parent if is_of_site else None
+    replace_by(here, "fifo")
+    with pytest.raises(BadInput, match=f"{here} must be a regular file, found a named pipe; replace or remove it"):
+        find_cluster_file(None, site)
+    said = lose_link(here)
+    with pytest.raises(BadInput) as raised:
+        find_cluster_file(None, site)
+    assert str(raised.value) == said
 
 
 # A network that is protected by other means

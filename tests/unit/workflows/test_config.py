@@ -2,13 +2,16 @@
 
 import pytest
 import yaml
+from lakes import lose_link, replace_by
 
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.workflows.session.config import GONE, Config, check_config, load_config, write_config
 from ammrank_dask.workflows.session.config_table import config_table
 from ammrank_dask.workflows.session.sections import Retention
+from ammrank_dask.workflows.session.settings import lake_path
 
 WHERE = "ammrank.yaml"
 
@@ -232,6 +235,26 @@ def test_load_config__says_what_is_wrong_with_the_file(tmp_path, content, senten
         load_config(path)
     assert str(raised.value).startswith(f"{path} {sentence}")
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.timeout(20, method="thread")
+def test_load_config__what_is_no_regular_file_is_named_and_not_waited_for(tmp_path):
+    path = tmp_path / "ammrank.yaml"
+    path.touch()
+    replace_by(path, "fifo")
+    with pytest.raises(BadInput, match=f"{path} must be a regular file, found a named pipe; replace or remove it"):
+        load_config(path)
+    said = lose_link(path)
+    with pytest.raises(BadInput) as raised:
+        load_config(path)
+    assert str(raised.value) == said
+
+
+def test_lake_path__a_character_that_no_path_can_have(tmp_path):
+    with pytest.raises(
+        BadInput, match=r"^a path must not have the character NUL, got 'a\\x00b'; correct .*ammrank\.yaml"
+    ):
+        lake_path(Site(tmp_path), "a\0b")
 
 
 def test_load_config__missing_file_says_how_to_make_one(tmp_path):

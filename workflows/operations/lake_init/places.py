@@ -11,7 +11,8 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.delta import is_delta
 from ammrank_dask.storage.lake.iceberg import day_columns, is_iceberg, read_iceberg
 from ammrank_dask.storage.lake.listing import list_files, refuse_table
-from ammrank_dask.storage.lake.paths import LakePath, is_lake_folder, list_folder, refuse_lost_link
+from ammrank_dask.storage.lake.paths import LakePath, is_lake_folder, list_folder
+from ammrank_dask.storage.objects.folders import refuse_lost_link
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.operations.lake_init.guess import guess_groups
 from ammrank_dask.workflows.session.config import Config
