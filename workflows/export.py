@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from ammrank_dask.storage.errors import BadInput, shell_word
+from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.exports import FORMS, export_lists, save_export
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
@@ -58,9 +59,10 @@ def command(
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()
         return
+    require_regular(out)
     if not out.absolute().parent.is_dir():
         raise BadInput(f"--out must be in a folder that exists, {out.absolute().parent} does not")
-    show({"date": str(night), "users": save_export(out, chunks), "file": str(out)}, as_json)
+    show({"date": str(night), "users": save_export(out.resolve(), chunks), "file": str(out)}, as_json)
 
 
 def _choose_night(site: Site, date: dt.date | None) -> dt.date:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
+from lakes import replace_by
 from nights import day
 
 from ammrank_dask.features.store import open_features
@@ -31,6 +32,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "consumers.md"
 
 def export(*args):
     return CliRunner().invoke(ammrank, ["export", *map(str, args)])
+
+
+def explain(*args):
+    return CliRunner().invoke(ammrank, ["explain", "--any", *map(str, args)])
 
 
 def by_user(site):
@@ -83,6 +88,32 @@ def test_export__to_a_file_says_where_and_again_gives_the_same_bytes(published_w
     assert export(published_world.path, "--format", "csv", "--out", out).exit_code == 0
     assert out.read_bytes() == first
     assert [path.name for path in tmp_path.iterdir()] == ["lists.csv"]
+
+
+def test_export__does_not_put_a_file_in_the_place_of_a_pipe_or_a_device(published_world, tmp_path):
+    out = tmp_path / "lists"
+    for kind in ("fifo", "/dev/zero"):
+        out.touch()
+        found = replace_by(out, kind)
+        for result in (export(published_world.path, "--out", out), explain(published_world.path, "--html", out)):
+            assert result.exit_code == 65
+            assert result.stderr == f"ammrank: {out} must be a regular file, found a {found}; replace or remove it\n"
+        assert not out.is_file()
+        out.unlink()
+
+
+def test_export__writes_to_where_a_link_leads(published_world, tmp_path):
+    """`/dev/stdout` is such a link, and root could replace it."""
+    (tmp_path / "kept").mkdir()
+    out, kept = tmp_path / "out", tmp_path / "kept" / "lists"
+    kept.touch()
+    out.symlink_to("kept/lists")
+    assert export(published_world.path, "--out", out).exit_code == 0
+    assert out.is_symlink()
+    assert kept.read_text() == export(published_world.path).stdout
+    assert explain(published_world.path, "--html", out).exit_code == 0
+    assert out.is_symlink()
+    assert kept.read_text().lower().startswith("<!doctype html>")
 
 
 def test_export__refuses_what_is_not_there(published_world, empty_site, tmp_path):
