@@ -17,6 +17,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 PACKAGE = "ammrank-dask"
+PATIENCE = 5
+"""Seconds in which workers say their version."""
 
 _same_version: weakref.WeakSet[Client] = weakref.WeakSet()
 """Clients whose workers were asked for their version."""
@@ -64,7 +66,11 @@ def _check_version(client: Client) -> None:
         own = version(PACKAGE)
     except PackageNotFoundError:  # a checkout that is not installed
         return
-    for address, found in sorted(client.run(version_there).items()):
+    try:
+        versions = client.run(version_there, on_error="ignore", callback_timeout=PATIENCE)
+    except TimeoutError:  # a worker that is stuck is for the tasks to notice
+        versions = {}
+    for address, found in sorted(versions.items()):
         if found != own:
             has = f"{PACKAGE} {found} instead of {own}" if found else f"no {PACKAGE}"
             raise BadInput(f"the worker at {address} has {has}; install {PACKAGE}=={own} where workers start")

@@ -5,6 +5,7 @@ import datetime as dt
 import importlib.metadata
 import os
 import re
+import signal
 from pathlib import Path
 
 import dask.array as da
@@ -18,6 +19,7 @@ from distributed import Client, LocalCluster
 
 import ammrank_dask
 from ammrank_dask import serve
+from ammrank_dask.runtime.client import current_client
 from ammrank_dask.storage.errors import BadInput
 
 URLS = ["s3://bucket/folder", "gs://bucket/folder", "file:///tmp/folder", Path("s3://bucket/folder")]
@@ -141,6 +143,20 @@ def test_library__names_a_worker_of_another_version(features, stand_in, has):
         for _ in range(2):
             with pytest.raises(ValueError, match=message):
                 ammrank_dask.train(features, client=own, epochs=1)
+
+
+def test_library__does_not_wait_for_the_version_of_a_worker_that_is_stuck(monkeypatch):
+    monkeypatch.setattr("ammrank_dask.runtime.client.PATIENCE", 0.2)
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, host="127.0.0.1", dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as own,
+    ):
+        [worker] = cluster.workers.values()
+        os.kill(worker.pid, signal.SIGSTOP)
+        try:
+            assert current_client(own) is own
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
 
 
 CLIENT_FIRST = {
