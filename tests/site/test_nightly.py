@@ -87,6 +87,7 @@ def test_nightly__the_command_again_starts_no_cluster(client, empty_site, monkey
     assert (done.exit_code, len(opened)) == (65, 2)
 
 
+@pytest.mark.night
 def test_nightly__trains_when_due_and_scores_with_the_last_model_before(client, site):
     models = [open_run(site.path / site.current().runs["model"]).manifest["config"]["date"]]
     for number in (6, 7):
@@ -95,6 +96,7 @@ def test_nightly__trains_when_due_and_scores_with_the_last_model_before(client, 
     assert models == [str(day(5)), str(day(5)), str(day(7))]
 
 
+@pytest.mark.night
 def test_nightly__a_back_fill_uses_no_model_of_its_future(client, empty_site):
     nightly(Night(client, empty_site, config_of(), day(7)))
     facts = nightly(Night(client, empty_site, config_of(), day(5)))
@@ -103,6 +105,7 @@ def test_nightly__a_back_fill_uses_no_model_of_its_future(client, empty_site):
     assert empty_site.current().date == day(7)
 
 
+@pytest.mark.night
 def test_nightly__an_earlier_published_night_can_be_run_again(client, site):
     for number in (7, 8):
         nightly(Night(client, site, config_of(), day(number)))
@@ -141,6 +144,7 @@ def test_nightly__a_published_night_with_other_settings_names_them(client, site)
     assert site.digest() == before
 
 
+@pytest.mark.night
 def test_nightly__a_corrected_published_day_is_swapped_by_rebuild(client, site, tmp_path):
     before = site.digest()
     drop_half(site, 5)
@@ -184,6 +188,7 @@ def test_stages__one_after_the_other_keep_the_model(client, empty_site):
     )
 
 
+@pytest.mark.night
 def test_nightly__days_that_came_after_the_state_was_begun_need_a_rebuild(client, empty_site):
     early = empty_site.path.parent / "lake" / "events" / f"date={day(0)}"
     away = empty_site.path.parent / "away"
@@ -198,6 +203,7 @@ def test_nightly__days_that_came_after_the_state_was_begun_need_a_rebuild(client
     assert empty_site.current().date == day(6)
 
 
+@pytest.mark.night
 def test_nightly__a_model_trained_by_hand_does_not_score_unjudged(client, site):
     known = ingest(Night(client, site, config_of(), day(6)))
     hopeless = config_of(train={"epochs": 1, "every_nights": 2, "regularization": 1e6})
@@ -223,6 +229,7 @@ def test_nightly__a_published_training_night_is_not_computed_again(client, site)
     assert stages == []
 
 
+@pytest.mark.night
 def test_nightly__a_taxonomy_without_common_categories_trains_from_nothing(client, site):
     roots = config_of(taxonomy={"level": 1}, score={"k": 3})
     facts = nightly(Night(client, site, roots, day(6)), rebuild=True)
@@ -231,6 +238,7 @@ def test_nightly__a_taxonomy_without_common_categories_trains_from_nothing(clien
     assert open_run(model).manifest["inputs"]["start"] is None
 
 
+@pytest.mark.night
 def test_nightly__catching_up_a_night_in_between_leaves_later_published_ones_as_they_are(client, site):
     nightly(Night(client, site, config_of(), day(8)))
     before = (site.qualifications_folder(day(8)) / "manifest.json").read_bytes()

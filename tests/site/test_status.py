@@ -152,6 +152,7 @@ def test_status__for_a_person_and_for_a_monitor(site):
     assert "nights old, allowed are 1; see" in late.output
 
 
+@pytest.mark.night
 def test_status__says_first_which_source_makes_the_lists(compared_world):
     lines = CliRunner().invoke(command, [str(compared_world.path)]).output.splitlines()
     assert lines[2].split() == ["published", str(day(8))]
