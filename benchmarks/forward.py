@@ -30,7 +30,7 @@ from ammrank_dask.storage.objects.atomic import write_json, write_text
 from ammrank_dask.storage.site.reports import read_summary
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import CATEGORY, CLICK_GROUP, GROUP, RANK, USER_ID
-from ammrank_dask.workflows.session.config import load_config
+from ammrank_dask.workflows.session.config import load_config, write_config
 from ammrank_dask.workflows.session.settings import site_taxonomy
 from benchmarks.command_line import Option, benchmark
 from benchmarks.measure import cluster, describe_machine, make_lake
@@ -83,25 +83,12 @@ def compare_with_next_month(
     `work` have the table; differences have the paired standard error over users.
     """
     name, lake = simulate_lake(work, users) if log == "simulated" else build_lake_of(log, work, households)
-    events = pd.read_parquet(lake / "events", columns=[USER_ID, GROUP, CATEGORY, DATE])
-    events[DATE] = pd.to_datetime(events[DATE].astype(str))
+    events = read_events(lake)
     dates = check_nights(nights or NIGHTS[log], events[DATE].max().date())
     measured, found = [], {}
     for night in dates:
-        site = publish_night(lake, work / f"{name}-forward" / f"date={night}", night)
-        taxonomy = site_taxonomy(site, load_config(site.config_path))
-        month = read_month(events, taxonomy, night)
-        published = read_lists(site, night, month.users, taxonomy)
-        lists = {PUBLISHED: published, **list_without_model(month)}
-        tables = {label: measure_lists(rows, month) for label, rows in lists.items()}
+        tables, found[str(night)] = measure_night(lake, events, work / f"{name}-forward" / f"date={night}", night)
         measured.append(tables)
-        summary = read_summary(site.report_folder(night))
-        found[str(night)] = {
-            "model": summary["model"]["kind"],
-            "promotion_check": summary["gate"] and summary["gate"]["reason"],
-            "users_without_list": int((published < 0).all(axis=1).sum()),
-            **compare_lists(tables),
-        }
     if len(dates) > 1:
         # Each user once, as the mean of their nights: nights of the same user are not independent.
         together = {label: pd.concat([night[label] for night in measured]) for label in measured[0]}
@@ -113,6 +100,35 @@ def compare_with_next_month(
     content = {**describe_run(), "log": log, "households": households, "days": DAYS, "nights": found}
     write_json(work / f"{name}-forward.json", content)
     print(f"{work / f'{name}-forward.md'} and {name}-forward.json")
+
+
+def read_events(lake: Path) -> pd.DataFrame:
+    """Return user, group, category and date of all events of a lake."""
+    events = pd.read_parquet(lake / "events", columns=[USER_ID, GROUP, CATEGORY, DATE])
+    events[DATE] = pd.to_datetime(events[DATE].astype(str))
+    return events
+
+
+def measure_night(
+    lake: Path, events: pd.DataFrame, folder: Path, night: dt.date, **settings: str
+) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
+    """Publish a night on a site of its own; return the measures of every user by list, and how the lists compare.
+
+    `settings` are values of `lake` in the config that `init` does not choose.
+    """
+    site = publish_night(lake, folder, night, **settings)
+    taxonomy = site_taxonomy(site, load_config(site.config_path))
+    month = read_month(events, taxonomy, night)
+    published = read_lists(site, night, month.users, taxonomy)
+    lists = {PUBLISHED: published, **list_without_model(month)}
+    tables = {label: measure_lists(rows, month) for label, rows in lists.items()}
+    summary = read_summary(site.report_folder(night))
+    return tables, {
+        "model": summary["model"]["kind"],
+        "promotion_check": summary["gate"] and summary["gate"]["reason"],
+        "users_without_list": int((published < 0).all(axis=1).sum()),
+        **compare_lists(tables),
+    }
 
 
 def simulate_lake(work: Path, users: int) -> tuple[str, Path]:
@@ -138,12 +154,16 @@ def check_nights(nights: Sequence[str], last: dt.date) -> list[dt.date]:
     return dates
 
 
-def publish_night(lake: Path, folder: Path, night: dt.date) -> Site:
+def publish_night(lake: Path, folder: Path, night: dt.date, **settings: str) -> Site:
     """Return a fresh site whose only night is published; its lake ends with the night."""
     shutil.rmtree(folder, ignore_errors=True)
     link_lake(lake, folder / "lake", night)
     site = folder / "site"
     run_command("init", str(site), "--lake", str(folder / "lake"))
+    if settings:
+        config = load_config(Site(site).config_path)
+        changed = config.model_copy(update={"lake": config.lake.model_copy(update=settings)})
+        Site(site).config_path.write_text(write_config(changed), encoding="utf-8")
     run_command("nightly", str(site), "--date", str(night))
     return Site(site)
 

@@ -19,15 +19,14 @@ from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.site.reports import EXPOSURE, PAGE, SUMMARY
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, FORMULA_STARTS
-from ammrank_dask.training.forward import CHAMPION, MODEL, OWN_HISTORY, POPULARITY, PUBLISHED, describe_forward
+from ammrank_dask.training.forward import CHAMPION, MODEL, PUBLISHED, SIMPLE, describe_forward
 
 _TEMPLATE = "report.html.j2"
 _SOURCES = {
     MODEL: "a model without the window",
     CHAMPION: "the active model, without the window",
     PUBLISHED: "the night before the window, as published",
-    OWN_HISTORY: "own history",
-    POPULARITY: "popularity",
+    **SIMPLE,
 }
 _LEGEND_TOP, _ERRORS = 14, 3.0
 _SHOWN_IN_CHART, _SHOWN_IN_TABLE, _SHOWN_IN_COLUMNS, _SHOWN_IN_LIST = 60, 500, 200, 10
@@ -95,6 +94,7 @@ def render_page(summary: Mapping[str, Any], about: Mapping[str, Any] | None = No
         "describe_draws": describe_draws,
         "describe_forward": describe_forward,
         "sources": _SOURCES,
+        "simple": SIMPLE,
         "fairness_chart": fairness_chart,
         "short_names": SHORT_NAMES,
         "contents": _contents(summary),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,10 +22,16 @@ from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import QualificationRows
 
-MODEL, CHAMPION, OWN_HISTORY, POPULARITY = "model", "champion", "own-history", "popularity"
-PUBLISHED, OWN_RECENT = "published", "own-recent"
-"""Sources of lists, as verdicts name them. `published` are the lists of the night before the window. `own-recent` is
-compared with own history only. These two are measured, and make no lists."""
+MODEL, CHAMPION, PUBLISHED = "model", "champion", "published"
+OWN_HISTORY, OWN_POPULAR, OWN_RECENT, POPULARITY = "own-history", "own-popular", "own-recent", "popularity"
+SIMPLE = {
+    OWN_HISTORY: "own history",
+    OWN_POPULAR: "own history with popularity",
+    OWN_RECENT: "own history of late",
+    POPULARITY: "popularity",
+}
+"""Sources of lists, as verdicts name them, and what texts call those that are not trained. `published` are the lists of
+the night before the window: they are measured, and make none."""
 ROWS_AT_ONCE = 4096
 HITS, NDCG, PRECISION_1, DISAGREEMENT = MEASURES = ("hits", "ndcg", "precision_1", "disagreement")
 """Of a user's list: clicked categories in it, its NDCG, whether its first was clicked; and the ε_dis of all scores."""
@@ -39,16 +46,16 @@ class GivenLists(Protocol):
 
 @dataclass(frozen=True)
 class ForwardResult:
-    """Measures of some models over the same users, and how they differ from those of the first model.
+    """Measures of some models over the same users, and how they differ.
 
-    By name, `sums` are those of `MEASURES` over `n_users`, (4,), and `squares` those of the squared differences from
-    the first model. `k` is the length of a list.
+    `sums` are those of `MEASURES` over `n_users`, (4,), by name, and `squares` those of the squared differences of two
+    models, by both names, the earlier one first. `k` is the length of a list.
     """
 
     k: int
     n_users: int
     sums: Mapping[str, np.ndarray]
-    squares: Mapping[str, np.ndarray]
+    squares: Mapping[tuple[str, str], np.ndarray]
 
     def __add__(self, other: ForwardResult) -> ForwardResult:
         """Return the result of both sets of users together."""
@@ -56,27 +63,50 @@ class ForwardResult:
             self.k,
             self.n_users + other.n_users,
             {name: self.sums[name] + other.sums[name] for name in self.sums},
-            {name: self.squares[name] + other.squares[name] for name in self.squares},
+            {pair: self.squares[pair] + other.squares[pair] for pair in self.squares},
         )
 
     def mean(self, name: str, measure: str = HITS) -> float:
         """Return a measure of a model, the mean over users."""
         return float(self.sums[name][MEASURES.index(measure)]) / max(1, self.n_users)
 
-    def gain(self, over: str, measure: str = HITS) -> tuple[float, float]:
-        """Return by how much a measure of the first model is above that of another, and the standard error of that.
+    def gain(self, over: str, measure: str = HITS, *, of: str | None = None) -> tuple[float, float]:
+        """Return by how much a measure of a model is above that of another, and the standard error of that.
+
+        Parameters
+        ----------
+        of
+            The model; None for the first one.
 
         Examples
         --------
         >>> sums = {"model": np.array([8, 3, 2, 0.5]), "own": np.array([4, 2, 2, 1])}
-        >>> result = ForwardResult(10, 4, sums, {"model": np.zeros(4), "own": np.array([8, 1, 0, 0.25])})
+        >>> result = ForwardResult(10, 4, sums, {("model", "own"): np.array([8, 1, 0, 0.25])})
         >>> result.gain("own")
         (1.0, 0.5773502691896257)
+        >>> result.gain("model", of="own")
+        (-1.0, 0.5773502691896257)
         """
-        column, first = MEASURES.index(measure), next(iter(self.sums.values()))
+        of = next(iter(self.sums)) if of is None else of
+        if of == over:
+            return 0.0, 0.0
+        column = MEASURES.index(measure)
+        squares = self.squares[(of, over) if (of, over) in self.squares else (over, of)]
         return mean_with_error(
-            float(first[column] - self.sums[over][column]), float(self.squares[over][column]), self.n_users
+            float(self.sums[of][column] - self.sums[over][column]), float(squares[column]), self.n_users
         )
+
+    def is_ahead(self, of: str, over: str) -> bool:
+        """Tell whether the lists of one model have more hits than those of another, by more than a standard error.
+
+        Where every user has as many of both, as in lists of all categories, their order decides, by NDCG.
+        """
+        gain, error = self.gain(over, HITS if self.differs(of, over) else NDCG, of=of)
+        return gain > error
+
+    def differs(self, of: str, over: str) -> bool:
+        """Tell whether any user has more hits of one model than of another."""
+        return self.gain(over, of=of) != (0.0, 0.0)
 
     def tuning(self, settings: Sequence[dict[str, Any]]) -> Tuning:
         """Return what settings are worth whose models, in their order, were compared."""
@@ -87,15 +117,12 @@ class ForwardResult:
         return Tuning(trials, self.n_users, k=self.k)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the result as a verdict keeps it."""
-        sources = {
-            name: {
-                "hits": self.mean(name),
-                "ndcg": self.mean(name, NDCG),
-                **dict(zip(("gain", "standard_error"), self.gain(name), strict=True)),
-            }
-            for name in self.sums
-        }
+        """Return the result as a verdict keeps it; sources have gains where there is a new model to gain."""
+        sources = {}
+        for name in self.sums:
+            sources[name] = {"hits": self.mean(name), "ndcg": self.mean(name, NDCG)}
+            if MODEL in self.sums:
+                sources[name] |= dict(zip(("gain", "standard_error"), self.gain(name, of=MODEL), strict=True))
         return {"users": self.n_users, "k": self.k, "sources": sources}
 
 
@@ -105,8 +132,9 @@ def describe_forward(forward: Mapping[str, Any]) -> str:
     Parameters
     ----------
     forward
-        What a verdict keeps: `source`, `reason`, and where something was measured `users`, `k` and `sources`; and the
-        `date` of the verdict. A champion makes the lists where it is ahead of the new model by more than the error.
+        What a verdict keeps: `source`, `reason`, and where something was measured `users`, `k`, `sources` and `beside`,
+        the simple source that a model must be ahead of; and the `date` of the verdict. A champion makes the lists where
+        it is ahead of the new model by more than the error.
 
     Examples
     --------
@@ -118,17 +146,20 @@ def describe_forward(forward: Mapping[str, Any]) -> str:
     clicked, own history 5.75 (+0.17 ± 0.02, 2,051 users).'
     """
     source, sources = forward["source"], forward.get("sources", {})
-    who = {MODEL: "the model", CHAMPION: "the model in use before"}.get(source, "own history")
-    start, own = f"Lists come from {who}", sources.get(OWN_HISTORY)
-    if own is None or (source != CHAMPION and (own["gain"] > own["standard_error"]) != (source == MODEL)):
+    beside = forward.get("beside", OWN_HISTORY)
+    names = {MODEL: "the model", CHAMPION: "the model in use before", **SIMPLE}
+    start = f"Lists come from {names[source]}"
+    simple = sources.get(beside, {})
+    has_gain = "gain" in simple
+    if not has_gain or (source != CHAMPION and (simple["gain"] > simple["standard_error"]) != (source == MODEL)):
         # Other than by hits: there was nothing to compare, or too few users.
         why = forward["reason"].partition(": ")[2]
         return f"{start}: {why} (training of {forward['date']})."
-    versus = own if source != CHAMPION else sources[CHAMPION]
+    versus = simple if source != CHAMPION else sources[CHAMPION]
     gain, error = versus["gain"], versus["standard_error"]
     digits = 2 if error >= 0.01 else 3
-    need = "; it must be ahead by more than that error" if source == OWN_HISTORY and gain > 0 else ""
-    rival = "own history" if source != CHAMPION else "the model in use before"
+    need = "; it must be ahead by more than that error" if source == beside and gain > 0 else ""
+    rival = names[beside if source != CHAMPION else CHAMPION]
     if PUBLISHED in sources:
         need += f"; the lists that were published before it had {sources[PUBLISHED]['hits']:.{digits}f}"
     return (
@@ -257,9 +288,9 @@ def measure_forward(
         without_error = np.full(len(users), np.nan)
         by_user[PUBLISHED] = np.stack([*measure_lists(lists, rankings, features.n_categories), without_error])
         sums[PUBLISHED] = by_user[PUBLISHED].sum(axis=1)
-    first = next(iter(by_user.values()))
-    squares = {name: ((first - values) ** 2).sum(axis=1) for name, values in by_user.items()}
-    return ForwardResult(k, first.shape[1], sums, squares)
+    pairs = itertools.combinations(by_user, 2)
+    squares = {pair: ((by_user[pair[0]] - by_user[pair[1]]) ** 2).sum(axis=1) for pair in pairs}
+    return ForwardResult(k, len(users), sums, squares)
 
 
 def compare_forward(

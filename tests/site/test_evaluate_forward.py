@@ -12,7 +12,7 @@ from ammrank_dask.evaluation.page import render_evaluation
 from ammrank_dask.features.store import open_features
 from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
-from ammrank_dask.training.forward import MEASURES
+from ammrank_dask.training.forward import MEASURES, SIMPLE
 from ammrank_dask.workflows.evaluate import command
 from ammrank_dask.workflows.operations.evaluate import list_sources
 from ammrank_dask.workflows.session.config import write_config
@@ -24,7 +24,7 @@ from ammrank_dask.workflows.stages.nightly import nightly
 pytestmark = pytest.mark.night
 
 LAST = 15
-SOURCES = {"own-history", "popularity", "amm-rank-plus", "own-logit", "item-knn"}
+SOURCES = {*SIMPLE, "amm-rank-plus", "own-logit", "item-knn"}
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import read_verdict
 from ammrank_dask.storage.store.manifests import FeaturesManifest, ModelManifest
 from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.training.forward import SIMPLE
 from ammrank_dask.workflows.operations.status import describe_site
 from ammrank_dask.workflows.session.config import write_config
 from ammrank_dask.workflows.session.night import Night
@@ -297,7 +298,7 @@ def test_nightly__trains_on_all_windows_that_ended_before_the_last(client, site)
     assert n_windows_of(site) == 1 + len([date for date in CLOSED if date <= day(LAST + 1 - 6)])
     assert "in the lists of a model that ends before, and" in facts["gate"]
     verdict = read_verdict(site, day(LAST + 1))
-    assert set(verdict.facts["forward"]["sources"]) == {"model", "own-history", "popularity"}
+    assert set(verdict.facts["forward"]["sources"]) == {"model", *SIMPLE}
 
 
 @pytest.mark.parametrize(
@@ -312,7 +313,7 @@ def test_nightly__the_model_in_use_is_tried_as_of_before_the_window(client, empt
     run_night(client, empty, 13, {**TRAINED, "gate": {"forward": False, "min_users": 1}})
     facts = run_night(client, empty, number, {**TRAINED, "train": {**TRAINED["train"], **train}})
     forward = read_verdict(empty, day(number)).facts["forward"]
-    assert set(forward["sources"]) == {"model", "own-history", "popularity"} | others
+    assert set(forward["sources"]) == {"model", *SIMPLE} | others
     assert ("; those of the " in facts["gate"]) == ("champion" in others)
     if "published" in others:  # lists of that night are its own, of the same users
         assert forward["sources"]["published"]["hits"] == forward["sources"]["champion"]["hits"]
@@ -404,27 +405,57 @@ def test_nightly__one_user(client, empty):
         ),
     ],
 )
-def test_nightly__with_one_window_own_history_scores(client, empty, number, train, reason):
+def test_nightly__with_one_window_a_simple_source_scores(client, empty, number, train, reason):
     changes = {**TRAINED, "train": {**TRAINED["train"], **train}}
     facts = run_night(client, empty, number, changes)
-    assert facts["gate"].startswith(f"own history scores: {reason}; ")
+    forward = read_verdict(empty, day(number)).facts["forward"]
+    assert facts["gate"].startswith(f"{SIMPLE[forward['source']]} scores: {reason}; ")
+    assert set(forward["sources"]) == set(SIMPLE)
     model = ModelManifest.of(open_run(empty.path / empty.current().runs["model"]))
-    assert model.simple == "own-history"
+    assert model.simple == forward["source"]
 
 
-def test_nightly__own_history_has_chances_the_balanced_policy_and_a_report(client, empty):
+def test_nightly__own_history_scores_unless_the_log_is_long_enough_to_try_others(client, empty):
+    facts = run_night(client, empty, 3, {**TRAINED, "features": {"min_days": 1}})  # one day before the window
+    assert facts["gate"].startswith("own history scores: a model is tried once there are 12 days of events; ")
+    assert "sources" not in read_verdict(empty, day(3)).facts["forward"]
+
+
+@pytest.mark.parametrize(("number", "has_model"), [(6, False), (LAST, True)])
+def test_nightly__popularity_makes_the_lists_where_own_history_is_of_no_use(client, empty, written, number, has_model):
+    """Every user views one of three categories all the time, and clicks either of two that nobody views."""
+    users, names = sorted(users_of_lake(empty)), window_of(written, CLOSED[0]).categories
+    for at in range(N_DAYS):
+        rows = [(user, "pv", names[place % 3]) for place, user in enumerate(users)]
+        rows += [(user, "adc", names[3 + (place + at) % 2]) for place, user in enumerate(users)]
+        edit_day(empty, at, lambda table, rows=rows: event_table(table, rows))
+    facts = run_night(client, empty, number, {**TRAINED, "score": {"k": 2}})
+    forward = read_verdict(empty, day(number)).facts["forward"]
+    assert (forward["beside"], "model" in forward["sources"]) == ("popularity", has_model)
+    hits = {name: source["hits"] for name, source in forward["sources"].items()}
+    assert hits["popularity"] == 2 > hits["own-history"]
+    # A model can at best draw level with popularity, which has all that is clicked.
+    assert forward["source"] == "popularity"
+    assert facts["gate"].startswith("popularity scores: ")
+    lists = open_qualifications(empty.qualifications_folder(day(number))).to_pandas()
+    assert set(lists["category"].astype(str)) == {names[3], names[4]}
+    assert describe_site(empty, config_of(), day(number))["lists"].startswith("Lists come from popularity: ")
+    page = (empty.report_folder(day(number)) / "report.html").read_text()
+    assert "<p>Lists come from popularity: " in page
+
+
+def test_nightly__a_simple_source_has_chances_the_balanced_policy_and_a_report(client, empty):
     run_night(client, empty, 7, {**TRAINED, "score": {"policy": "balanced"}})
+    source = ModelManifest.of(open_run(empty.path / empty.current().runs["model"])).simple
     lists = open_qualifications(empty.qualifications_folder(day(7)))
-    assert (lists.policy, ModelManifest.of(open_run(empty.path / empty.current().runs["model"])).simple) == (
-        "balanced", "own-history",
-    )  # fmt: skip
+    assert lists.policy == "balanced"
     rows = lists.to_pandas()
     assert rows["chance"].between(0, 1, inclusive="neither").all()
     folder = empty.report_folder(day(7))
     summary = json.loads((folder / "summary.json").read_text())
-    assert summary["forward"]["source"] == "own-history"
+    assert summary["forward"]["source"] == source
     assert summary["policies"]["balanced"]["starved_categories"] == 0
-    assert "<p>Lists come from own history: " in (folder / "report.html").read_text()
+    assert f"<p>Lists come from {SIMPLE[source]}: " in (folder / "report.html").read_text()
 
 
 @pytest.mark.parametrize(("is_drifting", "status"), [(False, "ok"), (True, "warn")])

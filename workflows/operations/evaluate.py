@@ -35,7 +35,6 @@ from ammrank_dask.evaluation.summary import (
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.methods.registry import reference_of
 from ammrank_dask.model.rows import rankings_from_ranks
-from ammrank_dask.model.simple import own_history_model, popularity_model
 from ammrank_dask.runtime.tasks import Progress, run_tasks
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
@@ -45,7 +44,7 @@ from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
 from ammrank_dask.training.forward import DISAGREEMENT, HITS, NDCG
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
-from ammrank_dask.workflows.stages.forward import OWN_HISTORY, POPULARITY, measure_sources, train_before
+from ammrank_dask.workflows.stages.forward import measure_sources, simple_sources, train_before
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
 from ammrank_dask.workflows.stages.train import require_history
 from ammrank_dask.workflows.stages.windows import MIN_USERS, earlier_windows, write_windows
@@ -188,7 +187,7 @@ def _compare_forward(night: Night, ingested: Ingested, features: Run, seed: int)
     except TooFewUsers as too_few:
         return {"reason": f"{UNTRIED}: {too_few}"}
     n_rows, variant = earlier[0].n_rows, model.variant_
-    simple = {OWN_HISTORY: own_history_model(model, n_rows), POPULARITY: popularity_model(model, n_rows)}
+    simple = simple_sources(night.config, model, n_rows)
     has_same = FeaturesManifest.of(earlier[0]).categories == list(ingested.taxonomy.categories)
     names = SIMPLE_METHODS if has_same else ()
     tasks = [(name, earlier[0].path, variant, seed) for name in names]

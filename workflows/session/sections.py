@@ -253,8 +253,8 @@ class Train(Section):
 class Gate(Section):
     forward: bool = Field(
         True,
-        description="amm-rank-plus: own history makes the lists until those of a model without the last label window"
-        " have more hits in it; false: a model always makes them",
+        description="amm-rank-plus: own history or popularity makes the lists until those of a model without the last"
+        " label window have more hits in it; false: a model always makes them",
     )
     tolerance: float = Field(
         0.01, ge=0.0, le=1.0, description="share by which a new model may be worse than the active one"

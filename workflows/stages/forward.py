@@ -1,4 +1,4 @@
-"""Decide by the last label window whether a new model, the one in use or a user's own history makes the lists."""
+"""Decide by the last label window whether a new model, the one in use or a simple source makes the lists."""
 
 from __future__ import annotations
 
@@ -25,47 +25,58 @@ from ammrank_dask.storage.store.runs import Run, is_finished
 from ammrank_dask.training.forward import (
     CHAMPION,
     MODEL,
+    NDCG,
     OWN_HISTORY,
+    OWN_POPULAR,
     OWN_RECENT,
     POPULARITY,
+    SIMPLE,
     ForwardResult,
     compare_forward,
 )
+from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import load_site_model
 from ammrank_dask.workflows.stages.windows import MIN_USERS, earlier_windows, renames_since, users_left_out
+
+_NAMES = {MODEL: "the model", CHAMPION: "the model in use", **SIMPLE}
 
 
 @dataclass(frozen=True)
 class Forward:
     """Which source makes the lists, why as a sentence, and what was measured; None where nothing could be.
 
-    `drift` compares own history that forgets within weeks with own history.
+    `beside` is the simple source that a model has to be ahead of.
     """
 
     source: str
     reason: str
     result: ForwardResult | None = None
-    drift: ForwardResult | None = None
+    beside: str = OWN_HISTORY
 
     def to_json(self) -> dict[str, Any]:
-        """Return it as a verdict keeps it."""
-        measured = {} if self.result is None else self.result.to_json()
-        found = {"source": self.source, "reason": self.reason, **measured}
-        if self.drift is not None:
-            gain, error = self.drift.gain(OWN_HISTORY)
-            found["drift"] = {"hits": self.drift.mean(OWN_RECENT), "gain": gain, "standard_error": error}
+        """Return it as a verdict keeps it; `drift` is what own history gains if it forgets within weeks."""
+        found: dict[str, Any] = {"source": self.source, "reason": self.reason}
+        if self.result is None:
+            return found
+        found |= {"beside": self.beside, **self.result.to_json()}
+        if OWN_RECENT in self.result.sums:
+            gain, error = self.result.gain(OWN_POPULAR, of=OWN_RECENT)
+            found["drift"] = {"hits": self.result.mean(OWN_RECENT), "gain": gain, "standard_error": error}
         return found
 
 
-def look_forward(night: Night, ingested: Ingested, features: Run, champion: Run | None) -> Forward:
+def look_forward(
+    night: Night, ingested: Ingested, features: Run, champion: Run | None, challenger: RankModel
+) -> Forward:
     """Train as nights do, but without the last label window, and compare the lists with the clicks in it.
 
-    All users may judge, because the clicks are later than all that was learned. The model in use stays if its lists
-    have more hits than those of the new one, by more than a standard error; and whichever it is makes the lists if they
-    have more hits than those of own history, by more than a standard error. The lists that were published at the
-    beginning of the window are measured beside them.
+    All users may judge, because the clicks are later than all that was learned. Another simple source replaces own
+    history if its lists have more hits, and the model in use the new one, each by more than a standard error; and the
+    model makes the lists if they have more hits than those of the simple source, by more than a standard error. Where
+    no model can be tried, the simple source makes them. The lists that were published at the beginning of the window
+    are measured beside them.
 
     Parameters
     ----------
@@ -73,62 +84,90 @@ def look_forward(night: Night, ingested: Ingested, features: Run, champion: Run 
         Those at the lag date, with the clicks since.
     champion
         The model in use, of the same features; None for none.
+    challenger
+        The new model, which has seen the clicks: it tells columns and categories.
     """
-    least = night.config.gate.min_users
-    earlier = earlier_windows(night, ingested)
-    if not earlier:
-        return Forward(OWN_HISTORY, f"own history scores: {_why_untried(night, ingested)}")
+    earlier, model = earlier_windows(night, ingested), None
+    why = "" if earlier else _why_untried(night, ingested)
     try:
-        model = train_before(night, ingested, features, earlier)
+        model = train_before(night, ingested, features, earlier) if earlier else None
     except TooFewUsers as too_few:
-        return Forward(OWN_HISTORY, f"own history scores: {too_few}")
-    n_rows = earlier[0].n_rows
-    own_history = own_history_model(model, n_rows)
-    if own_history is None:
-        return Forward(MODEL, "the model scores: the features have no column that is a category's own")
-    sources: dict[str, RankModel] = {
-        MODEL: model,
-        OWN_HISTORY: own_history,
-        POPULARITY: popularity_model(model, n_rows),
-    }
-    rival = None if champion is None else champion_before(night, ingested, features, earlier, champion)
-    if rival is not None:
-        sources[CHAMPION] = rival
+        why = str(too_few)
+    known = open_features(features.path).manifest.clickers
+    assert known is not None  # all partitions are in these features
+    n_rows, *clicks = known[0]  # of the window before: what is popular in this one was not known
+    simple = simple_sources(night.config, challenger if model is None else model, n_rows, clicks)
+    days = night.config.label.days
+    if model is None and 2 * (len(ingested.history) - days) < days:
+        # Own history knows so much more tonight than before the window that this would say little of it.
+        source = next(iter(simple))
+        return Forward(source, f"{_NAMES[source]} scores: {why}")
+    sources = simple if model is None else {MODEL: model, **simple}
+    if model is not None and champion is not None:
+        rival = champion_before(night, ingested, features, earlier, champion)
+        sources |= {} if rival is None else {CHAMPION: rival}
     result = measure_sources(night, features, sources, published=_lists_before(night, ingested))
-    users = f"{result.n_users:,} users"
+    return _choose_source(night, ingested, result, why)
+
+
+def simple_sources(
+    config: Config, model: RankModel, n_rows: int, clicks: Sequence[int] | None = None
+) -> dict[str, RankModel]:
+    """Return sources that are not trained, by name in the order of `SIMPLE`; without own columns only popularity.
+
+    Parameters
+    ----------
+    model
+        Tells columns and categories.
+    n_rows, clicks
+        Popularity, as in `popularity_model`.
+    """
+    sources: dict[str, RankModel | None] = {
+        OWN_HISTORY: own_history_model(model, n_rows, clicks),
+        OWN_POPULAR: own_history_model(model, n_rows, clicks, with_popularity=True),
+        OWN_RECENT: None,
+        POPULARITY: popularity_model(model, n_rows, clicks),
+    }
+    if config.features.intensity == "log1p":  # of logarithms a constant per day is a half-life
+        sources[OWN_RECENT] = own_recent_model(model, n_rows, config.alpha, clicks)
+    return {name: source for name, source in sources.items() if source is not None}
+
+
+def _choose_source(night: Night, ingested: Ingested, result: ForwardResult, why: str) -> Forward:
+    """Return which source makes the lists; `why` no model was tried, if none was."""
+    users, least = f"{result.n_users:,} users", night.config.gate.min_users
+    simple = next(name for name in SIMPLE if name in result.sums)
     if result.n_users < least:
-        return Forward(OWN_HISTORY, f"own history scores: {users} to try a model on, gate.min_users is {least}", result)
-    source, sentence = _choose_source(night, ingested, features, sources, result)
-    own_recent = own_recent_model(model, n_rows, night.config.alpha)
-    if own_recent is None or night.config.features.intensity != "log1p":
-        return Forward(source, sentence, result)
-    drift = measure_sources(night, features, {OWN_RECENT: own_recent, OWN_HISTORY: own_history})
-    return Forward(source, sentence, result, drift)
-
-
-def _choose_source(
-    night: Night, ingested: Ingested, features: Run, sources: Mapping[str, RankModel], result: ForwardResult
-) -> tuple[str, str]:
-    """Return which source makes the lists, and why as a sentence."""
+        why = why or f"{users} to try a model on, gate.min_users is {least}"
+        return Forward(simple, f"{_NAMES[simple]} scores: {why}", result, simple)
+    ahead = [name for name in SIMPLE if name in result.sums and result.is_ahead(name, simple)]
+    if ahead:
+        usual, simple = simple, max(ahead, key=result.mean)
+        gain, error = result.gain(usual, of=simple)
+        why += f"; of {result.k} categories users clicked {result.mean(simple):.3f} in its lists,"
+        why += f" {result.mean(usual):.3f} in those of {_NAMES[usual]} ({gain:+.3f} ± {error:.3f}, {users})"
+    if MODEL not in result.sums:
+        return Forward(simple, f"{_NAMES[simple]} scores: {why}", result, simple)
     best, about = MODEL, ""
-    gain, error = result.gain(OWN_HISTORY)
-    if CHAMPION in sources:
-        ahead, by = result.gain(CHAMPION)
-        about = f"; those of the one in use {result.mean(CHAMPION):.3f} (the new one {ahead:+.3f} ± {by:.3f})"
-        if -ahead > by:
-            best, about = CHAMPION, f"; those of the new one {result.mean(MODEL):.3f} ({ahead:+.3f} ± {by:.3f})"
-            beside = measure_sources(night, features, {name: sources[name] for name in (CHAMPION, OWN_HISTORY)})
-            gain, error = beside.gain(OWN_HISTORY)
-    source = best if gain > error else OWN_HISTORY
+    if CHAMPION in result.sums:
+        best = CHAMPION if result.is_ahead(CHAMPION, MODEL) else MODEL
+        other = MODEL if best == CHAMPION else CHAMPION
+        gain, error = result.gain(CHAMPION)
+        about = f"; those of {'the new one' if best == CHAMPION else 'the one in use'} {result.mean(other):.3f}"
+        about += f" ({'' if best == CHAMPION else 'the new one '}{gain:+.3f} ± {error:.3f})"
+    source = best if result.is_ahead(best, simple) else simple
     first = ingested.date - dt.timedelta(night.config.label.days - 1)
-    who = {MODEL: "the model", CHAMPION: "the model in use", OWN_HISTORY: "own history"}[source]
     whose = "a model that ends before" if best == MODEL else "the model in use as it was before"
-    return source, (
-        f"{who} scores: of {result.k} categories users clicked"
+    gain, error = result.gain(simple, of=best)
+    sentence = (
+        f"{_NAMES[source]} scores: of {result.k} categories users clicked"
         f" {result.mean(best):.3f} from {first} to {ingested.date} in the lists of {whose}, and"
-        f" {result.mean(OWN_HISTORY):.3f} in those of own history"
-        f" ({gain:+.3f} ± {error:.3f}, {result.n_users:,} users){about}"
+        f" {result.mean(simple):.3f} in those of {_NAMES[simple]} ({gain:+.3f} ± {error:.3f}, {users}){about}"
     )
+    if not result.differs(best, simple):
+        gain, error = result.gain(simple, NDCG, of=best)
+        sentence += f"; NDCG decides: {result.mean(best, NDCG):.4f} ({gain:+.4f} ± {error:.4f})"
+    return Forward(source, sentence, result, simple)
 
 
 def champion_before(

@@ -7,16 +7,16 @@ from collections.abc import Mapping
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
-from ammrank_dask.model.simple import own_history_model, own_model, popularity_model
+from ammrank_dask.model.simple import own_model, popularity_model
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run
-from ammrank_dask.training.forward import OWN_HISTORY
+from ammrank_dask.training.forward import SIMPLE
 from ammrank_dask.training.gate import CHALLENGER, CHAMPION, POPULARITY, GateResult, compare_models, is_no_worse
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.forward import look_forward
+from ammrank_dask.workflows.stages.forward import look_forward, simple_sources
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import find_run, fits, keep_simple_model, load_site_model, model_date
 
@@ -48,12 +48,13 @@ def choose_model(
     if chosen is None:
         chosen, instead = _fall_back(night, opened, challenger, results[POPULARITY])
         reason += f"; {instead} instead"
-    forward = None
-    if config.gate.forward and isinstance(load_site_model(challenger), AMMRankPlus):
-        forward = look_forward(night, ingested, features, rival)
+    forward, trained = None, load_site_model(challenger)
+    if config.gate.forward and isinstance(trained, AMMRankPlus):
+        forward = look_forward(night, ingested, features, rival, trained)
         reason = f"{forward.reason}; {reason}"
-        if forward.source == OWN_HISTORY:
-            chosen = _keep_own_history(night, challenger)
+        if forward.source in SIMPLE:  # with all clicks that the new model has seen
+            simple = simple_sources(config, trained, ModelManifest.of(challenger).n_users)[forward.source]
+            chosen = keep_simple_model(night, challenger, simple, forward.source)
         elif forward.source == CHAMPION and rival is not None:
             chosen, accepted = rival, False
     facts = {
@@ -118,15 +119,6 @@ def _judge(
         f" {beside}, precision at {config.score.k} {new.precision:.4f} against {old.precision:.4f}, {users},"
         f" tolerance {config.gate.tolerance:.1%}"
     )
-
-
-def _keep_own_history(night: Night, challenger: Run) -> Run:
-    """Return the run of own history, or of popularity where no column is a category's own."""
-    model, n_users = load_site_model(challenger), ModelManifest.of(challenger).n_users
-    own_history = own_history_model(model, n_users)
-    if own_history is None:
-        return keep_simple_model(night, challenger, popularity_model(model, n_users), POPULARITY)
-    return keep_simple_model(night, challenger, own_history, OWN_HISTORY)
 
 
 def _fall_back(night: Night, features: Features, challenger: Run, popularity: GateResult) -> tuple[Run, str]:

@@ -18,7 +18,7 @@ COLUMNS = [f"pv:{kind}:{name}" for kind in ("intensity", "recency") for name in 
 def result_of(hits):
     """Return a result of 4 users in which the second source has 1 hit more of 4 users, with the error √(1/3)."""
     sums = {"default": np.array([8.0, 3.0, 2.0, 0.5]), "less": np.array([hits, 3.0, 2.0, 1.0])}
-    return ForwardResult(10, 4, sums, {"default": np.zeros(4), "less": np.array([8.0, 0.0, 0.0, 0.25])})
+    return ForwardResult(10, 4, sums, {("default", "less"): np.array([8.0, 0.0, 0.0, 0.25])})
 
 
 def test_kept_windows__two_are_needed(tmp_path):

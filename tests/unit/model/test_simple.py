@@ -67,13 +67,25 @@ def test_own_recent_model__none_without_recency(kind):
     assert own_recent_model(named_model([f"{kind}:{name}" for name in "abc"], rows), 6, 0.99) is None
 
 
-def test_own_history_model__more_events_first_and_popularity_decides_between_nearly_equal_ones():
-    # Of six rows, three click a, two b and one c: log odds 0, -0.69 and -1.30; they count a fifth.
+@pytest.mark.parametrize(
+    ("with_popularity", "orders"),
+    [
+        (False, [[1, 0, 2], [1, 0, 2], [2, 0, 1], [0, 1, 2], [2, 0, 1], [1, 2, 0], [1, 2, 0]]),
+        (True, [[0, 1, 2], [1, 0, 2], [2, 0, 1], [0, 1, 2], [0, 2, 1], [1, 2, 0], [1, 2, 0]]),
+    ],
+)
+def test_own_history_model__more_events_first_and_popularity_decides_between_equal_ones(with_popularity, orders):
+    # Of six rows, three click a, two b and one c: log odds 0, -0.69 and -1.30; they count a twentieth, or a fifth.
     columns = [f"pv:intensity:{name}" for name in "abc"]
-    counts = np.array([[5, 5.5, 0], [5, 6.5, 0], [0, 0, 1], [0, 0, 0], [1, 0, 1.2], [0, 40, 39]])
+    counts = np.array([[5, 5.5, 0], [5, 6.5, 0], [0, 0, 1], [0, 0, 0], [1, 0, 1.2], [0, 40, 39], [0, 3, 3]])
     rows = np.log1p(counts)
-    model = AMMRank(n_categories=3, epochs=1).fit(rows, np.array([[0], [0], [0], [1], [1], [2]]))
+    model = AMMRank(n_categories=3, epochs=1).fit(rows[:6], np.array([[0], [0], [0], [1], [1], [2]]))
     model.categories_, model.columns_ = list("abc"), columns
-    assert own_history_model(model, 6).predict(rows).tolist() == [
-        [0, 1, 2], [1, 0, 2], [2, 0, 1], [0, 1, 2], [0, 2, 1], [1, 2, 0],
-    ]  # fmt: skip
+    assert own_history_model(model, 6, with_popularity=with_popularity).predict(rows).tolist() == orders
+
+
+def test_own_history_model__popularity_may_be_that_of_another_window():
+    model = AMMRank(n_categories=3, epochs=1).fit(np.eye(3), np.array([[0], [0], [1]]))
+    model.categories_, model.columns_ = list("abc"), [f"pv:intensity:{name}" for name in "abc"]
+    for source in (own_history_model, popularity_model):
+        assert source(model, 9, [1, 2, 3]).predict(np.zeros((1, 3))).tolist() == [[2, 1, 0]]

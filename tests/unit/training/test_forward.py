@@ -70,11 +70,29 @@ def test_compare_forward__differences_are_paired_by_user(client, tmp_path, n_par
         assert result.mean("turned", measure) == pytest.approx(other.mean())
         error = (ours - other).std(ddof=1) / math.sqrt(3)
         assert result.gain("turned", measure) == pytest.approx(((ours - other).mean(), error), abs=1e-12)
+        assert result.gain("saved", measure, of="turned") == pytest.approx(((other - ours).mean(), error), abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("hits", "squares", "expected"),
+    [
+        ([8.0, 3.0, 0, 0], [8.0, 1.0, 0, 0], True),  # 1 more, ± √(1/3)
+        ([6.0, 3.0, 0, 0], [8.0, 1.0, 0, 0], False),  # a half, ± √(7/12)
+        ([4.0, 3.0, 0, 0], [0.0, 0.36, 0, 0], True),  # equal hits; NDCG has a quarter more, ± √(0.0275/3)
+        ([4.0, 3.0, 0, 0], [4.0, 0.36, 0, 0], False),  # as many hits, but of other users
+        ([4.0, 2.0, 0, 0], [0.0, 0.0, 0, 0], False),
+    ],
+)
+def test_is_ahead__by_hits_or_where_all_users_have_equal_ones_by_ndcg(hits, squares, expected):
+    sums = {"own": np.array([4.0, 2.0, 0, 0]), "model": np.array(hits)}
+    result = ForwardResult(10, 4, sums, {("own", "model"): np.array(squares)})
+    assert result.is_ahead("model", "own") is expected
+    assert not result.is_ahead("own", "model")
 
 
 def test_describe_sources__differences_are_from_the_first():
     sums = {"own-history": np.array([4.0, 2.0, 2.0, 1.0]), "model": np.array([8.0, 3.0, 2.0, 0.5])}
-    squares = {"own-history": np.zeros(4), "model": np.array([8.0, 1.0, 0.0, 0.25])}
+    squares = {("own-history", "model"): np.array([8.0, 1.0, 0.0, 0.25])}
     described = describe_sources(ForwardResult(10, 4, sums, squares))
     assert (described["reference"], described["users"], described["k"]) == ("own-history", 4, 10)
     assert described["sources"]["own-history"]["hits"] == {"mean": 1.0}
@@ -88,7 +106,7 @@ def test_describe_sources__differences_are_from_the_first():
 
 def test_tuning__by_hand():
     sums = {"0": np.array([8.0, 3.0, 2.0, 0.5]), "1": np.array([12.0, 2.0, 2.0, 1.0]), "2": np.array([8.0, 3, 2, 1])}
-    squares = {"0": np.zeros(4), "1": np.array([8.0, 1.0, 0.0, 0.25]), "2": np.array([8.0, 0, 0, 0])}
+    squares = {("0", "1"): np.array([8.0, 1.0, 0.0, 0.25]), ("0", "2"): np.array([8.0, 0, 0, 0])}
     settings = [{"kappa": 0.005}, {"kappa": 0.1}, {"kappa": 0.001}]
     tuning = ForwardResult(10, 4, sums, squares).tuning(settings)
     # Hits of the second are 1 above those of the first, with the error √(1/3); those of the third are the same.

@@ -315,6 +315,22 @@ def beside(source, others):
             "Lists come from the model: the features have no own column (training of 2026-01-31).",
         ),
         (
+            {
+                **beside("popularity", {"popularity": {"hits": 5.9, "gain": -0.15, "standard_error": 0.02}}),
+                "beside": "popularity",
+            },
+            "Lists come from popularity: in the label window to 2026-01-31 lists of a model that had not seen it had"
+            " 5.75 of 10 clicked, popularity 5.90 (-0.15 ± 0.02, 2,051 users).",
+        ),
+        (
+            {
+                **forward_facts("popularity", 5.5, 0.1, 0.02, "popularity scores: no model yet"),
+                "beside": "popularity",
+                "sources": {"own-history": {"hits": 5.5}, "popularity": {"hits": 5.6}},
+            },
+            "Lists come from popularity: no model yet (training of 2026-01-31).",
+        ),
+        (
             beside("champion", {"champion": {"hits": 5.95, "gain": -0.2, "standard_error": 0.05}}),
             "Lists come from the model in use before: in the label window to 2026-01-31 lists of a model that had not"
             " seen it had 5.75 of 10 clicked, the model in use before 5.95 (-0.20 ± 0.05, 2,051 users).",
