@@ -18,7 +18,7 @@ from ammrank_dask.workflows.session.options import AmmrankCommand, computing_opt
 @site_argument
 @computing_options
 def command(site: Path, cluster: str | None, as_json: bool, quiet: bool) -> None:
-    """Test what a site needs: file system, versions, view, memory and clocks of all workers, where copies go."""
+    """Test what a site needs: file system, cluster, versions, memory, clocks, and where copies go."""
     from ammrank_dask.workflows.cluster.open import open_cluster
     from ammrank_dask.workflows.operations.check import probe_cluster, probe_copies, probe_lake, probe_memory
 

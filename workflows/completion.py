@@ -14,7 +14,7 @@ SHELLS = ("bash", "zsh", "fish")
 @click.argument("shell", type=click.Choice(SHELLS))
 @click.pass_context
 def command(context: click.Context, shell: str) -> None:
-    """Print the script with which a shell completes commands and options.
+    """Print the script for shell completion of commands and options.
 
     bash: eval "$(ammrank completion bash)" in ~/.bashrc; zsh: the same in ~/.zshrc; fish: ammrank completion fish >
     ~/.config/fish/completions/ammrank.fish

@@ -54,7 +54,7 @@ def command(
     html: Path | None,
     show_id: bool,
 ) -> None:
-    """Show why a user got their categories: scores, and the features that carried them."""
+    """Show why a user got their categories: each score as a sum of its causes."""
     if (user is not None) + (user_file is not None) + is_any != 1:
         raise click.UsageError("give the user's id with --user, a file that has it with --user-file, or --any")
     if (show_id and html is None) or (html is not None and as_json):

@@ -35,7 +35,7 @@ from ammrank_dask.workflows.stages.publishing import describe_outcome
 def command(
     site: Path, dates: list[dt.date], rebuild: bool, dry_run: bool, cluster: str | None, as_json: bool, quiet: bool
 ) -> None:
-    """Run one night: ingest, features, training when due, scoring, report, publish."""
+    """Run a night, or several: ingest, features, training when due, scoring, report, publish."""
     if dry_run:
         if len(dates) > 1 or rebuild:
             raise click.UsageError("--dry-run is of one night, and not of a rebuild; give --date alone")
