@@ -46,7 +46,7 @@ def test_ammrank__help_lists_every_command_once():
     assert sorted(name for names in SECTIONS.values() for name in names) == sorted(COMMANDS)
     text = run("--help").output
     assert [title for title in SECTIONS if f"{title}:" in text] == list(SECTIONS)
-    assert "  nightly  Run one night: ingest" in text
+    assert "  nightly  Run a night, or several: ingest" in text
 
 
 def test_ammrank__a_warning_of_ours_is_shown_once(caplog):
