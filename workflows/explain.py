@@ -11,7 +11,6 @@ import click
 
 from ammrank_dask.report.explain_page import render_explanation
 from ammrank_dask.storage.objects.atomic import write_private
-from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.operations.explain import describe_entry, explain_user, first_user, read_one_id
 from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPath, site_argument
@@ -59,7 +58,6 @@ def command(
         raise click.UsageError("give the user's id with --user, a file that has it with --user-file, or --any")
     if (show_id and html is None) or (html is not None and as_json):
         raise click.UsageError("--html is without --json, and --show-id is for --html only")
-    require_regular(html)
     if user is None:
         user = first_user(Site(site), date) if user_file is None else read_one_id(user_file)
     found = explain_user(Site(site), date, user, k=k, n_features=n_features)

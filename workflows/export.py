@@ -10,12 +10,11 @@ from typing import Any
 import click
 
 from ammrank_dask.storage.errors import BadInput, shell_word
-from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.exports import FORMS, export_lists, save_export
 from ammrank_dask.storage.store.qualifications import KIND, qualification_parts
 from ammrank_dask.storage.store.runs import open_run
-from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, show, site_argument
+from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPath, show, site_argument
 
 
 class _Form(click.Choice[str]):
@@ -32,7 +31,7 @@ class _Form(click.Choice[str]):
 @click.option("--date", type=DATE, help="The night.  [default: the published one]")
 @click.option("--format", "form", type=_Form(FORMS), default=FORMS[0], show_default=True, help="In CSV lists are JSON.")
 @click.option("--raw", is_flag=True, help="CSV: do not put a ' before string ids that begin with =, +, - or @.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), help="The file.  [default: -, standard output]")
+@click.option("--out", type=LocalPath(dir_okay=False, path_type=Path), help="The file.  [default: -, standard output]")
 @click.option("--json", "as_json", is_flag=True, help="With --out: print one JSON object instead of text.")
 def command(
     site: Path,
@@ -59,7 +58,6 @@ def command(
             sys.stdout.buffer.write(chunk)
         sys.stdout.flush()
         return
-    require_regular(out)
     if not out.absolute().parent.is_dir():
         raise BadInput(f"--out must be in a folder that exists, {out.absolute().parent} does not")
     show({"date": str(night), "users": save_export(out.resolve(), chunks), "file": str(out)}, as_json)

@@ -22,7 +22,7 @@ import click
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, AmmrankError, BadInput, HeldBack, SiteBusy, name_night
 from ammrank_dask.storage.objects.atomic import private_files
-from ammrank_dask.storage.objects.folders import is_folder, local_path
+from ammrank_dask.storage.objects.folders import is_folder, local_path, require_regular
 from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.workflows.session.deadline import STOPPED
 from ammrank_dask.workflows.session.progress import VERBOSE
@@ -278,13 +278,18 @@ class Assignment(click.ParamType):
 
 
 class LocalPath(click.Path):
-    """A path of a file system: a site, or what a command writes, is not in an object store."""
+    """A path of a file system: a site, or what a command writes, is not in an object store.
+
+    A pipe or a device is not taken for a file: one would be put in its place.
+    """
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Return the path."""
         name = "path" if param is None or param.name is None else param.name
         try:
             local_path(value, "a site" if name == "site" else f"--{name}" if isinstance(param, click.Option) else name)
+            if not self.dir_okay:
+                require_regular(Path(value))
         except BadInput as error:
             raise CommandFailed(str(error), EXIT_BAD_INPUT) from None
         return super().convert(value, param, ctx)
