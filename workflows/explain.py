@@ -12,7 +12,7 @@ import click
 from ammrank_dask.report.explain_page import render_explanation
 from ammrank_dask.storage.objects.atomic import write_private
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.workflows.operations.explain import describe_entry, explain_user, first_user, read_one_id
+from ammrank_dask.workflows.operations.explain import describe_explanation, explain_user, first_user, read_one_id
 from ammrank_dask.workflows.session.options import DATE, AmmrankCommand, LocalPath, site_argument
 
 
@@ -68,12 +68,7 @@ def command(
     if as_json:
         click.echo(json.dumps(found, sort_keys=True, ensure_ascii=False))
         return
-    click.echo(f"night of {found['date']}, {found['policy']}, model of {found['model']}")
-    click.echo("a score is the sum of its lines; in counts of events, older ones count less")
-    if not found["categories"]:
-        click.echo("the user holds no category")
-    for entry in found["categories"]:
-        click.echo("\n".join(["", *describe_entry(entry)]))
+    click.echo("\n".join(describe_explanation(found)))
 
 
 if __name__ == "__main__":

@@ -33,14 +33,7 @@ class _Form(click.Choice[str]):
 @click.option("--raw", is_flag=True, help="CSV: do not put a ' before string ids that begin with =, +, - or @.")
 @click.option("--out", type=LocalPath(dir_okay=False, path_type=Path), help="The file.  [default: -, standard output]")
 @click.option("--json", "as_json", is_flag=True, help="With --out: print one JSON object instead of text.")
-def command(
-    site: Path,
-    date: dt.date | None,
-    form: str,
-    raw: bool,
-    out: Path | None,
-    as_json: bool,
-) -> None:
+def command(site: Path, date: dt.date | None, form: str, raw: bool, out: Path | None, as_json: bool) -> None:
     """Write the lists of a published night for other systems, one line per user.
 
     Users are by partition and id: a night always gives the same bytes. One partition is in memory at a time.

@@ -185,6 +185,19 @@ def _parse_user(user: str, id_kind: str) -> UserIds:
     return ids_from_values(np.array([value], np.int64))
 
 
+def describe_explanation(explained: dict[str, Any]) -> list[str]:
+    """Return the lines that explain the list of a user to a person, a blank line before each category."""
+    lines = [
+        f"night of {explained['date']}, {explained['policy']}, model of {explained['model']}",
+        "a score is the sum of its lines; in counts of events, older ones count less",
+    ]
+    if not explained["categories"]:
+        lines.append("the user holds no category")
+    for entry in explained["categories"]:
+        lines += ["", *describe_entry(entry)]
+    return lines
+
+
 def describe_entry(entry: dict[str, Any]) -> list[str]:
     """Return the lines that explain one category to a person."""
     head = f"{entry['rank']:>2}. {entry['category']}"
