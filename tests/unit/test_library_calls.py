@@ -48,6 +48,12 @@ CALLS = {
         model, features, client=client, scratch=url
     ),
     "simulate": _simulate,
+    "fit": lambda client, model, features, url: ammrank_dask.AMMRankPlus().fit(
+        DASK_ROWS, DASK_CODES, client=client, scratch=url
+    ),
+    "interest_features": lambda client, model, features, url: ammrank_dask.interest_features(
+        dd.from_pandas(LOG), "2026-01-04", client=client, scratch=url
+    ),
 }
 
 
@@ -72,6 +78,18 @@ WITH_CLIENT = {
     "exposure_report": lambda client, model, features, folder: ammrank_dask.exposure_report(None, client=client),
     "simulate": lambda client, model, features, folder: ammrank_dask.simulate(
         folder / "lake", client=client, truth=folder / "truth", users=10, days=1
+    ),
+    "fit of blocks": lambda client, model, features, folder: ammrank_dask.AMMRank().fit(
+        DASK_ROWS, DASK_CODES, client=client, scratch=folder
+    ),
+    "interest_features of blocks": lambda client, model, features, folder: ammrank_dask.interest_features(
+        dd.from_pandas(LOG), "2026-01-04", client=client, scratch=folder
+    ),
+    "click_rankings of blocks": lambda client, model, features, folder: ammrank_dask.click_rankings(
+        dd.from_pandas(LOG), "2026-01-01", "2026-01-04", LOG["user_id"], client=client, scratch=folder
+    ),
+    "write_features of blocks": lambda client, model, features, folder: ammrank_dask.write_features(
+        folder / "run", DASK_ROWS, [1, 2, 3, 4], list("abcd"), client=client, scratch=folder
     ),
 }
 
