@@ -138,6 +138,13 @@ def test_ammrank_command__an_unexpected_error_is_one_sentence_without_its_text(m
     assert isinstance(run_function(fail).exception, KeyError)
 
 
+def test_ammrank_command__control_characters_of_file_names_are_not_sent_to_the_terminal(tmp_path):
+    named = "clear\x1b[2J\x9b2Jthe screen.yaml"
+    done = CliRunner().invoke(ammrank, ["simulate", str(tmp_path / "lake"), "--cluster", str(tmp_path / named)])
+    assert done.exit_code == 65
+    assert done.stderr.startswith(f"ammrank: cannot read {tmp_path}/clear\\x1b[2J\\x9b2Jthe screen.yaml: No such file")
+
+
 def test_ammrank__a_reader_that_has_seen_enough_is_no_error(tmp_path):
     site = write_site(tmp_path / "site", write_lake(tmp_path / "lake", n_days=1))
     command = [sys.executable, "-m", "ammrank_dask.workflows.cli", "status", str(site.path)]

@@ -8,6 +8,7 @@ import functools
 import json
 import logging
 import os
+import re
 import shutil
 import signal
 import sys
@@ -35,6 +36,7 @@ EXIT_BROKEN_PIPE = 141
 SECONDS_TO_SEND_AGAIN = 0.05
 """A finalizer that a signal interrupted is over by then."""
 EXIT_FAILED, EXIT_BAD_INPUT, EXIT_HELD, EXIT_BUSY, EXIT_INTERRUPTED, EXIT_TERMINATED = 1, 65, 66, 75, 130, 143
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -47,8 +49,9 @@ class CommandFailed(click.ClickException):
         self.exit_code = exit_code  # type: ignore[misc]
 
     def show(self, file: Any = None) -> None:
-        """Print the sentence."""
-        click.echo(f"ammrank: {self.message}", err=True)
+        """Print the sentence; names of files in it may have characters that a terminal takes for commands."""
+        message = _CONTROLS.sub(lambda found: repr(found[0])[1:-1], self.message)
+        click.echo(f"ammrank: {message}", err=True)
 
 
 class AmmrankCommand(click.Command):
