@@ -7,7 +7,7 @@ what they held. Where the ids are not known, because a command was interrupted, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,7 @@ import pyarrow as pa
 from ammrank_dask.runtime.thread_tasks import Item, Progress, batches, read_ahead, run_in_threads, silent
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
-from ammrank_dask.storage.objects.atomic import swap_folder, temporary_beside
-from ammrank_dask.storage.objects.folders import share_file
+from ammrank_dask.storage.objects.folders import share_tree
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
@@ -37,17 +36,13 @@ from ammrank_dask.storage.store.qualification_files import category_folder, writ
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS
-from ammrank_dask.storage.store.runs import MANIFEST, Run, open_run, remove_run, rewrite_manifest
+from ammrank_dask.storage.store.runs import MANIFEST, SUCCESS, Run, open_run, rewrite_manifest
 from ammrank_dask.storage.vocabulary import CATEGORY, USER_ID
 from ammrank_dask.user_hash import partition_of
 
 if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it
     from distributed import Client
 
-BYTES_AT_ONCE = 2 << 30
-"""Bytes of files that stand beside their old ones before they take their names: bounds the space it takes."""
-BYTES_OF_THREADS = 256 << 20
-"""The same without a cluster: so the memory that old files have in the cache of the system goes to new ones."""
 LARGE_FILE = 1 << 20
 """Bytes of files that are worth a thread which reads the next while one is worked on."""
 BYTES_OF_TASK = 64 << 20
@@ -84,6 +79,15 @@ class NewTable:
     entry: list[int]
     n_rows: int
     held: Held | None
+
+
+@dataclass(frozen=True)
+class Renewed:
+    """What a command wrote again: counts, the new path by that of each run, and by new path the tables in it."""
+
+    removed: Removed
+    runs: Mapping[Path, Path]
+    tables: Mapping[Path, set[str]]
 
 
 @dataclass(frozen=True)
@@ -140,26 +144,25 @@ class Forgetting:
         """What can hold one of the users."""
         return Reach(self.users)
 
-    def forget(self, runs: Sequence[Path], tables: Sequence[Path]) -> tuple[Removed, dict[Path, set[str]]]:
-        """Write what holds one of the users again without them; return counts, and by run the files it touched."""
-        removed = Removed()
-        touched: dict[Path, set[str]] = {}
-        for batch in self._batches([open_run(path) for path in runs]):
-            buildings = {run.path: temporary_beside(run.path) for run in batch}
-            lists = [run for run in batch if run.kind == QUALIFICATIONS]
-            of_parts, parts = self._forget_in_parts([run for run in batch if run not in lists], buildings)
-            of_lists, tables_of = self._forget_in_lists(lists, buildings)
-            removed += of_parts + of_lists
-            touched |= {path: set(new) for path, new in tables_of.items()}
-            changed = [run for run in batch if run.path in parts or run.path in tables_of]
-            exchanges = [
-                (run, buildings[run.path], parts.get(run.path, set()), tables_of.get(run.path, {})) for run in changed
-            ]
-            map_at_once(lambda exchange: _exchange(*exchange), exchanges)
+    def forget(self, renewals: Mapping[Path, Path], tables: Sequence[Path]) -> Renewed:
+        """Write each run that holds one of the users again without them, at the path that is given for it."""
+        runs = [open_run(path) for path in renewals]
+        lists = [run for run in runs if run.kind == QUALIFICATIONS]
+        of_parts, parts = self._forget_in_parts([run for run in runs if run not in lists], renewals)
+        of_lists, tables_of = self._forget_in_lists(lists, renewals)
+        changed = [run for run in runs if run.path in parts or run.path in tables_of]
+        map_at_once(
+            lambda run: _complete(run, renewals[run.path], parts.get(run.path, ()), tables_of.get(run.path, {})),
+            changed,
+        )
         emptied = self._run("forget-tables", forget_table, [(table,) for table in tables])
-        return sum(emptied, start=removed), touched
+        return Renewed(
+            sum(emptied, start=of_parts + of_lists),
+            {run.path: renewals[run.path] for run in changed},
+            {renewals[path]: set(new) for path, new in tables_of.items()},
+        )
 
-    def scan(self, runs: Sequence[Path], tables: Sequence[Path], touched: dict[Path, set[str]]) -> Removed:
+    def scan(self, runs: Sequence[Path], tables: Sequence[Path], touched: Mapping[Path, set[str]]) -> Removed:
         """Look for the users in everything that can hold one, and of the files by category in those `touched`."""
         pieces: list[tuple[Run, str]] = []
         for run in map(open_run, runs):
@@ -174,12 +177,12 @@ class Forgetting:
         return sum(self._run("forget-scan", scan_pieces, [*tasks, *alone]), start=Removed())
 
     def _forget_in_parts(
-        self, runs: Sequence[Run], buildings: Mapping[Path, Path]
+        self, runs: Sequence[Run], renewals: Mapping[Path, Path]
     ) -> tuple[Removed, dict[Path, set[str]]]:
         """Write partitions again that have one of the users; return counts, and by run the partitions."""
         pieces = [(run, name) for run in runs for name in self.reach.parts(run)]
         tasks = [
-            ([(run.path, buildings[run.path], name) for run, name in batch],)
+            ([(run.path, renewals[run.path], name) for run, name in batch],)
             for batch in by_size(pieces, _bytes_of_piece)
         ]
         counts = [found for of_task in self._run("forget", forget_parts, tasks) for found in of_task]
@@ -190,14 +193,14 @@ class Forgetting:
         return sum(counts, start=Removed()), changed
 
     def _forget_in_lists(
-        self, runs: Sequence[Run], buildings: Mapping[Path, Path]
+        self, runs: Sequence[Run], renewals: Mapping[Path, Path]
     ) -> tuple[Removed, dict[Path, dict[str, list[int]]]]:
         """Write tables again that have one of the users: by user and delta first, which tell what the users held.
 
         Returns counts, and by run the new tables with their sizes and checksums.
         """
         first = [(run, [n for n in self.reach.tables(run) if not n.startswith(BY_CATEGORY)]) for run in runs]
-        new = self._write_tables(first, buildings)
+        new = self._write_tables(first, renewals)
         held_in: dict[Path, dict[str, set[int]]] = {run.path: {} for run in runs}
         for table in new:
             for category in () if table.held is None else table.held.categories:
@@ -209,7 +212,7 @@ class Forgetting:
                 held = held_in[run.path]
                 names = [n for n in names if held.get(n.split("/")[1], set()) & set(partitions_of(n))]
             second.append((run, names))
-        new += self._write_tables(second, buildings)
+        new += self._write_tables(second, renewals)
         gone = [table.held.users for table in new if table.held is not None]
         if gone:
             self.tell(union(gone))
@@ -220,12 +223,12 @@ class Forgetting:
         return Removed(n_files, len(new), sum(table.n_rows for table in new)), entries
 
     def _write_tables(
-        self, names_of: Sequence[tuple[Run, Sequence[str]]], buildings: Mapping[Path, Path]
+        self, names_of: Sequence[tuple[Run, Sequence[str]]], renewals: Mapping[Path, Path]
     ) -> list[NewTable]:
         """Return the tables that had to be written again."""
         pieces = [(run, name) for run, names in names_of for name in names]
         tasks = [
-            ([(run.path, buildings[run.path], name) for run, name in batch],)
+            ([(run.path, renewals[run.path], name) for run, name in batch],)
             for batch in by_size(pieces, _bytes_of_piece)
         ]
         return [table for tables in self._run("forget-lists", forget_in_tables, tasks) for table in tables]
@@ -237,19 +240,6 @@ class Forgetting:
         from ammrank_dask.runtime.tasks import run_tasks
 
         return run_tasks(self.client, stage, function, arguments, progress=self.progress)
-
-    def _batches(self, runs: Sequence[Run]) -> Iterator[list[Run]]:
-        """Yield runs in batches of which about `BYTES_AT_ONCE` are written again."""
-        batch: list[Run] = []
-        most, n_bytes = BYTES_OF_THREADS if self.client is None else BYTES_AT_ONCE, 0
-        for run in runs:
-            batch.append(run)
-            n_bytes += self.reach.count_bytes(run)
-            if n_bytes >= most:
-                yield batch
-                batch, n_bytes = [], 0
-        if batch:
-            yield batch
 
 
 def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[Removed]:
@@ -339,16 +329,11 @@ def by_size(pieces: Sequence[Item], size_of: Callable[[Item], int]) -> list[list
     return batches(pieces, [size / most for size in sizes])
 
 
-def _exchange(run: Run, building: Path, parts: Collection[str], tables: Mapping[str, list[int]]) -> None:
-    """Complete the new run with the unchanged files of the old one, give it its name, and remove the old one."""
-    renewed = {MANIFEST, *tables, *(name for part in parts for name in part_names(int(part)))}
-    for path in sorted(path for path in run.path.rglob("*") if path.is_file()):
-        name = path.relative_to(run.path).as_posix()
-        if not {name, name.partition("/")[0]} & renewed:
-            share_file(path, building / name)
-    rewrite_manifest(run, building, renewed, tables)
-    swap_folder(building, run.path)
-    remove_run(building)
+def _complete(run: Run, path: Path, parts: Collection[str], tables: Mapping[str, list[int]]) -> None:
+    """Complete a new run with the files of the old one that did not change, and with its manifest."""
+    renewed = {MANIFEST, SUCCESS, *tables, *(name for part in parts for name in part_names(int(part)))}
+    share_tree(run.path, path, renewed)
+    rewrite_manifest(run, path, renewed, tables)
 
 
 def _named(site: Path, users: UserIds | None) -> UsersToForget:

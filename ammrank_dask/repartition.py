@@ -11,7 +11,6 @@ from distributed import Client
 from ammrank_dask.features.csr import csr_attributes
 from ammrank_dask.runtime.tasks import run_tasks
 from ammrank_dask.storage.errors import AmmrankError
-from ammrank_dask.storage.objects.atomic import swap_folder
 from ammrank_dask.storage.objects.folders import share_file
 from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
 from ammrank_dask.storage.store.manifests import CHANGEABLE, RunManifest, StateManifest
@@ -24,32 +23,27 @@ from ammrank_dask.user_hash import hash_ids, partition_of, source_partitions
 ROW_SALT = 0x726F772D64696765
 
 
-def repartition_run(client: Client, run: Run, n_partitions: int) -> int:
-    """Write a run again in other partitions, exchange it with one rename, and return the digest of its rows.
+def repartition_run(client: Client, run: Run, n_partitions: int, path: Path | None) -> int:
+    """Write a run again in other partitions at a path, and return the digest of its rows.
 
-    What a killed attempt has written is not written again. A run that is in these partitions already stays.
+    What a killed attempt has written is not written again. A run that is in these partitions already has no `path`.
     """
-    building = run.path.with_name(f".repartition-{n_partitions}-{run.path.name}")
-    if run.n_parts == n_partitions:
-        if building.exists():  # the exchange was made, and what had the name before is still there
-            remove_run(building)
-        return digest_run(client, run)
     before = digest_run(client, run)
-    if not is_finished(building):
+    if path is None:
+        return before
+    if not is_finished(path):
         refs = [run.part(number) for number in range(run.n_parts)]
         tasks = [
             (run.kind, [refs[number] for number in source_partitions(partition, run.n_parts, n_partitions)],
-             building, partition, n_partitions)
-            for partition in start_run(building, n_partitions)
+             path, partition, n_partitions)
+            for partition in start_run(path, n_partitions)
         ]  # fmt: skip
         run_tasks(client, "repartition", write_partition, tasks)
-        _finish(run, building, n_partitions)
-    after = digest_run(client, open_run(building, run.kind))
+        _finish(run, path, n_partitions)
+    after = digest_run(client, open_run(path, run.kind))
     if after != before:
-        remove_run(building)
+        remove_run(path)
         raise AmmrankError(f"the rows of {run.path} are others in {n_partitions} partitions; nothing was changed")
-    swap_folder(building, run.path)
-    remove_run(building)
     return after
 
 
@@ -109,10 +103,10 @@ def _mix(values: Any) -> Any:
     return values ^ (values >> np.uint64(31))
 
 
-def _finish(run: Run, building: Path, n_partitions: int) -> None:
+def _finish(run: Run, path: Path, n_partitions: int) -> None:
     """Make the copy whole: the manifest of before with the new partitions, and the files beside the parts."""
     for name in run.files:
-        share_file(run.path / name, building / name)
+        share_file(run.path / name, path / name)
     manifest = RunManifest.of(run)
     config = dict(manifest.settings)
     if "partitions" in config:
@@ -122,6 +116,6 @@ def _finish(run: Run, building: Path, n_partitions: int) -> None:
         earlier = [dict(one) for one in StateManifest.of(run).folded_with if one != now]
         config["folded_with"] = [now, *earlier]
     finish_run(
-        building, run.kind, run.digest, n_partitions, config=config, inputs=manifest.inputs,
+        path, run.kind, run.digest, n_partitions, config=config, inputs=manifest.inputs,
         counts=manifest.counts, files=run.files,
     )  # fmt: skip

@@ -19,11 +19,12 @@ from ammrank_dask.monitor.texts import card_html
 from ammrank_dask.runtime.collections import read_blocks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.folders import local_path
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.parts import CheckedReader
 from ammrank_dask.storage.store.registry import FEATURES
-from ammrank_dask.storage.store.runs import Run, open_run, run_of_date
+from ammrank_dask.storage.store.runs import Run, open_run
 from ammrank_dask.user_hash import partition_of
 
 COLUMNS_FILE = "columns.json"
@@ -160,7 +161,7 @@ def _read_ids(number: int, path: str) -> pd.Series:
 
 def open_features(path: str | Path, date: Any = None) -> Features:
     """Open a features store: a run of a site, or one that `write_features` made; with a date that of a site's night."""
-    return Features(path if date is None else run_of_date(local_path(path), "features", date))
+    return Features(path if date is None else Site(local_path(path)).run_of_date("features", date))
 
 
 def check_features(features: Any) -> None:

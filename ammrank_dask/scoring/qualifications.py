@@ -13,6 +13,7 @@ import pandas as pd
 from ammrank_dask.monitor.texts import card_html
 from ammrank_dask.scoring.policies import PolicyCounts, UserTopK
 from ammrank_dask.storage.objects.folders import local_path
+from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import concat, ids_from_values
 from ammrank_dask.storage.store.manifests import QualificationsManifest
 from ammrank_dask.storage.store.part_rows import row_positions
@@ -24,7 +25,7 @@ from ammrank_dask.storage.store.qualifications import (
     read_frame,
     table_path,
 )
-from ammrank_dask.storage.store.runs import Run, open_run, run_of_date
+from ammrank_dask.storage.store.runs import Run, open_run
 from ammrank_dask.user_hash import partition_of, source_partitions
 
 
@@ -115,7 +116,7 @@ def read_qualifications(path: Path, categories: list[str]) -> pd.DataFrame:
 def open_qualifications(path: str | Path, date: Any = None) -> Qualifications:
     """Open qualifications that were written whole; with a date those of a site's night."""
     folder = local_path(path)
-    return Qualifications(open_run(folder if date is None else run_of_date(folder, "qualifications", date), KIND))
+    return Qualifications(open_run(folder if date is None else Site(folder).run_of_date("qualifications", date), KIND))
 
 
 def check_qualifications(quals: Any, name: str = "quals") -> None:

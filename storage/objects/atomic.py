@@ -19,9 +19,6 @@ from ammrank_dask.storage.objects.retry import is_passing, retried
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
 
-ASIDE = ".aside-"
-"""Prefix of what stands aside while another folder takes its name."""
-
 OTHERS = 0o007
 """The permissions of everybody who is neither the owner nor in the group of a file."""
 GROUP = 0o070
@@ -127,18 +124,21 @@ def rename_folder(temporary: Path, final: Path) -> None:
 def swap_folder(finished: Path, final: Path) -> None:
     """Give a finished folder its name, and what had that name the other one: in one rename, so that readers see one.
 
-    File systems that cannot exchange two names get three renames; `undo_swaps` mends what a crash leaves of them.
+    File systems that cannot exchange two names get three renames. After a crash between these the finished folder has
+    either name, and the same call goes on.
     """
-    aside = final.with_name(f"{ASIDE}{final.name}")
-    if is_folder(aside):
-        _undo_swap(aside)
     if not is_folder(final):
         rename(finished, final)
+        for aside in list_paths(finished.parent, f"{TEMPORARY}{finished.name}-*"):
+            remove(aside)
     elif not _exchange_once(finished, final):
+        aside = temporary_beside(finished)
         rename(final, aside)
         rename(finished, final)
         rename(aside, finished)
     sync_folder(final.parent)
+    if finished.parent != final.parent:
+        sync_folder(finished.parent)
 
 
 def _exchange_once(finished: Path, final: Path) -> bool:
@@ -164,25 +164,6 @@ def exchange_names(one: Path, other: Path) -> bool:
     if code in (errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP):
         return False
     raise OSError(code, os.strerror(code), str(one), None, str(other))
-
-
-@retried
-def undo_swaps(folder: Path) -> None:
-    """Give the folders their names back that a crash in the middle of a swap left aside, directly in `folder`.
-
-    Only for who may write there alone: a swap that goes on looks the same.
-    """
-    for aside in list_paths(folder, f"{ASIDE}*"):
-        _undo_swap(aside)
-
-
-@retried
-def _undo_swap(aside: Path) -> None:
-    final = aside.with_name(aside.name.removeprefix(ASIDE))
-    if final.exists():  # the new one came to its name
-        remove(aside)
-    else:
-        rename(aside, final)
 
 
 @retried
@@ -267,19 +248,23 @@ def digest_file(path: Path) -> str:
         raise BadInput(f"cannot read {path}: {error.strerror}; check the file and its permissions") from None
 
 
-def digest_tree(root: Path, relative: Iterable[str], marks: Collection[Path] = ()) -> str:
+def digest_tree(
+    root: Path, relative: Iterable[str], marks: Collection[Path] = (), name_of: Callable[[str], str] = str
+) -> str:
     """Return one SHA-256 over the names and bytes of all files below the given files and folders of `root`.
 
-    Marks are empty files that may come a moment later than the rest: they count as if they were there.
+    Marks are empty files that may come a moment later than the rest: they count as if they were there. `name_of` says
+    as what one of the given files and folders counts.
     """
     total = hashlib.sha256()
-    for name in sorted(relative):
+    for name in sorted(relative, key=name_of):
         top = root / name
         below = {top} if is_file(top) else {Path(folder, file) for folder, _, names in walk(top) for file in names}
         below |= {mark for mark in marks if top in mark.parents}
         for path in sorted(below, key=lambda p: p.relative_to(root).as_posix()):
             digest = _DIGEST_OF_NOTHING if path in marks else digest_file(path)
-            total.update(f"{path.relative_to(root).as_posix()}\0{digest}\n".encode())
+            own = path.relative_to(root).as_posix()
+            total.update(f"{own.replace(name, name_of(name), 1)}\0{digest}\n".encode())
     return total.hexdigest()
 
 

@@ -1,14 +1,16 @@
-"""Keep what a site has published in one object, `ROOT`, that is replaced whole, and its last contents beside it."""
+"""Keep what a site has in one object, `ROOT`, that is replaced whole, and its last contents beside it."""
 
 from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore, EarlierFormat, shell_word
 from ammrank_dask.storage.objects.atomic import json_text, read_json
@@ -23,15 +25,58 @@ ROOTS = "roots/"
 KEPT_ROOTS = 50
 BEFORE_ROOT = "CURRENT"
 """What an earlier version kept in place of `ROOT`."""
+_GENERATION = re.compile(r"-g(\d+)$")
+
+
+def without_generation(key: str) -> str:
+    """Return the key of a run as its content names it.
+
+    Examples
+    --------
+    >>> without_generation("state/date=2026-03-05-0123456789abcdef-g2")
+    'state/date=2026-03-05-0123456789abcdef'
+    """
+    return _GENERATION.sub("", key)
+
+
+def _generation(key: str) -> int:
+    match = _GENERATION.search(key)
+    return 1 if match is None else int(match[1])
 
 
 @dataclass(frozen=True)
 class Root:
-    """What is published: the newest date, by role the path of its run below the site, and all nights with lists."""
+    """What a site has: all of it changes with one write.
 
-    date: dt.date
-    runs: Mapping[str, str]
+    Parameters
+    ----------
+    date, runs
+        The newest published date, None before the first, and by role the keys of its runs.
+    nights
+        All published nights whose lists are kept.
+    kept
+        The keys of all runs that are whole.
+    building
+        The keys of runs in work. One that is whole counts like those kept, unless it is to replace one of them.
+    exchanges
+        Renames that follow from this content: by the new key of a folder the one before, and what identifies the
+        folder, so that who goes on after a crash knows whether it was renamed.
+    trash
+        Keys of which nothing names the content any more: the number of the content of `ROOT` that put it here, and the
+        night until the next of which readers may still have it open, empty for none. A key stays here after it was
+        removed, and nobody uses it again meanwhile: who was stopped before it removed the key may still do so.
+    unfinished
+        What a command that spans several writes has begun, by its name.
+    """
+
+    date: dt.date | None = None
+    runs: Mapping[str, str] = field(default_factory=dict)
     nights: tuple[dt.date, ...] = ()
+    kept: tuple[str, ...] = ()
+    building: tuple[str, ...] = ()
+    exchanges: Mapping[str, tuple[str, int]] = field(default_factory=dict)
+    trash: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    unfinished: Mapping[str, Any] = field(default_factory=dict)
     number: int = field(default=0, compare=False)
 
     def encode(self) -> bytes:
@@ -39,9 +84,14 @@ class Root:
         content = {
             "format": FORMAT,
             "number": self.number,
-            "date": str(self.date),
+            "date": None if self.date is None else str(self.date),
             "runs": dict(self.runs),
             "nights": [str(night) for night in self.nights],
+            "kept": sorted(self.kept),
+            "building": list(self.building),
+            "exchanges": {key: list(entry) for key, entry in self.exchanges.items()},
+            "trash": {key: list(entry) for key, entry in self.trash.items()},
+            "unfinished": dict(self.unfinished),
         }
         return json_text({**content, "checksum": checksum_of(content)}).encode()
 
@@ -56,12 +106,76 @@ class Root:
         check_format(path, version)
         if checksum != checksum_of(content):
             raise DamagedStore(f"{path} is not the JSON that was written (checksum differs)")
-        nights = tuple(dt.date.fromisoformat(night) for night in content["nights"])
-        return cls(dt.date.fromisoformat(content["date"]), content["runs"], nights, content["number"])
+        return cls(
+            None if content["date"] is None else dt.date.fromisoformat(content["date"]),
+            content["runs"],
+            tuple(dt.date.fromisoformat(night) for night in content["nights"]),
+            tuple(content["kept"]),
+            tuple(content["building"]),
+            {key: (before, identity) for key, (before, identity) in content["exchanges"].items()},
+            {key: (number, until) for key, (number, until) in content["trash"].items()},
+            content["unfinished"],
+            content["number"],
+        )
+
+    def place(self, key: str) -> str:
+        """Return where the run that a key names is, or will be written: its generation that is kept, or in work."""
+        for keys in (self.kept, self.building):
+            found = [each for each in keys if without_generation(each) == key]
+            if found:
+                return max(found, key=_generation)
+        return self.next_place(key)
+
+    def next_place(self, key: str) -> str:
+        """Return the key of the generation after all that were used."""
+        used = [each for each in (*self.kept, *self.building, *self.trash) if without_generation(each) == key]
+        return key if not used else f"{key}-g{1 + max(map(_generation, used))}"
+
+    def renews(self, key: str) -> bool:
+        """Tell whether a run in work is to replace one that is kept."""
+        return any(without_generation(key) == without_generation(each) for each in self.kept)
+
+    def keep(self, keys: Iterable[str]) -> Self:
+        """Return the content in which runs that were in work are kept."""
+        kept = set(keys)
+        return replace(self, kept=(*self.kept, *sorted(kept - set(self.kept))), building=_without(self.building, kept))
+
+    def begin(self, keys: Iterable[str]) -> Self:
+        """Return the content in which runs are in work."""
+        known = {*self.kept, *self.building}
+        return replace(self, building=(*self.building, *(key for key in dict.fromkeys(keys) if key not in known)))
+
+    def discard(self, keys: Iterable[str], until: str = "") -> Self:
+        """Return the content that no longer names some runs."""
+        gone = set(keys)
+        return replace(
+            self,
+            kept=_without(self.kept, gone),
+            building=_without(self.building, gone),
+            trash={**self.trash, **{key: (self.number + 1, until) for key in sorted(gone)}},
+        )
+
+    def name(self, key: str, name: str, identity: int, until: str = "") -> Self:
+        """Return the content in which a run in work has the name that readers know; what had it before is trash."""
+        return replace(self.keep([name]).discard([key], until), exchanges={**self.exchanges, name: (key, identity)})
+
+    def rename(self, name: str, key: str, identity: int) -> Self:
+        """Return the content in which what had the name that readers know has another one, and is trash."""
+        left = replace(self, kept=_without(self.kept, {name}), exchanges={**self.exchanges, key: (name, identity)})
+        return left.discard([key])
+
+
+def _without(keys: tuple[str, ...], gone: set[str]) -> tuple[str, ...]:
+    return tuple(key for key in keys if key not in gone)
+
+
+@functools.lru_cache(maxsize=8)
+def _decode(path: Path, data: bytes) -> Root:
+    return Root.decode(path, data)
 
 
 def read_root(objects: PosixObjects) -> tuple[Root | None, Tag | None]:
-    """Return what is published, None before the first time, and the tag of the object.
+    """Return what a site has, None before the first time, and the tag of the object.
 
     Raises DamagedStore, with the content to put back, where the object is damaged or lost.
     """
@@ -77,7 +191,7 @@ def read_root(objects: PosixObjects) -> tuple[Root | None, Tag | None]:
             check_format(before, version if isinstance(version, int) else 2)
         return None, None
     try:
-        return Root.decode(path, data), tag
+        return _decode(path, data), tag
     except EarlierFormat:
         raise
     except DamagedStore as error:
@@ -94,13 +208,14 @@ def move_root(objects: PosixObjects, root: Root, tag: Tag | None) -> None:
     objects.delete(_key(number) for number in kept[: -KEPT_ROOTS + 1])
 
 
-def put_root_back(objects: PosixObjects) -> None:
-    """Give a damaged or lost object its newest whole content; without one nothing is published any more."""
+def put_root_back(objects: PosixObjects) -> bool:
+    """Give a damaged or lost object its newest whole content; return whether there is one."""
     newest = _newest(objects)
     if newest is None:
         objects.delete([ROOT, BEFORE_ROOT, *map(_key, _kept(objects))])
     else:
         objects.put(ROOT, [objects.get(newest)[0]])
+    return newest is not None
 
 
 def _remedy(objects: PosixObjects) -> str:

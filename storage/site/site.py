@@ -6,39 +6,58 @@ import contextlib
 import datetime as dt
 import fcntl
 import os
+import re
 import time
-import uuid
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, EarlierFormat, SiteBusy, name_night
-from ammrank_dask.storage.objects.atomic import (
-    OTHERS,
-    digest_tree,
-    sync_folder,
-    undo_swaps,
-    write_text,
-)
-from ammrank_dask.storage.objects.folders import is_folder, list_paths, rename
-from ammrank_dask.storage.objects.objects import PosixObjects, Tag
+from ammrank_dask.storage.objects.atomic import OTHERS, TEMPORARY, digest_tree, swap_folder, write_text
+from ammrank_dask.storage.objects.folders import is_folder, list_paths, remove
+from ammrank_dask.storage.objects.objects import PosixObjects
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_of_group, refuse_account
-from ammrank_dask.storage.site.root import ROOT, Root, move_root, put_root_back, read_root
-from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, open_run, remove_run, verify_run
+from ammrank_dask.storage.site.root import (
+    KEPT_ROOTS,
+    ROOT,
+    Root,
+    move_root,
+    put_root_back,
+    read_root,
+    without_generation,
+)
+from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, is_finished, open_run, remove_run, verify_run
 
 CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "windows", "models", "chances", "gates")
+LISTS = "qualifications"
+LISTS_IN_WORK = f"{LISTS}/runs"
+"""Where lists are until they have the name that readers know, and what a rebuild replaced until the next night."""
 PROMISED = ("state", "users", "features", "models", "chances", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
-FORGETTING = ".forgetting"
-"""Name of the empty file that is there while users are being forgotten."""
-REPLACED = ".replaced-"
-"""Prefix of qualifications that others took the place of."""
 LOOK_SECONDS = 2.0
 """How long a run waits for a lock before it takes its holder for another run."""
 OPTIONAL_ROLES = frozenset({"users", "lag", "chances"})
 """What a night may do without: no users table, not yet a whole label window, or too few held-out users."""
+_DIGEST = r"[0-9a-f]+(-g\d+)?"
+_DATE = r"\d{4}-\d{2}-\d{2}"
+_OWN_NAMES = {
+    **dict.fromkeys(RUN_FOLDERS, re.compile(f"date={_DATE}-{_DIGEST}")),
+    "users": re.compile(_DIGEST),
+    LISTS_IN_WORK: re.compile(f"{_DATE}-({_DIGEST}|removed(-g\\d+)?)"),
+}
+"""The names of runs by folder: nothing else is ever removed there. Days have a folder each, with digests in it."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is published: the newest date, by role the paths of its runs below the site, and all nights with lists."""
+
+    date: dt.date
+    runs: Mapping[str, str]
+    nights: tuple[dt.date, ...]
 
 
 @dataclass(frozen=True)
@@ -59,15 +78,22 @@ class Site:
 
     def day_run(self, date: dt.date, digest: str) -> Path:
         """Return the folder of a day's partials."""
-        return self.path / "days" / f"date={date}" / digest
+        return self._place(f"days/date={date}/{digest}")
 
     def run(self, folder: str, date: dt.date, digest: str) -> Path:
         """Return the folder of a run of a dated stage."""
-        return self.path / folder / f"date={date}-{digest}"
+        return self._place(f"{folder}/date={date}-{digest}")
 
     def users_run(self, digest: str) -> Path:
         """Return the folder of the demographics read from one state of users.parquet."""
-        return self.path / "users" / digest
+        return self._place(f"users/{digest}")
+
+    def lists_in_work(self, date: dt.date, digest: str) -> Path:
+        """Return the folder in which the qualifications of a night are written before they have their name."""
+        return self._place(f"{LISTS_IN_WORK}/{date}-{digest}")
+
+    def _place(self, key: str) -> Path:
+        return self.path / self.root().place(key)
 
     def report_folder(self, date: dt.date) -> Path:
         """Return the folder of a night's reports."""
@@ -81,16 +107,29 @@ class Site:
         """Return the folder of the log and the record of a night."""
         return self.path / "runs" / f"date={date}"
 
-    def verdict_folder(self, date: dt.date) -> Path:
-        """Return the folder of what the gate decided at a date."""
-        return self.path / "gates" / f"date={date}"
-
-    @retried
     def finished_runs(self, folder: str) -> list[Path]:
         """Return the finished runs of one folder, oldest date first."""
-        pattern = "*/*" if folder == "days" else "*"
-        runs = [path.parent for path in list_paths(self.path / folder, f"{pattern}/{MANIFEST}")]
-        return [run for run in runs if not run.name.startswith(".")]
+        root = self.root()
+        kept = [key for key in root.kept if key.startswith(f"{folder}/")]
+        begun = [key for key in root.building if key.startswith(f"{folder}/") and not root.renews(key)]
+        return [run for run in (self.path / key for key in sorted({*kept, *begun})) if is_finished(run)]
+
+    def run_of_date(self, folder: str, date: Any) -> Path:
+        """Return the one whole run of a date in a folder."""
+        try:
+            day = dt.date.fromisoformat(str(date))
+        except ValueError:
+            raise BadInput(f"date must be a day as in 2026-05-06, got {date!r}") from None
+        runs = self.scored_nights() if folder == LISTS else self.finished_runs(folder)
+        of_day = [run for run in runs if run.name.removeprefix("date=").startswith(str(day))]
+        if len(of_day) == 1:
+            return of_day[0]
+        if of_day:
+            names = ", ".join(run.name for run in of_day)
+            raise BadInput(f"{self.path / folder} must have one run of {day}, found {names}; open one by its path")
+        days = sorted({run.name.removeprefix("date=")[:10] for run in runs})
+        has = f"it has {days[0]} to {days[-1]}" if days else "it has none"
+        raise BadInput(f"{self.path / folder} has no run of {day}; {has}")
 
     def kept_runs(self) -> list[Path]:
         """Return all finished runs of the site."""
@@ -99,47 +138,147 @@ class Site:
 
     def scored_nights(self) -> list[Path]:
         """Return the folders of all qualifications that are whole, the oldest date first."""
-        return [path.parent for path in list_paths(self.path / "qualifications", f"date=*/{MANIFEST}")]
+        return [run for run in self.finished_runs(LISTS) if run.parent.name == LISTS]
 
     def relative(self, path: Path) -> str:
         """Return a path as ROOT names it."""
         return path.relative_to(self.path).as_posix()
+
+    def published_key(self, run: Path) -> str:
+        """Return how ROOT names a run that is published: lists have the name that readers know."""
+        key = self.relative(run)
+        return f"{LISTS}/date={run.name[:10]}" if key.startswith(LISTS_IN_WORK) else key
 
     @property
     def objects(self) -> PosixObjects:
         """The objects of the site by key."""
         return PosixObjects(self.path)
 
-    def current(self) -> Root | None:
+    def root(self) -> Root:
+        """Return what the site has."""
+        return read_root(self.objects)[0] or Root()
+
+    def current(self) -> Published | None:
         """Return what is published, None before the first time."""
-        return read_root(self.objects)[0]
+        root = self.root()
+        return None if root.date is None else Published(root.date, root.runs, root.nights)
+
+    def begin(self, runs: Iterable[Path]) -> None:
+        """Name runs in ROOT before they are written: what it does not name is removed."""
+        keys = [self.relative(run) for run in runs]
+        self._move(lambda root: root.begin(keys))
+
+    def discard(self, runs: Iterable[Path], nights: Collection[dt.date] = (), date: dt.date | None = None) -> None:
+        """Take runs out of ROOT, with one write, and then remove them; `nights` are no longer published.
+
+        With the `date` of a night, lists go, too, that a rebuild of another one replaced.
+        """
+        gone = list(runs)
+
+        def without(root: Root) -> Root:
+            late = [key for key, (_, until) in root.trash.items() if until and date is not None and until != str(date)]
+            root = root.discard([*late, *(self.relative(run) for run in gone if run.parent.name != LISTS)])
+            for run in (run for run in gone if run.parent.name == LISTS):
+                # A later run may have the name that readers know: what is removed gets one that nobody takes again.
+                key = root.next_place(f"{LISTS_IN_WORK}/{run.name.removeprefix('date=')}-removed")
+                root = root.rename(self.relative(run), key, self._identity(run))
+            left = (night for night in root.nights if self.qualifications_folder(night).is_dir())
+            return replace(root, nights=tuple(night for night in left if night not in nights))
+
+        self._move(without)
+
+    def renewals(self, runs: Iterable[Path]) -> dict[Path, Path]:
+        """Name for each of some runs the one that is to take its place, in work, and return them."""
+        keys, root = {run: self._key_of_renewal(run) for run in runs}, self.root()
+        begun = {without_generation(key): key for key in root.building}
+        new = {run: begun.get(key) or root.next_place(key) for run, key in keys.items()}
+        self._move(lambda root: root.begin(new.values()))
+        return {run: self.path / key for run, key in new.items()}
+
+    def _key_of_renewal(self, run: Path) -> str:
+        if run.parent.name != LISTS:
+            return without_generation(self.relative(run))
+        return f"{LISTS_IN_WORK}/{run.name.removeprefix('date=')}-{open_run(run).digest}"
+
+    def replace_runs(self, renewed: Mapping[Path, Path], name: str) -> None:
+        """Let whole runs take the place of others with one write of ROOT, which ends a command, and remove those."""
+        identities = {run: self._identity(new) for run, new in renewed.items()}
+
+        def renew(root: Root) -> Root:
+            runs = dict(root.runs)
+            for run, new in renewed.items():
+                key, new_key = self.relative(run), self.relative(new)
+                if run.parent.name == LISTS:
+                    root = root.name(new_key, key, identities[run])
+                else:
+                    root = root.discard([key]).keep([new_key])
+                    runs = {role: new_key if name == key else name for role, name in runs.items()}
+            return replace(_without_renewals(root), runs=runs, unfinished=_without_name(root, name))
+
+        self._move(renew)
+
+    def drop_renewals(self) -> None:
+        """Remove what is in work to take the place of something: what it was made from may be others by now."""
+        self._move(_without_renewals)
+
+    def begin_command(self, name: str, value: Any) -> None:
+        """Remember that a command has begun that spans several writes."""
+        self._move(lambda root: replace(root, unfinished={**root.unfinished, name: value}))
+
+    def unfinished(self, name: str) -> Any:
+        """Return what is remembered of a command that has begun and not ended, None when there is none."""
+        return self.root().unfinished.get(name)
+
+    def restore_root(self) -> bool:
+        """Put a whole ROOT back where it is damaged or lost; return whether it was.
+
+        Where no content of it is whole, the runs that are whole are put together again, and nothing is published.
+        """
+        try:
+            self.root()
+            return False
+        except DamagedStore:
+            if not put_root_back(self.objects):
+                nights = [path.parent for path in list_paths(self.path / LISTS, f"date=*/{MANIFEST}")]
+                keys = [self.relative(run) for run in (*self._listed(), *nights) if is_finished(run)]
+                self._move(lambda root: root.keep(keys))
+            return True
+
+    def _listed(self) -> Iterator[Path]:
+        """Yield the folders that have the name of a run, whether ROOT names them or not: to sweep and to verify."""
+        for folder, name in _OWN_NAMES.items():
+            for path in list_paths(self.path / folder, "date=*/*" if folder == "days" else "*"):
+                own = f"{path.parent.name}-{path.name}" if folder == "days" else path.name
+                if name.fullmatch(own) and is_folder(path):
+                    yield path
+
+    def unnamed(self) -> list[Path]:
+        """Return the runs that ROOT does not name: what a task left that went on after its run was given up."""
+        root = self.root()
+        named = {*root.kept, *root.building, *(key for key, (_, until) in root.trash.items() if until)}
+        return [path for path in self._listed() if self.relative(path) not in named]
 
     def remove_damaged(self) -> list[Path]:
-        """Remove the runs that are not what was written, so that they can be made again, and put a whole ROOT back.
+        """Give up the runs that are not what was written, so that they can be made again, and put a whole ROOT back.
 
         Nights that an earlier version scored go, too: nothing can be compared with them.
         """
-        damaged = []
+        lost = [self.path / ROOT] if self.restore_root() else []
+        damaged: list[Path] = []
         for run in (run for folder in RUN_FOLDERS for run in self.finished_runs(folder)):
             try:
                 verify_run(run)
             except DamagedStore:
                 damaged.append(run)
-                remove_run(run)
         for night in self.scored_nights():
             with contextlib.suppress(DamagedStore):  # of another kind: who reads it says so
                 try:
                     open_run(night)
                 except EarlierFormat:
                     damaged.append(night)
-                    remove_run(night)
-        try:
-            self.current()
-        except DamagedStore:
-            damaged.append(self.path / ROOT)
-            put_root_back(self.objects)
-        self.drop_nights()
-        return damaged
+        nights = [night for night in self.published_nights() if self.qualifications_folder(night) in damaged]
+        self.discard(damaged, nights)
+        return [*damaged, *lost]
 
     def publish(self, date: dt.date, runs: Mapping[str, Path]) -> bool:
         """Make these runs the current ones with one write of ROOT; return whether they are.
@@ -148,25 +287,93 @@ class Site:
         what it has replaces all that is published. A night that was scored is remembered as published, an earlier one
         too: it was whole, only later than others.
         """
-        root, tag = read_root(self.objects)
-        nights = {*(() if root is None else root.nights), *((date,) if "qualifications" in runs else ())}
-        if root is not None and date < root.date:
-            self._move(replace(root, nights=tuple(sorted(nights))), root, tag)
-            return False
-        if root is not None and not set(runs) >= set(root.runs) - OPTIONAL_ROLES:
-            return False
-        for role, path in runs.items():
-            if not is_folder(path):
-                raise BadInput(f"cannot publish {role}: {path} does not exist")
-        named = {role: self.relative(path) for role, path in runs.items()}
-        self._move(Root(date, named, tuple(sorted(nights))), root, tag)
-        return True
+        before = self.current()
+        is_late = before is not None and date < before.date
+        if not is_late:
+            if before is not None and not set(runs) >= set(before.runs) - OPTIONAL_ROLES:
+                return False
+            for role, path in runs.items():
+                if not is_folder(path):
+                    raise BadInput(f"cannot publish {role}: {path} does not exist")
+        lists = runs.get(LISTS)
+        final = self.qualifications_folder(date)
+        named = {role: self.published_key(path) for role, path in runs.items()}
 
-    def _move(self, root: Root, before: Root | None, tag: Tag | None) -> None:
-        """Write ROOT, unless it says the same already, and what follows from it."""
-        if root != before:
-            move_root(self.objects, root, tag)
+        def published(root: Root) -> Root:
+            whole = (key for key in root.building if not root.renews(key) and not key.startswith(LISTS))
+            root = root.keep(key for key in whole if is_finished(self.path / key))
+            root = root.keep(key for key in named.values() if key.split("/")[0] in RUN_FOLDERS)
+            if lists is not None:
+                root = replace(root, nights=tuple(sorted({*root.nights, date})))
+                root = self._named(root, lists, date) if lists != final else root.keep([self.relative(final)])
+            return root if is_late else replace(root, date=date, runs=named)
+
+        self._move(published)
+        return not is_late
+
+    def name_lists(self, lists: Path, date: dt.date) -> Path:
+        """Give lists that are whole the name that readers know, in place of others that were not published."""
+        self._move(lambda root: self._named(root, lists, date))
+        return self.qualifications_folder(date)
+
+    def _named(self, root: Root, lists: Path, date: dt.date) -> Root:
+        until = str(date) if date in root.nights else ""
+        final = self.relative(self.qualifications_folder(date))
+        return root.name(self.relative(lists), final, self._identity(lists), until)
+
+    def _identity(self, run: Path) -> int:
+        """Return what tells a folder from another one with the same content, whatever name it has."""
+        return retried(run.stat)().st_ino
+
+    def _move(self, change: Callable[[Root], Root]) -> None:
+        """Write ROOT, unless it says the same already, and do what follows from it."""
+        before, tag = read_root(self.objects)
+        root = change(before or Root())
+        if root != (before or Root()):
+            move_root(self.objects, self._without_done(root), tag)
+        self._settle()
+
+    def _without_done(self, root: Root) -> Root:
+        exchanges = {
+            name: (key, checksum) for name, (key, checksum) in root.exchanges.items() if self._is_there(key, checksum)
+        }
+        trash = {
+            key: (number, until)
+            for key, (number, until) in root.trash.items()
+            if until or number > root.number - KEPT_ROOTS or is_folder(self.path / key)
+        }
+        return replace(root, exchanges=exchanges, trash=trash)
+
+    def _is_there(self, key: str, identity: int) -> bool:
+        return is_folder(self.path / key) and self._identity(self.path / key) == identity
+
+    def _settle(self) -> None:
+        """Do what follows from ROOT; what a crash left out is made up for by the next command."""
+        root = self.root()
+        for name, (key, identity) in root.exchanges.items():
+            if self._is_there(key, identity):
+                swap_folder(self.path / key, self.path / name)
+        for key in [key for key, (_, until) in root.trash.items() if not until]:
+            self._remove(self.path / key)
         self.mark_published()
+
+    def _remove(self, run: Path) -> None:
+        """Remove a run that ROOT does not name, and the folder of its day if it was the last in it."""
+        if run.is_dir():
+            remove_run(run)
+            if run.parent.name.startswith("date="):
+                with contextlib.suppress(OSError):
+                    run.parent.rmdir()
+
+    def sweep(self) -> None:
+        """Remove the runs that ROOT does not name, and what a crash left under temporary names beside runs."""
+        if read_root(self.objects)[0] is None:
+            return
+        for run in self.unnamed():
+            self._remove(run)
+        for folder in (*_OWN_NAMES, LISTS):
+            for path in list_paths(self.path / folder, f"{TEMPORARY}*"):
+                remove(path)
 
     @retried
     def mark_published(self) -> None:
@@ -180,38 +387,18 @@ class Site:
             if (folder / MANIFEST).is_file() and not (folder / SUCCESS).is_file():
                 (folder / SUCCESS).touch()
         if nights and self.qualifications_folder(nights[-1]).is_dir():
-            latest = self.path / "qualifications" / LATEST
+            latest = self.path / LISTS / LATEST
             text = f"{self.qualifications_folder(nights[-1]).name}\n"
             if not latest.is_file() or latest.read_text(encoding="utf-8") != text:
                 write_text(latest, text)
 
-    def set_aside(self, replaced: Path, date: dt.date) -> None:
-        """Keep qualifications that others took the place of until the next retention: somebody may be reading them."""
-        for path in list_paths(self.path / "qualifications", f"{REPLACED}date={date}-*"):
-            remove_run(path)
-        rename(replaced, replaced.with_name(f"{REPLACED}date={date}-{uuid.uuid4().hex[:12]}"))
-
-    def remove_replaced(self, date: dt.date) -> None:
-        """Remove what was set aside before the night of a date."""
-        for path in list_paths(self.path / "qualifications", f"{REPLACED}date=*"):
-            if not path.name.startswith(f"{REPLACED}date={date}-"):
-                remove_run(path)
-
     def published_nights(self) -> list[dt.date]:
         """Return the dates whose qualifications were published and are kept, oldest first."""
-        root = self.current()
-        return [] if root is None else list(root.nights)
+        return list(self.root().nights)
 
     def is_published(self, date: dt.date) -> bool:
         """Tell whether the qualifications of a date were published."""
         return date in self.published_nights()
-
-    def drop_nights(self, gone: Collection[dt.date] = ()) -> None:
-        """Take nights out of ROOT before their qualifications are removed, and those that have none any more."""
-        root, tag = read_root(self.objects)
-        if root is not None:
-            kept = (night for night in root.nights if self.qualifications_folder(night).is_dir())
-            self._move(replace(root, nights=tuple(night for night in kept if night not in gone)), root, tag)
 
     def digest(self) -> str:
         """Return one hash over the promised bytes of what is published."""
@@ -219,15 +406,15 @@ class Site:
         if current is None:
             raise BadInput(f"{self.path} has nothing published yet; run `ammrank nightly` or `ammrank ingest` first")
         names = {name for name in current.runs.values() if name.split("/")[0] in PROMISED}
-        reports = self.report_folder(current.date)
         if "report" in current.runs:
-            names |= {self.relative(reports / name) for name in ("exposure.csv", "summary.json")}
+            names |= {f"{current.runs['report']}/{name}" for name in ("exposure.csv", "summary.json")}
         missing = sorted(name for name in names if not (self.path / name).exists())
         if missing:
             sentence = f"{self.path / missing[0]} is published and missing; make it again with {REBUILD_COMMAND}"
             raise DamagedStore(name_night(sentence, self.path, current.date))
-        marks = [self.qualifications_folder(current.date) / SUCCESS] if "qualifications" in current.runs else []
-        return digest_tree(self.path, names, marks)
+        lists = current.runs.get(LISTS)
+        marks = [] if lists is None else [self.path / lists / SUCCESS]
+        return digest_tree(self.path, names, marks, without_generation)
 
     def is_held(self) -> bool:
         """Tell whether a run is going on, as far as the caller may look."""
@@ -245,7 +432,7 @@ class Site:
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Lock the site against other runs, and repair what a killed one left half renamed.
+        """Lock the site against other runs, and do what follows from ROOT and a killed one left out.
 
         The lock goes with the process, whatever ends it.
 
@@ -255,7 +442,9 @@ class Site:
         descriptor = self._open_lock()
         try:
             self._lock(descriptor)
-            self._mend()
+            with contextlib.suppress(BadInput):  # whoever needs ROOT says what is wrong with it
+                self._settle()
+                self.sweep()
             yield
         finally:
             os.close(descriptor)
@@ -275,32 +464,6 @@ class Site:
         return descriptor
 
     @retried
-    def _mend(self) -> None:
-        """Mend what a killed run left half renamed or half marked."""
-        for folder in (*RUN_FOLDERS, "days/*", "qualifications"):
-            for place in list_paths(self.path, folder):
-                undo_swaps(place)
-        self._mend_marks()
-
-    def is_forgetting(self) -> bool:
-        """Tell whether a command that forgets users has not come to its end."""
-        return (self.path / FORGETTING).is_file()
-
-    def begin_forgetting(self) -> None:
-        """Remember that users are being forgotten, until `end_forgetting`."""
-        (self.path / FORGETTING).touch()
-        sync_folder(self.path)
-
-    def end_forgetting(self) -> None:
-        """Remember that all are forgotten."""
-        (self.path / FORGETTING).unlink(missing_ok=True)
-        sync_folder(self.path)
-
-    def _mend_marks(self) -> None:
-        with contextlib.suppress(BadInput):  # whoever needs ROOT says what is wrong with it
-            self.mark_published()
-
-    @retried
     def _lock(self, descriptor: int) -> None:
         """Take the lock; whoever only looks whether a run is going on has it for a moment."""
         end = time.monotonic() + LOOK_SECONDS
@@ -312,3 +475,11 @@ class Site:
                 if time.monotonic() > end:
                     raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
             time.sleep(0.05)
+
+
+def _without_renewals(root: Root) -> Root:
+    return root.discard(key for key in root.building if root.renews(key) or key.startswith(LISTS_IN_WORK))
+
+
+def _without_name(root: Root, name: str) -> dict[str, Any]:
+    return {other: value for other, value in root.unfinished.items() if other != name}

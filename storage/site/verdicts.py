@@ -5,15 +5,15 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, temporary_beside
-from ammrank_dask.storage.objects.folders import is_folder, make_folder
+from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import VerdictManifest
-from ammrank_dask.storage.store.runs import finish_run, is_finished, open_run, remove_run
+from ammrank_dask.storage.store.runs import finish_run, is_finished, open_run, start_run
 
-VERDICT_KIND = "verdict"
+FOLDER, VERDICT_KIND = "gates", "verdict"
 
 
 @dataclass(frozen=True)
@@ -37,38 +37,44 @@ class Verdict:
 
 def read_verdict(site: Site, date: dt.date) -> Verdict | None:
     """Return what the gate decided at a date, None when nothing was compared."""
-    path = site.verdict_folder(date)
-    if not is_finished(path):
+    runs = verdict_runs(site, date)
+    if not runs:
         return None
-    manifest = VerdictManifest.of(open_run(path, VERDICT_KIND))
+    manifest = VerdictManifest.of(open_run(runs[-1], VERDICT_KIND))
     return Verdict(manifest.challenger, manifest.champion, manifest.accepted, manifest.counts)
 
 
 def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[str, Any]) -> None:
     """Write the verdict of a date in place of an older one."""
-    final = site.verdict_folder(date)
-    building = temporary_beside(final)
-    make_folder(building)
-    finish_run(
-        building,
-        VERDICT_KIND,
-        digest_of([verdict.champion, verdict.challenger, dict(config)]),
-        0,
-        config={"date": str(date), **config},
-        inputs={"champion": verdict.champion, "challenger": verdict.challenger},
-        counts=verdict.facts,
-    )
-    swap_folder(building, final)
-    if is_folder(building):
-        remove_run(building)
+    before = verdict_runs(site, date)
+    digest = digest_of([verdict.champion, verdict.challenger, dict(config), dict(verdict.facts)])
+    path = site.run(FOLDER, date, digest)
+    if not is_finished(path):
+        site.begin([path])
+        start_run(path, 0)
+        finish_run(
+            path,
+            VERDICT_KIND,
+            digest,
+            0,
+            config={"date": str(date), **config},
+            inputs={"champion": verdict.champion, "challenger": verdict.challenger},
+            counts=verdict.facts,
+        )
+    site.discard(run for run in before if run != path)
+
+
+def verdict_runs(site: Site, date: dt.date) -> list[Path]:
+    """Return the verdict of a date; there are two for a moment, while one takes the place of the other."""
+    return [run for run in site.finished_runs(FOLDER) if run.name.startswith(f"date={date}-")]
 
 
 def verdict_dates(site: Site) -> list[dt.date]:
     """Return the dates at which the gate compared two models."""
-    return [dt.date.fromisoformat(path.name.removeprefix("date=")) for path in site.finished_runs("gates")]
+    return sorted({dt.date.fromisoformat(path.name[5:15]) for path in site.finished_runs(FOLDER)})
 
 
 def rejected_models(site: Site) -> set[str]:
     """Return the digests of the models that the gate turned down."""
-    verdicts = [open_run(path, VERDICT_KIND).manifest for path in site.finished_runs("gates")]
+    verdicts = [open_run(path, VERDICT_KIND).manifest for path in site.finished_runs(FOLDER)]
     return {verdict["inputs"]["challenger"] for verdict in verdicts if not verdict["facts"]["accepted"]}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import functools
 from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from ammrank_dask.storage.objects.atomic import (
     sync_tree,
     write_json,
 )
-from ammrank_dask.storage.objects.folders import list_paths, remove, walk
+from ammrank_dask.storage.objects.folders import list_paths, remove, share_file, share_tree, walk
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.count_lines import LINES, append_counts, read_counts, remove_counts
 from ammrank_dask.storage.store.parts import (
@@ -233,24 +232,6 @@ def open_run(path: Path, kind: str | None = None) -> Run:
     return run
 
 
-def run_of_date(site: Path, folder: str, date: Any) -> Path:
-    """Return the one whole run of a date in a folder of a site."""
-    try:
-        day = dt.date.fromisoformat(str(date))
-    except ValueError:
-        raise BadInput(f"date must be a day as in 2026-05-06, got {date!r}") from None
-    runs = [path.parent for path in list_paths(site / folder, f"date=*/{MANIFEST}")]
-    of_day = [run for run in runs if run.name.removeprefix("date=").startswith(str(day))]
-    if len(of_day) == 1:
-        return of_day[0]
-    if of_day:
-        names = ", ".join(run.name for run in of_day)
-        raise BadInput(f"{site / folder} must have one run of {day}, found {names}; open one of them by its path")
-    days = sorted({run.name.removeprefix("date=")[:10] for run in runs})
-    has = f"it has {days[0]} to {days[-1]}" if days else "it has none"
-    raise BadInput(f"{site / folder} has no run of {day}; {has}")
-
-
 @retried
 def verify_run(path: Path) -> int:
     """Check every byte of a finished run against its manifest; return the number of bytes read.
@@ -278,6 +259,12 @@ def _found_beside_parts(run: Run) -> set[str]:
         folders[:] = [name for name in folders if (place / name).as_posix() not in known]
         found |= {(place / name).as_posix() for name in names}
     return {name for name in found - known if not fnmatchcase(name, LINES)}
+
+
+def share_run(run: Path, path: Path) -> None:
+    """Make a second run of the files of one that is finished; its manifest comes last."""
+    share_tree(run, path, {MANIFEST})
+    share_file(run / MANIFEST, path / MANIFEST)
 
 
 @retried

@@ -11,7 +11,7 @@ from nights import day
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.objects.atomic import write_text
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.site.verdicts import read_verdict
+from ammrank_dask.storage.site.verdicts import read_verdict, verdict_runs
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
 from ammrank_dask.workflows.session.night import Night
@@ -63,7 +63,7 @@ STORES = {
     "manifest": lambda place: run_of(place, "head") / "manifest.json",
     "model": lambda place: run_of(place, "model") / "arrays.npz",
     "attributes of the model": lambda place: run_of(place, "model") / "model.json",
-    "verdict": lambda place: place.verdict_folder(day(5)) / "manifest.json",
+    "verdict": lambda place: verdict_runs(place, day(5))[0] / "manifest.json",
     "qualifications by user": lambda place: run_of(place, "qualifications") / "by_user" / "part-00000.parquet",
     "qualifications by category": lambda place: min((run_of(place, "qualifications") / "by_category").glob("*/*")),
     "figures of the report": lambda place: run_of(place, "report") / "summary.json",
@@ -135,14 +135,14 @@ def test_digest__never_leaves_out_what_is_missing(place, role, name):
 
 @pytest.mark.parametrize("store", USED_NEXT_NIGHT)
 def test_nightly__refuses_damaged_input_and_leaves_what_is_published(client, place, store):
-    published = (place.path / "ROOT").read_bytes()
+    published = place.current()
     flip(STORES[store](place))
     with pytest.raises(
         (DamagedStore, BadInput),
         match=r"make it again with `ammrank nightly|train it again|not the JSON that was",
     ):
         nightly(Night(client, place, load_config(place.config_path), day(6)))
-    assert (place.path / "ROOT").read_bytes() == published
+    assert place.current() == published
 
 
 def test_nightly__rebuild_repairs_and_ends_with_the_bytes_of_a_sound_site(client, begun, place, tmp_path):

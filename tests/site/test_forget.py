@@ -7,6 +7,7 @@ import shutil
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from lakes import At, date_of, event, good_events, write_events, write_lake, wri
 from ammrank_dask.forget import Reach
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.objects.atomic import bytes_below, swap_folder
+from ammrank_dask.storage.objects.atomic import bytes_below
 from ammrank_dask.storage.site import forgotten
 from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_rows, drop_users, load_forgotten
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -208,11 +209,18 @@ def test_forget_users__what_was_damaged_before_is_still_found(client, place, tmp
     for harm in unrelated.values():
         harm()
     forget_users(client, site, write_list(tmp_path / "list.txt", ids[3:4]))
-    for path, mend in reversed(unrelated.items()):
+    renewed = site.path / site.current().runs["features"]
+    mends = {
+        renewed / "columns.json": lambda: flip(renewed / "columns.json"),
+        part_path(renewed, 1 - with_user) / "zarr.json": lambda: flip_entry(
+            part_path(renewed, 1 - with_user), "zarr.json"
+        ),
+    }
+    for path, mend in reversed(mends.items()):
         with pytest.raises(DamagedStore, match=rf"{path} is not what was written \(checksum differs\)"):
-            verify_run(features)
+            verify_run(renewed)
         mend()
-    verify_run(features)
+    verify_run(renewed)
     assert user not in found_users(site)["features"]
 
 
@@ -245,19 +253,26 @@ def test_forget_users__refuses_to_write_what_is_damaged_again(client, place, tmp
 def test_forget_users__goes_on_after_a_crash(client, place, tmp_path):
     site, ids = place
     listed = write_list(tmp_path / "list.txt", ids[:3])
-    # As a crash between exchange and removal leaves it: an old run under a temporary name, and half a run.
+    # As a crash leaves it: a run under a temporary name, one that is no longer named, and half a run.
     head = site.path / site.current().runs["head"]
     shutil.copytree(head, head.with_name(f".tmp-{head.name}-abc"))
-    (site.path / "qualifications" / ".building-date=2026-01-11-abc").mkdir()
+    shutil.copytree(head, head.with_name(f"{head.name}-g7"))
+    (site.path / "qualifications" / "runs" / "2026-01-11-abc").mkdir(parents=True)
     # As a killed worker leaves it: a table under a temporary name inside a run that was published.
     table = site.qualifications_folder(date_of(5)) / "by_user" / "part-00000.parquet"
     shutil.copy(table, table.with_name(f".tmp-{table.name}-abc"))
     add_forgotten(site.path, ids_from_values(ids[:3]))
     forget_users(client, site, listed)
     assert not list(site.path.rglob(".tmp-*"))
-    assert not list((site.path / "qualifications").glob(".building-*"))
+    assert not site.unnamed()
     again = forget_users(client, site, listed)
     assert (again["rows removed"], again["on the list"]) == (0, 3)
+
+
+def inodes_of_parts(site):
+    """Return what tells whether a file was written again, by its path in the first generation of its run."""
+    parts = [path for path in site.path.rglob("part-*") if "models" not in path.parts and path.is_file()]
+    return {Path(re.sub(r"-g\d+(?=/)", "", str(path))): path.stat().st_ino for path in parts}
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
@@ -266,10 +281,10 @@ def test_forget_users__touches_only_the_partitions_of_the_users(client, place, t
     listed = write_list(tmp_path / "list.txt", ids[3:4])
     (partition,) = partition_of(ids_from_values(ids[3:4]), 2)
     night = site.qualifications_folder(date_of(5))
-    before = {path: path.stat().st_ino for path in site.path.rglob("part-*") if "models" not in path.parts}
+    before = inodes_of_parts(site)
     held = set(pq.read_table(night / "by_user", filters=[("user_id", "=", ids[3])])["category"].to_pylist())
     forget_users(client, site, listed)
-    replaced = {path for path, inode in before.items() if path.stat().st_ino != inode}
+    replaced = {path for path, inode in inodes_of_parts(site).items() if before[path] != inode}
     assert night / "by_user" / f"part-{partition:05d}.parquet" in replaced
     other = f"part-{1 - partition:05d}"
     assert not any(path.is_file() and path.stem == other for path in replaced)
@@ -278,8 +293,8 @@ def test_forget_users__touches_only_the_partitions_of_the_users(client, place, t
 
 
 @pytest.mark.parametrize("begun", ["integers"], indirect=True)
-@pytest.mark.parametrize("stop", ["before any exchange", "between two exchanges", "before a manifest"])
-def test_forget_users__stopped_while_runs_are_exchanged(client, place, tmp_path, monkeypatch, stop):
+@pytest.mark.parametrize("stop", ["before ROOT", "before any rename", "before any removal", "before a manifest"])
+def test_forget_users__stopped_while_runs_are_replaced(client, place, tmp_path, monkeypatch, stop):
     site, ids = place
     gone = {str(user) for user in ids[:3]}
 
@@ -289,18 +304,14 @@ def test_forget_users__stopped_while_runs_are_exchanged(client, place, tmp_path,
     def die(*args, **options):
         raise Killed
 
-    calls = itertools.count()
-
-    def die_at_the_second(*args):
-        if next(calls) == 1:
-            raise Killed
-        return swap_folder(*args)
-
+    targets = {
+        "before ROOT": "site.site.Site.replace_runs",
+        "before any rename": "site.site.swap_folder",
+        "before any removal": "site.site.remove_run",
+    }
     with monkeypatch.context() as patched:
-        if stop == "before any exchange":
-            patched.setattr("ammrank_dask.forget.swap_folder", die)
-        elif stop == "between two exchanges":
-            patched.setattr("ammrank_dask.forget.swap_folder", die_at_the_second)
+        if stop in targets:
+            patched.setattr(f"ammrank_dask.storage.{targets[stop]}", die)
         else:
             patched.setattr("ammrank_dask.forget.rewrite_manifest", die)
         with pytest.raises(Killed):
@@ -316,7 +327,8 @@ def test_forget_users__stopped_while_runs_are_exchanged(client, place, tmp_path,
     assert not any(users & (gone | {str(ids[5])}) for users in found_users(site).values())
     tombstones = pq.read_table(site.path / "tombstones" / f"date={date_of(5)}.parquet")["user_id"].to_pylist()
     assert tombstones == [*ids[:3], ids[5]]
-    assert not list(site.path.glob(".forgetting"))
+    assert not site.unfinished("forget")
+    assert not site.unnamed()
     for run in site.kept_runs():
         verify_run(run)
 

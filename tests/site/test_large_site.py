@@ -30,7 +30,6 @@ AT_ONCE = {
     "ammrank_dask.scoring.balanced._HESSIAN_BYTES": 1,
     "ammrank_dask.ingest.exchange._FIRST_VALUES": 4,
     "ammrank_dask.storage.store.ids._IDS_AT_ONCE": 10,
-    "ammrank_dask.forget.BYTES_AT_ONCE": 1,
     "ammrank_dask.forget.BYTES_OF_TASK": 1 << 10,
 }
 """How much is taken at a time, by where it is said: nothing that is written depends on it."""

@@ -48,8 +48,8 @@ def test_nightly__what_a_rebuild_replaces_stays_until_the_next_night(client, sit
     reading = (folder / "by_user" / "part-00000.parquet").read_bytes()
     nightly(Night(client, site, config_of(score={"k": 3}), day(5)), rebuild=True)
     assert is_marked(site, 5)
-    (replaced,) = (site.path / "qualifications").glob(f".replaced-date={day(5)}-*")
+    (replaced,) = (site.path / "qualifications" / "runs").glob(f"{day(5)}-*")
     assert open_run(replaced).digest == before
     assert (replaced / "by_user" / "part-00000.parquet").read_bytes() == reading
     nightly(Night(client, site, config_of(score={"k": 3}), day(6)))
-    assert not list((site.path / "qualifications").glob(".replaced-*"))
+    assert not list((site.path / "qualifications" / "runs").iterdir())

@@ -224,7 +224,7 @@ def test_write_night_report__a_damaged_past_night_is_left_out(client, site, capl
 
 
 def test_write_night_report__a_past_night_that_was_never_published_is_not_looked_at(client, site):
-    root = site.current()
+    root = site.root()
     left = tuple(night for night in root.nights if night != day(5))
     (site.path / "ROOT").write_bytes(dataclasses.replace(root, nights=left).encode())
     config = check_config(CONFIG, "test")

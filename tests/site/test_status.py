@@ -14,8 +14,9 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import private_files, write_text
 from ammrank_dask.storage.site.run_log import read_attempt, write_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.site.verdicts import read_verdict
+from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, verdict_dates, write_verdict
 from ammrank_dask.storage.store.qualifications import KIND
+from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.workflows.nightly import command as night_command
 from ammrank_dask.workflows.operations.status import describe_site
 from ammrank_dask.workflows.session.config import check_config, load_config, write_config
@@ -23,7 +24,7 @@ from ammrank_dask.workflows.session.night import Night, record_night
 from ammrank_dask.workflows.session.notify import announce
 from ammrank_dask.workflows.session.options import nights_options
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.retention import prune_nights
+from ammrank_dask.workflows.stages.retention import old_nights, prune, prune_reports
 from ammrank_dask.workflows.status import command
 
 
@@ -325,25 +326,46 @@ def test_nightly__the_night_that_failed_is_announced(site, tmp_path):
     assert json.loads((place.path / "told.json").read_text())["date"] == str(day(8))
 
 
-def test_prune_nights__keeps_the_newest_and_what_is_published(tmp_path):
+def keep_lists(site, number):
+    lists = site.lists_in_work(day(number), "abc")
+    site.begin([lists])
+    finish_run(lists, KIND, "abc", 0, config={}, inputs={})
+    return site.name_lists(lists, day(number))
+
+
+def prune_nights(site, config, number):
+    prune(site, config, day(number), [], [], old_nights(site, config, day(number)))
+    prune_reports(site, config, day(number))
+
+
+def test_prune__keeps_the_newest_nights_and_what_is_published(tmp_path):
     site = Site(tmp_path)
     retention = {"qualifications": 2, "reports": 3}
     config = check_config({"retention": retention, "train": {"every_nights": 1}}, "test")
-    for folder in ("qualifications", "reports", "runs", "gates"):
-        for number in range(5):
+    for number in range(5):
+        keep_lists(site, number)
+        write_verdict(site, day(number), Verdict("new", "old", True, {"accepted": True}), {})
+        for folder in ("reports", "runs"):
             (tmp_path / folder / f"date={day(number)}").mkdir(parents=True)
-    (tmp_path / "qualifications" / f".building-date={day(4)}-abc").mkdir()
-    site.publish(day(0), {"qualifications": site.qualifications_folder(day(0))})
-    prune_nights(site, config, day(4))
-    left = {folder: sorted(os.listdir(tmp_path / folder)) for folder in ("qualifications", "reports", "runs", "gates")}
-    assert left["qualifications"] == ["LATEST", *(f"date={day(number)}" for number in (0, 3, 4))]
-    assert left["reports"] == left["runs"] == left["gates"] == [f"date={day(number)}" for number in (2, 3, 4)]
+    unfinished = site.lists_in_work(day(4), "def")
+    site.begin([unfinished])
+    unfinished.mkdir()
+    site.publish(day(0), {KIND: site.qualifications_folder(day(0))})
+    n_roots = len(os.listdir(tmp_path / "roots"))
+    prune_nights(site, config, 4)
+    assert len(os.listdir(tmp_path / "roots")) == n_roots + 1  # one write of ROOT for all
+    left = {folder: sorted(os.listdir(tmp_path / folder)) for folder in ("qualifications", "reports", "runs")}
+    assert left["qualifications"] == ["LATEST", *(f"date={day(number)}" for number in (0, 3, 4)), "runs"]
+    assert not os.listdir(tmp_path / "qualifications" / "runs")
+    assert left["reports"] == left["runs"] == [f"date={day(number)}" for number in (2, 3, 4)]
+    assert verdict_dates(site) == [day(2), day(3), day(4)]
+    assert not site.unnamed()
 
 
 def test_published_nights__are_remembered_as_long_as_their_qualifications(tmp_path):
     site = Site(tmp_path)
     for number in range(5):
-        (tmp_path / "qualifications" / f"date={day(number)}").mkdir(parents=True)
+        keep_lists(site, number)
     assert site.published_nights() == []
     site.publish(day(0), {"state": site.qualifications_folder(day(0))})
     assert site.published_nights() == []
@@ -353,18 +375,18 @@ def test_published_nights__are_remembered_as_long_as_their_qualifications(tmp_pa
     assert site.published_nights() == [day(1), day(2), day(3)]
     site.publish(day(4), {name: site.qualifications_folder(day(4)) for name in ("state", KIND)})
     assert site.published_nights() == [day(1), day(2), day(3), day(4)]
-    prune_nights(site, check_config({"retention": {"qualifications": 2}}, "test"), day(4))
+    prune_nights(site, check_config({"retention": {"qualifications": 2}}, "test"), 4)
     assert site.published_nights() == [day(3), day(4)]
 
 
-def test_prune_nights__a_back_fill_removes_nothing(tmp_path):
+def test_prune__a_back_fill_removes_nothing(tmp_path):
     site = Site(tmp_path)
     for number in range(3):
-        (tmp_path / "qualifications" / f"date={day(number)}").mkdir(parents=True)
-    site.publish(day(2), {"qualifications": site.qualifications_folder(day(2))})
-    prune_nights(site, check_config({"retention": {"qualifications": 2}}, "test"), day(1))
+        keep_lists(site, number)
+    site.publish(day(2), {KIND: site.qualifications_folder(day(2))})
+    prune_nights(site, check_config({"retention": {"qualifications": 2}}, "test"), 1)
     left = sorted(os.listdir(tmp_path / "qualifications"))
-    assert left == ["LATEST", *(f"date={day(number)}" for number in range(3))]
+    assert left == ["LATEST", *(f"date={day(number)}" for number in range(3)), "runs"]
 
 
 def test_announce__what_the_command_prints_is_not_on_stdout(tmp_path, capfd):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from typing import TYPE_CHECKING, Any
 
 from ammrank_dask.forget import Forgetting, Reach
@@ -10,15 +9,15 @@ from ammrank_dask.runtime.thread_tasks import silent
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.user_lists import read_user_list
-from ammrank_dask.storage.objects.atomic import TEMPORARY, sweep_tree
+from ammrank_dask.storage.objects.atomic import sweep_temporary, sweep_tree
+from ammrank_dask.storage.objects.folders import list_paths, remove
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
-from ammrank_dask.storage.site.root import Root
-from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
+from ammrank_dask.storage.site.site import Published, Site
 from ammrank_dask.storage.site.tombstones import add_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.manifests import StateManifest
-from ammrank_dask.storage.store.runs import open_run, remove_run
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.user_hash import bucket_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.stages.publishing import renew_copies
@@ -29,6 +28,8 @@ if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it
 
     from ammrank_dask.runtime.thread_tasks import Progress
 
+FORGET = "forget"
+"""What the command is called among those that have begun."""
 SMALL = 4 << 30
 """Bytes of files that threads of the command go through in less time than a cluster takes to start and do it."""
 
@@ -44,26 +45,26 @@ def forget_users(
     head, ids = _read_users(site, users)
     add_forgotten(site.path, ids)
     # Whom an interrupted command was to forget only the list knows, and it takes a look at everything to find them.
-    wanted = None if site.is_forgetting() else ids
-    site.begin_forgetting()
+    wanted = None if site.unfinished(FORGET) else ids
+    site.begin_command(FORGET, True)
     _blank_day_rows(site, ids)
     _remove_leftovers(site)
     runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
     command = Forgetting(client, site.path, wanted, lambda gone: add_tombstones(site.path, head.date, gone), progress)
-    removed, touched = command.forget(runs, tables)
-    left = command.scan(runs, tables, touched)
+    renewed = command.forget(site.renewals(runs), tables)
+    left = command.scan([renewed.runs.get(run, run) for run in runs], tables, renewed.tables)
     if left.rows:
         raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
-    site.end_forgetting()
+    site.replace_runs(renewed.runs, FORGET)
     listed = load_forgotten(site.path)
-    renewed = 0 if config is None else renew_copies(site, config)
+    n_copies = 0 if config is None else renew_copies(site, config)
     return {
         "users": len(ids),
-        "files with them": removed.with_users,
-        "rows removed": removed.rows,
+        "files with them": renewed.removed.with_users,
+        "rows removed": renewed.removed.rows,
         "files scanned": left.files,
         "rows left": left.rows,
-        **({"copies made again": renewed} if renewed else {}),
+        **({"copies made again": n_copies} if n_copies else {}),
         "on the list": len(listed.hashes) if listed is not None else 0,
         "not changed": "trained models, which hold no user; the lake, which is yours: remove them there; and systems "
         "that took them from the qualifications: the next delta names them as forgotten",
@@ -74,13 +75,13 @@ def is_small(site: Site, users: LakePath) -> bool:
     """Tell whether there is so little to read and write that starting processes for it would take longer."""
     try:
         ids = _read_users(site, users)[1]
-        reach = Reach(None if site.is_forgetting() else ids)
+        reach = Reach(None if site.unfinished(FORGET) else ids)
         return sum(reach.count_bytes(open_run(path)) for path in site.kept_runs()) <= SMALL
     except BadInput:  # who forgets the users will say so, after they are on the list
         return True
 
 
-def _read_users(site: Site, users: LakePath) -> tuple[Root, UserIds]:
+def _read_users(site: Site, users: LakePath) -> tuple[Published, UserIds]:
     """Return what is published, and the users on a list."""
     head = site.current()
     if head is None:
@@ -96,22 +97,21 @@ def _blank_day_rows(site: Site, ids: UserIds) -> None:
 
 
 def _remove_leftovers(site: Site) -> None:
-    """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users."""
-    shutil.rmtree(site.scratch, ignore_errors=True)
-    finished = set(site.kept_runs())
-    current = site.current()
+    """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users.
+
+    Lists of nights that are not published go, too: those nights are to be run again, for their deltas do not name the
+    users.
+    """
+    remove(site.scratch)
+    root, current, finished = site.root(), site.current(), set(site.kept_runs())
+    begun = [site.path / key for key in root.building]
+    late = [] if current is None else [run for run in site.scored_nights() if run.name > f"date={current.date}"]
+    site.discard([*(run for run in begun if run not in finished), *late])
+    site.drop_renewals()
+    site.sweep()
     for run in finished:
         sweep_tree(run)
-        night = run.name.removeprefix("date=")
-        if run.parent.name == "qualifications" and current is not None and night > str(current.date):
-            remove_run(run)  # not published: the night is to be run again, for its delta does not name the users
-    for folder in (*RUN_FOLDERS, "qualifications"):
-        levels = "*/*" if folder == "days" else "*"
-        for path in (site.path / folder).glob(levels):
-            if path not in finished and path.is_dir():
-                shutil.rmtree(path)
-    for path in (site.path / "quarantine").glob(f"{TEMPORARY}*"):
-        path.unlink()
-    for path in (site.path / "evaluations").glob("*/.rows-*"):  # of a comparison that was killed
-        shutil.rmtree(path, ignore_errors=True)
+    sweep_temporary(site.path / "quarantine")
+    for path in list_paths(site.path / "evaluations", "*/.rows-*"):  # of a comparison that was killed
+        remove(path)
     remove_work(site)

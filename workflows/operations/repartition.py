@@ -12,10 +12,11 @@ from ammrank_dask.repartition import repartition_run
 from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.objects.atomic import digest_of, write_private
 from ammrank_dask.storage.site.account import is_of_group
+from ammrank_dask.storage.site.root import without_generation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import check_config
-from ammrank_dask.workflows.session.session import Session, read_unfinished, remove_unfinished, write_unfinished
+from ammrank_dask.workflows.session.session import REPARTITION, Session
 from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 FOLDERS = ("days", "users", "state", "features", "windows")
@@ -23,12 +24,12 @@ FOLDERS = ("days", "users", "state", "features", "windows")
 
 
 def repartition(session: Session, n_partitions: int) -> dict[str, Any]:
-    """Write every run with users in other partitions, each exchanged with one rename, and at last the config.
+    """Write every run with users in other partitions, then the config, and name all new runs with one write of ROOT.
 
-    Killed in the middle, the same command goes on after the last run that was exchanged; until then no night runs.
+    Killed in the middle, the same command goes on after the last partition that was written; until then no night runs.
     """
     site, before = session.site, session.config.partitions
-    unfinished = read_unfinished(site)
+    unfinished = site.unfinished(REPARTITION)
     if unfinished is not None and unfinished != n_partitions:
         raise BadInput(
             f"a change to {unfinished:,} partitions is not finished; finish it first with"
@@ -38,14 +39,18 @@ def repartition(session: Session, n_partitions: int) -> dict[str, Any]:
     runs = [path for folder in FOLDERS for path in site.finished_runs(folder)]
     if not runs:
         raise BadInput(f"{site.path} has no runs yet; set partitions: {n_partitions} in {site.config_path}")
-    write_unfinished(site, n_partitions)
+    if unfinished is None:
+        site.drop_renewals()
+        site.begin_command(REPARTITION, n_partitions)
+    renewals = site.renewals(run for run in runs if open_run(run).n_parts != n_partitions)
     client, progress, digests = session.client, session.progress, {}
     progress("repartition", 0, len(runs))
     for path in runs:
-        digests[site.relative(path)] = repartition_run(client, open_run(path), n_partitions)
+        key = without_generation(site.relative(path))
+        digests[key] = repartition_run(client, open_run(path), n_partitions, renewals.get(path))
         progress("repartition", len(digests), len(runs))
     write_private(site.config_path, changed, for_group=is_of_group(site.path))
-    remove_unfinished(site)
+    site.replace_runs(renewals, REPARTITION)
     return {
         "partitions": n_partitions,
         "partitions before": before,

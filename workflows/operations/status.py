@@ -8,9 +8,8 @@ from typing import Any
 
 from ammrank_dask.report.figures import ON_HOLD
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.site.root import Root
 from ammrank_dask.storage.site.run_log import HELD, read_attempt
-from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.site import Published, Site
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.training.forward import describe_forward
@@ -39,7 +38,7 @@ def describe_site(site: Site, config: Config, today: dt.date) -> dict[str, Any]:
     return facts
 
 
-def _describe_published(site: Site, current: Root | None, today: dt.date) -> dict[str, Any]:
+def _describe_published(site: Site, current: Published | None, today: dt.date) -> dict[str, Any]:
     if current is None:
         return {"published": None, "nights_behind": None, "whole": None}
     whole = all(
@@ -81,7 +80,7 @@ def _describe_last_attempt(site: Site, running: bool) -> dict[str, Any]:
     return {"last_run": facts}
 
 
-def _days_to_come(site: Site, config: Config, current: Root | None, today: dt.date) -> tuple[list[str], list[str]]:
+def _days_to_come(site: Site, config: Config, current: Published | None, today: dt.date) -> tuple[list[str], list[str]]:
     """Return the days of the lake after the published one, and the dates up to `today` that it lacks."""
     days = lake_days(site, config)
     first = current.date + dt.timedelta(1) if current is not None else min(days)

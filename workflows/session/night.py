@@ -119,7 +119,7 @@ class NightRecord:
         self.attempt |= {
             "facts": dict(outcome),
             **inputs,
-            "runs": {role: self.site.relative(path) for role, path in sorted(roles.items())},
+            "runs": {role: self.site.published_key(path) for role, path in sorted(roles.items())},
             "bytes": {role: bytes_below(path) for role, path in sorted(roles.items())},
         }
 

@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ammrank_dask.storage.errors import BadInput, shell_word
-from ammrank_dask.storage.objects.atomic import read_json, sync_folder, write_json
-from ammrank_dask.storage.objects.folders import is_file
+from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import Config, load_config
 from ammrank_dask.workflows.session.progress import progress_for
@@ -25,7 +23,8 @@ if TYPE_CHECKING:  # Dask takes a second to import, and little work needs none o
 StartCluster = Callable[[], "tuple[Client, Progress]"]
 """Starts the cluster of a command when it is called for the first time, and returns it ever after."""
 
-_REPARTITION = "repartition.json"
+REPARTITION = "repartition"
+"""What a change of partitions is called among the commands that have begun."""
 
 
 @dataclass(frozen=True)
@@ -94,32 +93,14 @@ def open_lazily(cluster: str | None, site: Path | None, *, as_json: bool, quiet:
         yield start
 
 
-def read_unfinished(site: Site) -> int | None:
-    """Return to how many partitions a change has begun and not ended; None when there is none."""
-    path = _path(site)
-    return int(read_json(path)["partitions"]) if is_file(path) else None
-
-
-def write_unfinished(site: Site, n_partitions: int) -> None:
-    """Remember that a change begins."""
-    write_json(_path(site), {"partitions": n_partitions})
-
-
-def remove_unfinished(site: Site) -> None:
-    """Remember that a change has ended."""
-    _path(site).unlink(missing_ok=True)
-    sync_folder(site.path)
-
-
 def refuse_unfinished(site: Site) -> None:
-    """Refuse to work on a site of whose runs some have other partitions."""
-    n_partitions = read_unfinished(site)
+    """Refuse to work on a site whose config may say another number of partitions than its runs have."""
+    try:
+        n_partitions = site.unfinished(REPARTITION)
+    except DamagedStore:  # whoever needs it says so, and a rebuild mends it
+        return
     if n_partitions is not None:
         raise BadInput(
             f"a change to {n_partitions:,} partitions is not finished; go on with"
             f" `ammrank repartition {shell_word(site.path)} --partitions {n_partitions}`"
         )
-
-
-def _path(site: Site) -> Path:
-    return site.path / _REPARTITION

@@ -110,6 +110,7 @@ def _learn(night: Night, ingested: Ingested, tonight: Run, model: Run) -> Run:
     path = night.site.run("chances", night.date, digest)
     if is_finished(path):
         return open_run(path, CHANCES.kind)
+    night.site.begin([path, planned.path])
     built = build_features(night.client, planned, click_group=CLICK_GROUP, stage=STAGE, progress=night.progress)
     features = open_features(built.path)
     min_users = max(1, night.config.gate.min_users)

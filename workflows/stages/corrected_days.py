@@ -77,6 +77,7 @@ def _read_days(
         lag_date = settings.lag_date(night.date)
         plans = [replace(plan, refuses_duplicates=False) if plan.date <= lag_date else plan for plan in plans]
     mapping = event_mapping(night.config, taxonomy)
+    night.site.begin(plan.run for plan in plans)
     runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     return {plan.date: run for plan, run in zip(plans, runs, strict=True)}
 

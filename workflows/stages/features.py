@@ -44,12 +44,14 @@ def score_features(night: Night, ingested: Ingested) -> Run:
     )
     inputs = {"state": ingested.head.digest, "users": ingested.users.digest if ingested.users else None, **digest}
     plan = _plan(night, ingested, source, inputs, n_before=ingested.n_before)
+    night.site.begin([plan.path])
     return build_features(night.client, plan, click_group=CLICK_GROUP, progress=night.progress)
 
 
 def training_features(night: Night, ingested: Ingested) -> Run:
     """Build the features at the end of the lag date of the users who clicked in the label window after it."""
     plan = _plan_training(night, ingested)
+    night.site.begin([plan.path])
     return build_features(
         night.client, plan, click_group=CLICK_GROUP, stage="training_features", progress=night.progress
     )

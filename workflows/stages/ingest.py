@@ -25,6 +25,7 @@ from ammrank_dask.storage.objects.atomic import digest_of, read_json
 from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.site.day_fingerprints import DayRows, read_day_rows, write_day_rows
 from ammrank_dask.storage.site.popular_days import YEAR, add_popular_days, remove_popular_days
+from ammrank_dask.storage.site.root import without_generation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.taxonomies import keep_taxonomy
 from ammrank_dask.storage.store.manifests import DayManifest, StateManifest, UsersManifest
@@ -53,7 +54,7 @@ from ammrank_dask.workflows.stages.history import (
     plan_ingest,
 )
 from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, intake_settings, scan_lake, scan_new
-from ammrank_dask.workflows.stages.retention import remove_windows, written_windows
+from ammrank_dask.workflows.stages.retention import WINDOWS, written_windows
 
 BRIDGED = "bridged days"
 
@@ -122,6 +123,8 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     `rebuild` would lose days that only the states remember, unless `forget_history`.
     """
     site, config = night.site, night.config
+    if rebuild:
+        site.restore_root()
     taxonomy = site_taxonomy(site, config)
     keep_taxonomy(site.path, taxonomy)
     earlier = EarlierTaxonomies(site, taxonomy, len(config.event_groups), config.categories)
@@ -133,7 +136,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
         if not forget_history:
             _refuse_lost_history(night, settings)
         site.remove_damaged()
-        remove_windows(site)
+        site.discard(site.finished_runs(WINDOWS))  # made again from the lake
         remove_popular_days(site.path)
         shutil.rmtree(site.scratch, ignore_errors=True)
     check_memory(night.client, site, config, night.date, len(taxonomy.categories))
@@ -187,7 +190,9 @@ def history_settings(
         earlier.refusals(StateManifest.of(run).taxonomy for run in states),
         config.train.n_windows,
         written,
-        frozenset((path.parent.name.removeprefix("date="), path.name) for path in site.finished_runs("days")),
+        frozenset(
+            (run.parent.name.removeprefix("date="), without_generation(run.name)) for run in site.finished_runs("days")
+        ),
     )
 
 
@@ -235,6 +240,7 @@ def _ingest_days(
         _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
     intake = intake_settings(night, settings.state)
     mapping = event_mapping(night.config, earlier.taxonomy)
+    night.site.begin(day_plan.run for day_plan in day_plans)
     ingest_days(night.client, day_plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
     days: dict[dt.date, Run | None] = {day: None for day in plan.days}
     rows = {day: of_day for day, of_day in changed.rows.items() if day in files or day > night.date}
@@ -265,6 +271,7 @@ def _fold(
 ) -> Iterator[tuple[dt.date, Run]]:
     """Make the planned states and yield each with its date."""
     paths = {state.date: _state_path(night.site, state, settings) for state in plan.states}
+    night.site.begin(paths.values())
     fold_states(
         night.client,
         plan.fold_plans(days, paths),
@@ -338,6 +345,7 @@ def _ingest_people(night: Night, n_before: Sequence[int]) -> Run | None:
 
     digest = choose_digest(digest_with, night.site.users_run, config.partitions, n_before)
     run = night.site.users_run(digest)
+    night.site.begin([run])
     return ingest_users(
         night.client, files, mapping, run, digest, intake_settings(night, settings), progress=night.progress
     )

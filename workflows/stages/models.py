@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.objects.atomic import digest_of
+from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.manifests import ModelManifest
@@ -34,6 +34,7 @@ def load_site_model(run: Run) -> RankModel:
 
 
 def keep_model(
+    site: Site,
     path: Path,
     digest: str,
     model: RankModel,
@@ -43,7 +44,8 @@ def keep_model(
     counts: Mapping[str, Any],
 ) -> Run:
     """Write a model as a run."""
-    shutil.rmtree(path, ignore_errors=True)
+    site.begin([path])
+    remove(path)  # of an attempt that was ended
     model.save(path)
     files = model_files(path)
     return finish_run(path, MODEL_KIND, digest, 0, config=config, inputs=inputs, counts=counts, files=files)
@@ -64,7 +66,7 @@ def keep_simple_model(night: Night, challenger: Run, model: RankModel, name: str
     trained = ModelManifest.of(challenger)
     config = {**trained.settings, "simple": name}
     counts = {"users": trained.n_users, "planes": 0, "training": None, "tuning": None}
-    return keep_model(path, digest, model, config=config, inputs=trained.inputs, counts=counts)
+    return keep_model(night.site, path, digest, model, config=config, inputs=trained.inputs, counts=counts)
 
 
 def bring_to_night(night: Night, model: Run, taxonomy: Taxonomy) -> Run:
@@ -95,6 +97,7 @@ def bring_to_night(night: Night, model: Run, taxonomy: Taxonomy) -> Run:
     brought = score_by_siblings(brought, new, siblings)
     trained = ModelManifest.of(model)
     return keep_model(
+        night.site,
         path,
         digest,
         brought,

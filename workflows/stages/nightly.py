@@ -100,7 +100,8 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
             roles |= {} if chances is None else {"chances": chances.path}
             facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored), **describe_exploration(scored)}
             facts |= describe_new_categories(model)
-            facts |= {"qualifications": str(scored.path), "report": str(report / PAGE)}
+            lists = site.qualifications_folder(date)
+            facts |= {"qualifications": str(lists), "report": str(report / PAGE)}
             record.note("report", str((report / PAGE).absolute()))
         with record.stage("publish") as stage:
             record.keep(facts, roles, inputs._asdict())

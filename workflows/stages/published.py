@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -26,17 +27,20 @@ def find_previous(site: Site, date: dt.date) -> Qualifications | None:
     return open_qualifications(kept[-1]) if kept else None
 
 
-def runs_in_use(site: Site, folder: str, role: str) -> list[Path]:
+def runs_in_use(site: Site, folder: str, role: str, gone: Collection[Path] = ()) -> list[Path]:
     """Return the runs of a folder that kept qualifications were written from; all runs if a manifest is damaged.
 
     Parameters
     ----------
+    gone
+        Qualifications that are about to be removed.
     folder, role
         `models` and `model`, or `chances` for both: where they are, and their name among the inputs.
     """
     runs = site.finished_runs(folder)
     try:
-        used = {QualificationsManifest.of(open_run(path, KIND)).inputs.get(role) for path in site.scored_nights()}
+        nights = [path for path in site.scored_nights() if path not in gone]
+        used = {QualificationsManifest.of(open_run(path, KIND)).inputs.get(role) for path in nights}
         return [path for path in runs if open_run(path).digest in used]
     except DamagedStore as error:
         logger.warning("all %s are kept: %s", folder, error)

@@ -19,7 +19,7 @@ from ammrank_dask.storage.store.runs import is_finished
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import copies_target
 from ammrank_dask.workflows.stages.published import runs_in_use
-from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, prune, prune_nights, prune_windows
+from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, models_to_keep, old_nights, prune, prune_reports
 
 LABELS = {"held_by": "on hold for", "let_through": "released despite"}
 """Facts with another name on the terminal than in JSON."""
@@ -32,12 +32,11 @@ def publish_night(site: Site, config: Config, date: dt.date, roles: Mapping[str,
     """
     is_current = site.publish(date, roles)
     copy_published(site, config, date)
-    prune_nights(site, config, date)
-    in_use = [*runs_in_use(site, "models", "model"), *runs_in_use(site, "chances", "chances")]
+    nights = old_nights(site, config, date)
+    in_use = [*runs_in_use(site, "models", "model", nights), *runs_in_use(site, "chances", "chances", nights)]
     keep = [*roles.values(), *in_use, *models_to_keep(site, config, date)]
-    prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models", "chances"))
-    if is_current:
-        prune_windows(site, config, date)
+    prune(site, config, date, keep, (*INPUT_FOLDERS, "features", "models", "chances"), nights)
+    prune_reports(site, config, date)
     return is_current
 
 

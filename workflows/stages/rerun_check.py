@@ -14,9 +14,8 @@ from ammrank_dask.storage.objects.atomic import bytes_below, digest_of
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.forgotten import LIST_NAME
 from ammrank_dask.storage.site.reports import PAGE, check_report
-from ammrank_dask.storage.site.root import Root
 from ammrank_dask.storage.site.run_log import read_attempt
-from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.site import Published, Site
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.store.runs import is_finished, open_run, version_of
 from ammrank_dask.workflows.session.config import Config
@@ -93,7 +92,7 @@ def result_paths(site: Site, attempt: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _is_placed(site: Site, current: Root | None, n_partitions: int) -> bool:
+def _is_placed(site: Site, current: Published | None, n_partitions: int) -> bool:
     """Tell whether the users of a site are in so many partitions: a config that only says so is not enough."""
     try:
         return current is not None and open_run(site.path / current.runs["head"]).n_parts == n_partitions

@@ -2,50 +2,51 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime as dt
-import shutil
 from collections.abc import Iterable
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.objects.atomic import digest_of, sweep_temporary
-from ammrank_dask.storage.objects.folders import is_folder, list_paths
-from ammrank_dask.storage.objects.retry import retried
+from ammrank_dask.storage.objects.folders import list_paths, remove
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows
-from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.site.site import LISTS, LISTS_IN_WORK, Site
 from ammrank_dask.storage.site.taxonomies import kept_taxonomies, remove_taxonomies
 from ammrank_dask.storage.site.tombstones import remove_tombstones
+from ammrank_dask.storage.site.verdicts import FOLDER as VERDICTS
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.manifests import ModelManifest, RunManifest
-from ammrank_dask.storage.store.runs import is_finished, open_run, remove_run
+from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.session.config import Config
 
 INPUT_FOLDERS = ("state", "users")
 
-FOLDER = "windows"
+WINDOWS = "windows"
 
 
-def prune(site: Site, config: Config, date: dt.date, keep: Iterable[Path], folders: Iterable[str]) -> None:
+def prune(
+    site: Site, config: Config, date: dt.date, keep: Iterable[Path], folders: Iterable[str], nights: Iterable[Path] = ()
+) -> None:
     """Remove partials and quarantined rows older than `keep_days`, scratch, and runs and taxonomies that nothing names.
 
     It is called after a stage has published what it made, for its own `folders`, while the site is locked: what
-    neither `keep` nor ROOT names is not in use, finished or not. A date before the published one is a
-    back-fill and removes nothing.
+    neither `keep` nor what is published names is not in use, finished or not, and so are the `nights` that
+    `old_nights` returned. All of them go with one write of ROOT. A date before the published one is a back-fill and
+    removes nothing.
     """
-    shutil.rmtree(site.scratch, ignore_errors=True)
-    current = site.current()
-    if current is not None and date < current.date:
+    remove(site.scratch)
+    if _is_late(site, date):
         return
-    oldest = date - dt.timedelta(config.days_kept - 1)
-    for path in [path for name in ("days", "quarantine") for path in list_paths(site.path / name, "date=*")]:
-        if _date_of_folder(path) < oldest:
-            _remove_day(path)
-    kept = set(keep) | _published(site)
-    for name in folders:
-        for run in list_paths(site.path / name):
-            if run not in kept and is_folder(run):
-                remove_run(run)
+    oldest, root, kept = date - dt.timedelta(config.days_kept - 1), site.root(), {*keep, *published_runs(site)}
+    keys = [*root.kept, *(key for key in root.building if not root.renews(key))]
+    gone = [site.path / key for key in keys if key.startswith("days/") and _date_of(key.split("/")[1]) < oldest]
+    for folder in folders:
+        gone += [site.path / key for key in keys if key.startswith(f"{folder}/") and site.path / key not in kept]
+    lists = [night for night in nights if night.parent.name == LISTS]
+    site.discard([*gone, *nights], [_date_of(night.name) for night in lists], date)
+    for path in list_paths(site.path / "quarantine", "date=*"):
+        if _date_of(path.name) < oldest:
+            remove(path)
     _prune_taxonomies(site)
 
 
@@ -68,34 +69,31 @@ def _prune_taxonomies(site: Site) -> None:
         remove_taxonomies(site.path, kept - named)
 
 
-def prune_nights(site: Site, config: Config, date: dt.date) -> None:
-    """Remove the results of nights that are older than the last ones to keep, and what a crash left of unfinished ones.
+def old_nights(site: Site, config: Config, date: dt.date) -> list[Path]:
+    """Return lists, verdicts and windows that are older than the last ones to keep, and lists that were not finished.
 
     Verdicts stay as long as a report or a model may need them. A back-fill removes nothing.
     """
-    current = site.current()
-    if current is not None and date < current.date:
+    if _is_late(site, date):
+        return []
+    keep, published = config.retention, published_runs(site)
+    n_verdicts = max(keep.reports, keep.qualifications, config.train.every_nights)
+    old = [*site.scored_nights()[: -keep.qualifications], *site.finished_runs(VERDICTS)[:-n_verdicts]]
+    unfinished = [site.path / key for key in site.root().building if key.startswith(LISTS_IN_WORK)]
+    return [run for run in (*old, *unfinished, *old_windows(site, config, date)) if run not in published]
+
+
+def prune_reports(site: Site, config: Config, date: dt.date) -> None:
+    """Remove the reports and the records of nights that are older than the last ones to keep, and old tombstones."""
+    if _is_late(site, date):
         return
-    keep = config.retention
-    published = _published(site)
-    counts = {
-        "qualifications": keep.qualifications,
-        "reports": keep.reports,
-        "runs": keep.reports,
-        "gates": max(keep.reports, keep.qualifications, config.train.every_nights),
-    }
-    for folder, n_kept in counts.items():
+    published = published_runs(site)
+    for folder in ("reports", "runs"):
         sweep_temporary(site.path / folder)
-        nights = list_paths(site.path / folder, "date=*")
-        gone = [night for night in nights[:-n_kept] if night not in published]
-        if folder == "qualifications":
-            site.drop_nights([_date_of_folder(night) for night in gone])
-        for night in gone:
-            remove_run(night)
-    site.remove_replaced(date)
+        for night in list_paths(site.path / folder, "date=*")[: -config.retention.reports]:
+            if night not in published:
+                remove(night)
     remove_tombstones(site.path, set(site.published_nights()))
-    for unfinished in list_paths(site.path / "qualifications", ".building-*"):
-        remove_run(unfinished)
 
 
 def models_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
@@ -106,24 +104,18 @@ def models_to_keep(site: Site, config: Config, date: dt.date) -> list[Path]:
     return [run.path for run in models if run.digest in rejected and ModelManifest.of(run).date >= oldest]
 
 
-def _published(site: Site) -> set[Path]:
+def published_runs(site: Site) -> set[Path]:
+    """Return the runs that ROOT names by their role."""
+    return {site.path / name for name in site.root().runs.values()}
+
+
+def _is_late(site: Site, date: dt.date) -> bool:
     current = site.current()
-    return {site.path / name for name in current.runs.values()} if current is not None else set()
+    return current is not None and date < current.date
 
 
-def _date_of_folder(path: Path) -> dt.date:
-    return dt.date.fromisoformat(path.name.removeprefix("date=").removesuffix(".parquet"))
-
-
-@retried
-def _remove_day(path: Path) -> None:
-    if path.is_file():
-        path.unlink()
-        return
-    for run in list_paths(path):
-        remove_run(run)
-    with contextlib.suppress(OSError):
-        path.rmdir()
+def _date_of(name: str) -> dt.date:
+    return dt.date.fromisoformat(name.removeprefix("date=").removesuffix(".parquet")[:10])
 
 
 def window_path(site: Site, config: Config, date: dt.date) -> Path:
@@ -132,27 +124,23 @@ def window_path(site: Site, config: Config, date: dt.date) -> Path:
     They are written once, when the window has closed: neither later corrections nor another users table change them,
     only a rebuild does.
     """
+    return site.run(WINDOWS, date, window_digest(config))
+
+
+def window_digest(config: Config) -> str:
+    """Return the digest of the settings that the rows of windows depend on."""
     features, label = config.features, config.label
-    digest = digest_of([config.alpha, features.model_dump(exclude={"min_days"}), label.model_dump()])
-    return site.run(FOLDER, date, digest)
+    return digest_of([config.alpha, features.model_dump(exclude={"min_days"}), label.model_dump()])
 
 
 def written_windows(site: Site, config: Config) -> frozenset[dt.date]:
     """Return the dates whose rows are kept."""
-    dates = {dt.date.fromisoformat(path.name[5:15]) for path in list_paths(site.path / FOLDER, "date=*")}
-    return frozenset(date for date in dates if is_finished(window_path(site, config, date)))
+    dates = {_date_of(run.name): run for run in site.finished_runs(WINDOWS)}
+    return frozenset(date for date, run in dates.items() if run == window_path(site, config, date))
 
 
-def remove_windows(site: Site) -> None:
-    """Remove all windows: a rebuild makes them again from the lake."""
-    for path in list_paths(site.path / FOLDER, "date=*"):
-        remove_run(path)
-
-
-def prune_windows(site: Site, config: Config, date: dt.date) -> None:
-    """Remove windows that no later training will use, and those of other settings."""
+def old_windows(site: Site, config: Config, date: dt.date) -> list[Path]:
+    """Return the windows that no later training will use, and those of other settings."""
     oldest = date - dt.timedelta((config.train.n_windows + 1) * config.label.days)
-    for path in list_paths(site.path / FOLDER, "date=*"):
-        day = dt.date.fromisoformat(path.name[5:15])
-        if day <= oldest or path != window_path(site, config, day):
-            remove_run(path)
+    runs = site.finished_runs(WINDOWS)
+    return [run for run in runs if _date_of(run.name) <= oldest or run != window_path(site, config, _date_of(run.name))]

@@ -21,8 +21,8 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.taxonomy import final_names
-from ammrank_dask.storage.objects.atomic import digest_file, digest_of, swap_folder
-from ammrank_dask.storage.objects.folders import is_file, is_folder
+from ammrank_dask.storage.objects.atomic import digest_file, digest_of
+from ammrank_dask.storage.objects.folders import is_file
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.site.tombstones import tombstones_path
 from ammrank_dask.storage.store.manifests import DayManifest, QualificationsManifest
@@ -78,7 +78,10 @@ def check_k(config: Config, ingested: Ingested) -> None:
 def score_users(
     night: Night, ingested: Ingested, features: Run, model: Run, chances: Run | None = None, *, rebuild: bool = False
 ) -> Run:
-    """Write the qualifications of a night under a hidden name and give them their date when they are whole."""
+    """Write the qualifications of a night, and give them the name that readers know when they are whole.
+
+    Those of a published night get it when they are published.
+    """
     site, config = night.site, night.config
     check_k(config, ingested)
     if not has_same_values(model, config, ingested.taxonomy):
@@ -97,12 +100,12 @@ def score_users(
     opt_outs, listed = read_night_opt_outs(night, ingested)
     tombstones = _find_tombstones(site, previous)
     inputs |= listed | ({} if tombstones is None else {"tombstones": digest_file(tombstones)})
-    final = site.qualifications_folder(ingested.date)
     published = _published_run(site, ingested.date, inputs, settings, rebuild)
     if published is not None:
         return published
     digest = _digest(inputs, settings)
-    building = final.with_name(f".building-{final.name}-{digest}")
+    building = site.lists_in_work(ingested.date, digest)
+    site.begin([building])
     window = _count_label_window(config, ingested)
     opened = open_features(features.path)
     if not is_finished(building):
@@ -130,10 +133,9 @@ def score_users(
             config={"date": str(ingested.date)},
             window=window,
         )
-    swap_folder(building, final)
-    if is_folder(building):
-        site.set_aside(building, ingested.date)
-    return open_run(final, KIND)
+    if not site.is_published(ingested.date):
+        building = site.name_lists(building, ingested.date)
+    return open_run(building, KIND)
 
 
 def _find_tombstones(site: Site, previous: Qualifications | None) -> Path | None:

@@ -89,6 +89,7 @@ def train_model(
     unclicked = [name for name in unclicked if not clicked.get(name)]
     model = score_by_siblings(model, unclicked, {name: ingested.taxonomy.siblings_of(name) for name in unclicked})
     return keep_model(
+        site,
         path,
         digest,
         model,

@@ -15,7 +15,7 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings
 from ammrank_dask.workflows.stages.features import popular_at, ranking_eligibility, suppressed_users
 from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.retention import window_path, written_windows
+from ammrank_dask.workflows.stages.retention import window_digest, window_path, written_windows
 
 MIN_USERS = 20
 """Windows with fewer users teach nothing of their month."""
@@ -29,6 +29,7 @@ def write_windows(night: Night, ingested: Ingested) -> None:
     does not tell.
     """
     config, taxonomy = night.config, ingested.taxonomy
+    night.site.begin(window_path(night.site, config, date) for date in ingested.windows)
     for date, state in ingested.windows.items():
         path = window_path(night.site, config, date)
         if not is_finished(path):
@@ -46,7 +47,7 @@ def write_windows(night: Night, ingested: Ingested) -> None:
         )
         settings = feature_settings(config, taxonomy)
         plan = FeaturePlan(
-            source, settings, path, path.name[16:], config.partitions, {"state": state.digest},
+            source, settings, path, window_digest(config), config.partitions, {"state": state.digest},
             popular_at(night, ingested, date),
         )  # fmt: skip
         build_features(night.client, plan, click_group=CLICK_GROUP, stage="windows", progress=night.progress)

@@ -12,10 +12,10 @@ import shutil
 from collections.abc import Iterator
 from typing import Any
 
-from ammrank_dask.storage.objects.atomic import digest_of, read_json, temporary_beside
-from ammrank_dask.storage.objects.folders import share_file
+from ammrank_dask.storage.objects.atomic import digest_of, read_json
 from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.runs import is_finished, share_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.sections import Notify, Publish
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
@@ -68,13 +68,13 @@ def own_config(site: Site, config: Config) -> Config:
 
 def share_runs(site: Site, work: Site) -> None:
     """Give the work area the partials and users that the site has, as links to the same files, and its lists."""
-    for run in [*site.finished_runs("days"), *site.finished_runs("users")]:
-        final = work.path / site.relative(run)
-        if not final.exists():
-            final.parent.mkdir(parents=True, exist_ok=True)
-            building = temporary_beside(final)
-            shutil.copytree(run, building, copy_function=share_file)
-            building.rename(final)
+    shared = {
+        run: work.path / site.relative(run) for run in [*site.finished_runs("days"), *site.finished_runs("users")]
+    }
+    work.begin(shared.values())
+    for run, final in shared.items():
+        if not is_finished(final):
+            share_run(run, final)
     for name in _COPIED:
         if (site.path / name).is_file() and not (work.path / name).exists():
             (work.path / name).parent.mkdir(parents=True, exist_ok=True)

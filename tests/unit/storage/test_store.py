@@ -209,6 +209,7 @@ def published_site(folder):
     site = Site(folder)
     date = dt.date(2026, 1, 5)
     runs = {"days": site.day_run(date, "a"), "state": site.run("state", date, "b"), "users": site.users_run("c")}
+    site.begin(runs.values())
     for name, path in runs.items():
         start_run(path, 1)
         write_part(path, 0, DAY, day_arrays())
@@ -224,7 +225,7 @@ def test_current__damaged_is_named_and_put_back(tmp_path, damage):
     site, _ = published_site(tmp_path)
     path, before = tmp_path / "ROOT", site.current()
     damage(path)
-    copy = f"put back by `cp {tmp_path}/roots/000001.json {path}`"
+    copy = f"put back by `cp {tmp_path}/roots/000002.json {path}`"
     with pytest.raises(DamagedStore, match=f"{path} is not the JSON that was written.*{copy}"):
         site.current()
     assert site.remove_damaged() == [path]
@@ -236,13 +237,13 @@ def test_current__lost_is_no_new_site(tmp_path):
     (tmp_path / "ROOT").unlink()
     with pytest.raises(DamagedStore, match=f"{tmp_path}/ROOT is missing; its newest whole content is put back by `cp"):
         site.current()
-    shutil.copy(tmp_path / "roots" / "000001.json", tmp_path / "ROOT")
+    shutil.copy(tmp_path / "roots" / "000002.json", tmp_path / "ROOT")
     assert site.current().date == dt.date(2026, 1, 5)
 
 
 def test_current__damaged_without_a_whole_content_is_made_again(tmp_path):
     site, _ = published_site(tmp_path)
-    for path in (tmp_path / "ROOT", tmp_path / "roots" / "000001.json"):
+    for path in (tmp_path / "ROOT", *(tmp_path / "roots").iterdir()):
         cut(path)
     with pytest.raises(
         DamagedStore, match="ROOT is not the JSON that was written; make it again with `ammrank nightly"
@@ -258,8 +259,8 @@ def test_publish__keeps_the_last_contents_and_no_two_alike(tmp_path):
         for _ in range(2):
             site.publish(dt.date(2026, 1, 6) + dt.timedelta(number), {"head": runs["state"], "users": runs["users"]})
     names = sorted(path.name for path in (tmp_path / "roots").iterdir())
-    assert names == [f"{number:06d}.json" for number in range(12, 62)]
-    assert (tmp_path / "roots" / "000061.json").read_bytes() == (tmp_path / "ROOT").read_bytes()
+    assert names == [f"{number:06d}.json" for number in range(13, 63)]
+    assert (tmp_path / "roots" / "000062.json").read_bytes() == (tmp_path / "ROOT").read_bytes()
 
 
 def test_current__of_a_later_version_is_left_alone(tmp_path):
@@ -614,21 +615,23 @@ def crash_at(monkeypatch, number):
     monkeypatch.setattr(os, "rename", rename)
 
 
-@pytest.mark.parametrize(("number", "left"), [(1, "old"), (2, "old"), (3, "new"), (4, "new")])
-def test_swap_folder__without_exchange_a_crash_between_the_renames_is_mended(tmp_path, monkeypatch, number, left):
-    site = Site(tmp_path)
-    gates = tmp_path / "gates"
-    for name in ("building", "final"):
-        (gates / name).mkdir(parents=True)
-    (gates / "building" / "new").touch()
-    (gates / "final" / "old").touch()
-    crash_at(monkeypatch, number)
-    with contextlib.suppress(KeyboardInterrupt):
-        swap_folder(gates / "building", gates / "final")
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+@pytest.mark.parametrize("is_first", [False, True])
+def test_name_lists__a_crash_between_the_renames_is_made_up_for(tmp_path, monkeypatch, number, is_first):
+    site, date = Site(tmp_path), dt.date(2026, 1, 5)
+    for digest in [*["a"][is_first:], "b"]:
+        lists = site.lists_in_work(date, digest)
+        site.begin([lists])
+        finish_run(lists, "qualifications", digest, 0, config={}, inputs={})
+        if digest == "b":
+            crash_at(monkeypatch, number)
+        with contextlib.suppress(KeyboardInterrupt):
+            site.name_lists(lists, date)
     monkeypatch.undo()
     with site.exclusive():
-        assert [path.name for path in (gates / "final").iterdir()] == [left]
-    assert not list(gates.glob(".aside-*"))
+        assert open_run(site.qualifications_folder(date)).digest == "b"
+    assert {path.name for path in (tmp_path / "qualifications").iterdir()} <= {f"date={date}", "runs"}
+    assert not list((tmp_path / "qualifications").glob("runs/*"))
 
 
 def test_exclusive__waits_for_who_only_looks(tmp_path):
@@ -679,7 +682,7 @@ def test_swap_folder__after_a_crash_the_next_try_ends_well(tmp_path, monkeypatch
         swap_folder(tmp_path / "building", tmp_path / "final")
     monkeypatch.undo()
     swap_folder(tmp_path / "building", tmp_path / "final")
-    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {"building", "final", "final/new"}
+    assert {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")} == {"final", "final/new"}
 
 
 def test_swap_folder__says_what_is_wrong_beside_a_file_system_that_cannot_exchange(tmp_path):

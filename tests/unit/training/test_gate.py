@@ -15,7 +15,7 @@ from ammrank_dask.features.write import write_features
 from ammrank_dask.model.metrics import disagreement_error, top_k_metrics
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, write_verdict
+from ammrank_dask.storage.site.verdicts import Verdict, read_verdict, rejected_models, verdict_runs, write_verdict
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.runs import finish_run, open_run, verify_run
 from ammrank_dask.training.forward import describe_forward
@@ -137,7 +137,7 @@ def test_write_verdict__replaces_the_one_of_its_date(tmp_path):
     assert rejected_models(site) == set()
     assert read_verdict(site, day(0)).challenger == "newer"
     assert read_verdict(site, day(1)) is None
-    assert [path.name for path in (tmp_path / "gates").iterdir()] == [f"date={day(0)}"]
+    assert list((tmp_path / "gates").iterdir()) == verdict_runs(site, day(0))
 
 
 def model_of_night(place):
@@ -154,17 +154,17 @@ def test_nightly__a_worse_model_is_kept_and_does_not_score(client, place):
     verdict = read_verdict(place, day(7))
     assert not verdict.accepted
     assert verdict.facts["challenger"]["disagreement_error"] > verdict.facts["champion"]["disagreement_error"]
-    assert verify_run(place.verdict_folder(day(7))) == 0
+    assert verify_run(*verdict_runs(place, day(7))) == 0
     folder = place.report_folder(day(7))
     assert json.loads((folder / "summary.json").read_text())["gate"]["accepted"] is False
     assert f"the model of {day(5)} stays: disagreement error" in (folder / "report.html").read_text()
     # A night that died between training and the verdict decides alike.
-    digest, written = place.digest(), (place.verdict_folder(day(7)) / "manifest.json").read_bytes()
+    digest, written = place.digest(), (verdict_runs(place, day(7))[0] / "manifest.json").read_bytes()
     shutil.rmtree(place.path / "gates")
     (place.path / "ROOT").write_bytes(current)
     nightly(Night(client, place, worse, day(7)))
     assert place.digest() == digest
-    assert (place.verdict_folder(day(7)) / "manifest.json").read_bytes() == written
+    assert (verdict_runs(place, day(7))[0] / "manifest.json").read_bytes() == written
     # The challenger is kept, and the next night neither trains again nor scores with it.
     assert verdict.challenger in {open_run(path).digest for path in place.finished_runs("models")}
     assert find_model(place, day(7)).digest == verdict.champion
@@ -257,6 +257,7 @@ def test_find_forward__of_the_last_verdict_that_chose_the_model_or_what_it_was_b
 
     def keep(number, digest, **inputs):
         path = site.run("models", day(number), digest)
+        site.begin([path])
         path.mkdir(parents=True)
         config = {"date": str(day(number))}
         return finish_run(path, "model", digest, 0, config=config, inputs=inputs, counts={"users": 1, "planes": 0})

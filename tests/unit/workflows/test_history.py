@@ -27,6 +27,7 @@ def test_last_nights__joins_run_report_and_model(tmp_path):
     summary = {"n_users": 7, "policy": "user_top_k", "policies": {"user_top_k": MEASURES}}
     write_json(folder / SUMMARY, summary)
     model = site.run("models", first, "abc")
+    site.begin([model])
     start_run(model, 0)
     facts = {"training": {"validation_error": 0.25}}
     finish_run(model, "model", "abc", 0, config={"date": str(first)}, inputs={}, counts=facts)
@@ -57,6 +58,7 @@ def test_last_nights__a_damaged_model_is_left_out(tmp_path):
     write_night(site, date, 3.0)
     for number, content in enumerate(("{", "{}", None)):
         model = site.run("models", date, f"abc{number}")
+        site.begin([model])
         start_run(model, 0)
         facts = {"training": {"validation_error": 0.25}}
         finish_run(model, "model", "abc", 0, config={"date": str(date)}, inputs={}, counts=facts)

@@ -169,7 +169,7 @@ def test_find_unchanged__a_report_without_its_checksums(site):
     record = json.loads(path.read_text())
     record["runs"]["report"] = site.relative(site.report_folder(DATE))
     path.write_text(json.dumps(record))
-    current = site.current()
+    current = site.root()
     runs = {**current.runs, "report": record["runs"]["report"]}
     (site.path / "ROOT").write_bytes(dataclasses.replace(current, runs=runs).encode())
     assert find_unchanged(site, config_of(), DATE) is None

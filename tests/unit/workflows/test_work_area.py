@@ -44,6 +44,7 @@ def test_config__every_key_that_names_a_file_is_known():
 def test_open_work__shares_days_and_removes_other_work(tmp_path):
     site = Site(tmp_path / "site")
     run = site.day_run(day(1), "abc")
+    site.begin([run])
     run.mkdir(parents=True)
     finish_run(run, "day", "abc", 0, config={}, inputs={}, counts={})
     with open_work(site, config_of(), day(4), 7) as first:
