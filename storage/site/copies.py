@@ -24,7 +24,7 @@ from ammrank_dask.storage.objects.atomic import TEMPORARY, digest_of, json_text,
 from ammrank_dask.storage.objects.objects import Objects
 from ammrank_dask.storage.site.reports import CHECKSUMS
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.runs import open_run
+from ammrank_dask.storage.store.runs import is_finished, open_run
 
 POINTER = "CURRENT"
 COPY_FORMAT = 1
@@ -91,6 +91,21 @@ def read_pointer(target: Objects) -> dict[str, object] | None:
     except ValueError:
         return None  # not ours, or damaged: it is written again
     return content
+
+
+def renew_copies(site: Site, target: Objects) -> int:
+    """Copy all nights again whose files changed, and remove the copies before at once; return their number."""
+    renewed, newest = 0, max(site.published_nights(), default=None)
+    for date, folders in copied_nights(target).items():
+        kept = NightFiles.of(site, date) if is_finished(site.qualifications_folder(date)) else None
+        if kept is not None:
+            copy_night(kept, target)
+            if date == newest:
+                point_to(kept, target)
+        replaced = [key for folder, keys in folders.items() if kept is None or folder != kept.folder for key in keys]
+        target.delete(replaced)
+        renewed += bool(replaced)
+    return renewed
 
 
 def try_target(target: Objects) -> None:

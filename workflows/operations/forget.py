@@ -11,6 +11,7 @@ from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.objects.atomic import sweep_temporary, sweep_tree
 from ammrank_dask.storage.objects.folders import list_paths, remove
+from ammrank_dask.storage.site.copies import renew_copies
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
 from ammrank_dask.storage.site.site import Published, Site
@@ -20,7 +21,7 @@ from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.user_hash import bucket_of
 from ammrank_dask.workflows.session.config import Config
-from ammrank_dask.workflows.stages.publishing import renew_copies
+from ammrank_dask.workflows.session.settings import copies_target
 from ammrank_dask.workflows.stages.work_area import remove_work
 
 if TYPE_CHECKING:  # Dask takes a second to import, and threads need none of it
@@ -57,7 +58,8 @@ def forget_users(
         raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
     site.replace_runs(renewed.runs, FORGET)
     listed = load_forgotten(site.path)
-    n_copies = 0 if config is None else renew_copies(site, config)
+    target = None if config is None else copies_target(site, config)
+    n_copies = 0 if target is None else renew_copies(site, target)
     return {
         "users": len(ids),
         "files with them": renewed.removed.with_users,

@@ -138,28 +138,7 @@ def copy_published(site: Site, config: Config, date: dt.date) -> str | None:
     kept = set(site.published_nights())
     for other, folders in copied_nights(target).items():
         if other != date:
-            own = NightFiles.of(site, other).folder if other in kept and _is_kept(site, other) else None
+            is_kept = other in kept and is_finished(site.qualifications_folder(other))
+            own = NightFiles.of(site, other).folder if is_kept else None
             target.delete(key for folder, keys in folders.items() if folder != own for key in keys)
     return f"{target}/{night.folder}"
-
-
-def renew_copies(site: Site, config: Config) -> int:
-    """Copy all nights again whose files changed, and remove the copies before at once; return their number."""
-    target, renewed = copies_target(site, config), 0
-    if target is None:
-        return 0
-    newest = max(site.published_nights(), default=None)
-    for date, folders in copied_nights(target).items():
-        kept = NightFiles.of(site, date) if _is_kept(site, date) else None
-        if kept is not None:
-            copy_night(kept, target)
-            if date == newest:
-                point_to(kept, target)
-        replaced = [key for folder, keys in folders.items() if kept is None or folder != kept.folder for key in keys]
-        target.delete(replaced)
-        renewed += bool(replaced)
-    return renewed
-
-
-def _is_kept(site: Site, date: dt.date) -> bool:
-    return is_finished(site.qualifications_folder(date))
