@@ -36,6 +36,10 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
                 reports.add(run)
             elif not is_finished(run):
                 damaged.append(f"{run} is published and not whole; make it again with {REBUILD_COMMAND}")
+    if not place.is_held():  # else a run that is going on removes some
+        damaged += [
+            f"{run} is not named by ROOT; the next command that locks the site removes it" for run in place.unnamed()
+        ]
     n_bytes = 0
     for run in runs:
         try:

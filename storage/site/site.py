@@ -254,9 +254,9 @@ class Site:
 
     def unnamed(self) -> list[Path]:
         """Return the runs that ROOT does not name: what a task left that went on after its run was given up."""
-        root = self.root()
+        listed, root = list(self._listed()), self.root()
         named = {*root.kept, *root.building, *(key for key, (_, until) in root.trash.items() if until)}
-        return [path for path in self._listed() if self.relative(path) not in named]
+        return [path for path in listed if self.relative(path) not in named]
 
     def remove_damaged(self) -> list[Path]:
         """Give up the runs that are not what was written, so that they can be made again, and put a whole ROOT back.

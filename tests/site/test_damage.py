@@ -112,6 +112,18 @@ def test_verify__a_verdict_without_manifest_is_none_and_the_gate_decides_again(c
     assert read_verdict(place, day(5)) == before
 
 
+def test_verify__names_a_run_that_root_does_not(place):
+    head = run_of(place, "head")
+    late = head.with_name(f"{head.name}-g7")
+    shutil.copytree(head, late)
+    done = CliRunner().invoke(verify, [str(place.path)])
+    assert done.exit_code == 65
+    assert f"{late} is not named by ROOT; the next command that locks the site removes it" in done.output
+    with place.exclusive():
+        pass
+    assert CliRunner().invoke(verify, [str(place.path)]).exit_code == 0
+
+
 def test_verify__a_report_that_is_gone_is_named(place):
     shutil.rmtree(run_of(place, "report"))
     done = CliRunner().invoke(verify, [str(place.path)])

@@ -1,0 +1,174 @@
+"""ROOT names all runs: late tasks, stopped holders and files of others do no harm, and nothing is used twice."""
+
+import datetime as dt
+import shutil
+
+import numpy as np
+import pytest
+
+from ammrank_dask.storage.objects.objects import Conflict
+from ammrank_dask.storage.site.root import KEPT_ROOTS, Root
+from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
+from ammrank_dask.storage.store.ids import ids_from_values
+from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.registry import STATE
+from ammrank_dask.storage.store.runs import finish_run, open_run, remove_run, start_run, verify_run
+
+DATE = dt.date(2026, 1, 5)
+
+
+def arrays_of(*users):
+    cells = {"cell": np.ones(len(users), np.uint16), "intensity": np.ones(len(users)), "last": np.ones(len(users), int)}
+    return {**ids_from_values(np.array(users)).to_arrays(), "indptr": np.arange(len(users) + 1), **cells}
+
+
+def write_state(path, *users):
+    start_run(path, 1)
+    write_part(path, 0, STATE, arrays_of(*users))
+    return finish_run(path, STATE.kind, "abc", 1, config={}, inputs=[])
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site that has published a state of three users."""
+    site = Site(tmp_path)
+    head = site.run("state", DATE, "abc")
+    site.begin([head])
+    write_state(head, 1, 2, 3)
+    site.publish(DATE, {"head": head})
+    return site
+
+
+def head_of(site):
+    return site.path / site.current().runs["head"]
+
+
+def forget(site):
+    """Let a state without the first user take the place of the published one, and return where that was."""
+    head = head_of(site)
+    renewals = site.renewals([head])
+    write_state(renewals[head], 2, 3)
+    site.replace_runs(renewals, "forget")
+    return head
+
+
+def test_publish__a_late_task_writes_the_same_bytes_again(site):
+    write_part(head_of(site), 0, STATE, arrays_of(1, 2, 3))
+    with site.exclusive():
+        verify_run(head_of(site))
+    assert open_run(head_of(site)).n_rows == 3
+
+
+def test_replace_runs__what_a_late_task_writes_is_read_by_nobody_and_removed_by_the_next_command(site):
+    before = forget(site)
+    assert not before.exists()
+    write_part(before, 0, STATE, arrays_of(1, 2, 3))  # it began before the users were forgotten
+    assert site.unnamed() == [before]
+    assert open_run(head_of(site)).n_rows == 2
+    with site.exclusive():
+        assert not before.exists()
+        verify_run(head_of(site))
+
+
+def test_discard__a_holder_that_was_stopped_before_it_removed_takes_nothing_of_its_successor(site, monkeypatch):
+    stopped = []
+
+    def stop(run):
+        stopped.append(run)
+        raise KeyboardInterrupt
+
+    late = site.run("state", DATE, "def")
+    site.begin([late])
+    write_state(late, 4)
+    with monkeypatch.context() as patch:
+        patch.setattr("ammrank_dask.storage.site.site.remove_run", stop)
+        with pytest.raises(KeyboardInterrupt):
+            site.discard([late])
+    assert stopped == [late]
+    with site.exclusive():
+        assert not late.exists()
+        again = site.run("state", DATE, "def")  # the same content is needed again
+        assert again != late
+        site.begin([again])
+        write_state(again, 4)
+        site.publish(DATE, {"head": again})
+    remove_run(stopped[0])  # the holder wakes up
+    assert head_of(site) == again
+    verify_run(again)
+
+
+def test_place__a_key_is_not_used_again_while_it_is_in_the_trash(site):
+    late = site.run("state", DATE, "def")
+    site.begin([late])
+    site.discard([late])
+    assert site.run("state", DATE, "def").name == f"{late.name}-g2"
+    for number in range(KEPT_ROOTS + 1):
+        site.begin_command("of a test", number)
+    assert site.run("state", DATE, "def") == late
+
+
+def test_move__of_two_that_publish_at_once_one_gives_up(site):
+    other = Site(site.path)
+
+    def change(root):
+        other.begin([site.path / "state" / "other"])
+        return root.begin(["state/mine"])
+
+    with pytest.raises(Conflict, match="ROOT was written by another run meanwhile, found another one; run it again"):
+        site._move(change)
+    assert site.root().building == ("state/other",)
+
+
+@pytest.mark.parametrize("how", ["crash before ROOT", "crash after ROOT"])
+def test_replace_runs__is_one_write_of_root(site, monkeypatch, how):
+    before, number = head_of(site), site.root().number
+    target = {"crash before ROOT": "move_root", "crash after ROOT": "remove_run"}[how]
+
+    def die(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"ammrank_dask.storage.site.site.{target}", die)
+        with pytest.raises(KeyboardInterrupt):
+            forget(site)
+    is_done = how == "crash after ROOT"
+    with site.exclusive():
+        assert (head_of(site) == before) is not is_done
+        assert open_run(head_of(site)).n_rows == (2 if is_done else 3)
+        assert before.exists() is not is_done
+    assert site.root().number == number + (2 if is_done else 0)  # the new run is named before it is written
+
+
+def test_exclusive__files_of_others_stay(site):
+    notes = []
+    for folder in (*RUN_FOLDERS, "qualifications", "qualifications/runs", "roots", "."):
+        for name in ("notes.txt", "date=2026-01-05", f"{DATE}-of mine", ".hidden"):
+            note = site.path / folder / name / "note"
+            note.parent.mkdir(parents=True)
+            note.touch()
+            notes.append(note)
+    shutil.copytree(head_of(site), site.path / "state" / f"date={DATE}-fff")
+    with site.exclusive():
+        pass
+    assert all(note.exists() for note in notes)
+    assert not (site.path / "state" / f"date={DATE}-fff").exists()
+
+
+def test_exclusive__nothing_is_removed_without_a_whole_root(site):
+    unnamed = site.path / "state" / f"date={DATE}-fff"
+    shutil.copytree(head_of(site), unnamed)
+    (site.path / "ROOT").write_text("{")
+    with site.exclusive():
+        assert unnamed.exists()
+    assert site.restore_root()
+    with site.exclusive():
+        assert not unnamed.exists()
+
+
+def test_root__is_read_back_as_it_was():
+    root = Root(
+        DATE, {"head": "state/a"}, (DATE,), ("state/a",), ("state/b",), {"qualifications/date=1": ("q", 7)},
+        {"state/c": (3, "")}, {"repartition": 4}, 9,
+    )  # fmt: skip
+    assert Root.decode(None, root.encode()) == root
+    assert Root.decode(None, root.encode()).number == 9
