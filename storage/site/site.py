@@ -189,10 +189,12 @@ class Site:
 
     def renewals(self, runs: Iterable[Path]) -> dict[Path, Path]:
         """Name for each of some runs the one that is to take its place, in work, and return them."""
-        keys, root = {run: self._key_of_renewal(run) for run in runs}, self.root()
-        begun = {without_generation(key): key for key in root.building}
+        keys = {run: self._key_of_renewal(run) for run in runs}
+        root = self.root().keep(map(self.relative, keys))  # what is replaced is kept until then
+        renewing = (key for key in root.building if root.renews(key) or key.startswith(LISTS_IN_WORK))
+        begun = {without_generation(key): key for key in renewing}
         new = {run: begun.get(key) or root.next_place(key) for run, key in keys.items()}
-        self._move(lambda root: root.begin(new.values()))
+        self._move(lambda root: root.keep(map(self.relative, keys)).begin(new.values()))
         return {run: self.path / key for run, key in new.items()}
 
     def _key_of_renewal(self, run: Path) -> str:

@@ -119,6 +119,14 @@ def test_move__of_two_that_publish_at_once_one_gives_up(site):
     assert site.root().building == ("state/other",)
 
 
+def test_renewals__of_a_run_in_work_is_another_run(site):
+    late = site.run("state", DATE, "def")
+    site.begin([late])
+    write_state(late, 4)
+    assert site.renewals([late]) == {late: late.with_name(f"{late.name}-g2")} == site.renewals([late])
+    assert late in site.finished_runs("state")
+
+
 @pytest.mark.parametrize("how", ["crash before ROOT", "crash after ROOT"])
 def test_replace_runs__is_one_write_of_root(site, monkeypatch, how):
     before, number = head_of(site), site.root().number
