@@ -25,9 +25,8 @@ from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarant
 from ammrank_dask.storage.objects.atomic import begin_sync
 from ammrank_dask.storage.objects.folders import list_paths, make_folder
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
-from ammrank_dask.storage.store.count_lines import append_counts, read_counts
 from ammrank_dask.storage.store.ids import UserIds
-from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.parts import append_counts, read_counts, write_part
 from ammrank_dask.storage.store.registry import PartSchema
 from ammrank_dask.storage.store.runs import Run, finish_run, start_run
 

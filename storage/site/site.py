@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, EarlierFormat, SiteBusy, name_night
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, name_night
 from ammrank_dask.storage.objects.atomic import OTHERS, TEMPORARY, digest_tree, swap_folder, write_text
 from ammrank_dask.storage.objects.folders import is_folder, list_paths, remove
 from ammrank_dask.storage.objects.objects import PosixObjects
@@ -21,14 +21,12 @@ from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.storage.site.root import (
     KEPT_ROOTS,
-    ROOT,
     Root,
     move_root,
-    put_root_back,
     read_root,
     without_generation,
 )
-from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, is_finished, open_run, remove_run, verify_run
+from ammrank_dask.storage.store.runs import LATEST, MANIFEST, SUCCESS, is_finished, remove_run
 
 CONFIG_NAME = "ammrank.yaml"
 RUN_FOLDERS = ("days", "users", "state", "features", "windows", "models", "chances", "gates")
@@ -166,7 +164,7 @@ class Site:
     def begin(self, runs: Iterable[Path]) -> None:
         """Name runs in ROOT before they are written: what it does not name is removed."""
         keys = [self.relative(run) for run in runs]
-        self._move(lambda root: root.begin(keys))
+        self.move(lambda root: root.begin(keys))
 
     def discard(self, runs: Iterable[Path], nights: Collection[dt.date] = (), date: dt.date | None = None) -> None:
         """Take runs out of ROOT, with one write, and then remove them; `nights` are no longer published.
@@ -181,72 +179,21 @@ class Site:
             for run in (run for run in gone if run.parent.name == LISTS):
                 # A later run may have the name that readers know: what is removed gets one that nobody takes again.
                 key = root.next_place(f"{LISTS_IN_WORK}/{run.name.removeprefix('date=')}-removed")
-                root = root.rename(self.relative(run), key, self._identity(run))
+                root = root.rename(self.relative(run), key, self.identity(run))
             left = (night for night in root.nights if self.qualifications_folder(night).is_dir())
             return replace(root, nights=tuple(night for night in left if night not in nights))
 
-        self._move(without)
-
-    def renewals(self, runs: Iterable[Path]) -> dict[Path, Path]:
-        """Name for each of some runs the one that is to take its place, in work, and return them."""
-        keys = {run: self._key_of_renewal(run) for run in runs}
-        root = self.root().keep(map(self.relative, keys))  # what is replaced is kept until then
-        renewing = (key for key in root.building if root.renews(key) or key.startswith(LISTS_IN_WORK))
-        begun = {without_generation(key): key for key in renewing}
-        new = {run: begun.get(key) or root.next_place(key) for run, key in keys.items()}
-        self._move(lambda root: root.keep(map(self.relative, keys)).begin(new.values()))
-        return {run: self.path / key for run, key in new.items()}
-
-    def _key_of_renewal(self, run: Path) -> str:
-        if run.parent.name != LISTS:
-            return without_generation(self.relative(run))
-        return f"{LISTS_IN_WORK}/{run.name.removeprefix('date=')}-{open_run(run).digest}"
-
-    def replace_runs(self, renewed: Mapping[Path, Path], name: str) -> None:
-        """Let whole runs take the place of others with one write of ROOT, which ends a command, and remove those."""
-        identities = {run: self._identity(new) for run, new in renewed.items()}
-
-        def renew(root: Root) -> Root:
-            runs = dict(root.runs)
-            for run, new in renewed.items():
-                key, new_key = self.relative(run), self.relative(new)
-                if run.parent.name == LISTS:
-                    root = root.name(new_key, key, identities[run])
-                else:
-                    root = root.discard([key]).keep([new_key])
-                    runs = {role: new_key if name == key else name for role, name in runs.items()}
-            return replace(_without_renewals(root), runs=runs, unfinished=_without_name(root, name))
-
-        self._move(renew)
-
-    def drop_renewals(self) -> None:
-        """Remove what is in work to take the place of something: what it was made from may be others by now."""
-        self._move(_without_renewals)
+        self.move(without)
 
     def begin_command(self, name: str, value: Any) -> None:
         """Remember that a command has begun that spans several writes."""
-        self._move(lambda root: replace(root, unfinished={**root.unfinished, name: value}))
+        self.move(lambda root: replace(root, unfinished={**root.unfinished, name: value}))
 
     def unfinished(self, name: str) -> Any:
         """Return what is remembered of a command that has begun and not ended, None when there is none."""
         return self.root().unfinished.get(name)
 
-    def restore_root(self) -> bool:
-        """Put a whole ROOT back where it is damaged or lost; return whether it was.
-
-        Where no content of it is whole, the runs that are whole are put together again, and nothing is published.
-        """
-        try:
-            self.root()
-            return False
-        except DamagedStore:
-            if not put_root_back(self.objects):
-                nights = [path.parent for path in list_paths(self.path / LISTS, f"date=*/{MANIFEST}")]
-                keys = [self.relative(run) for run in (*self._listed(), *nights) if is_finished(run)]
-                self._move(lambda root: root.keep(keys))
-            return True
-
-    def _listed(self) -> Iterator[Path]:
+    def listed(self) -> Iterator[Path]:
         """Yield the folders that have the name of a run, whether ROOT names them or not: to sweep and to verify."""
         for folder, name in _OWN_NAMES.items():
             for path in list_paths(self.path / folder, "date=*/*" if folder == "days" else "*"):
@@ -256,31 +203,9 @@ class Site:
 
     def unnamed(self) -> list[Path]:
         """Return the runs that ROOT does not name: what a task left that went on after its run was given up."""
-        listed, root = list(self._listed()), self.root()
+        listed, root = list(self.listed()), self.root()
         named = {*root.kept, *root.building, *(key for key, (_, until) in root.trash.items() if until)}
         return [path for path in listed if self.relative(path) not in named]
-
-    def remove_damaged(self) -> list[Path]:
-        """Give up the runs that are not what was written, so that they can be made again, and put a whole ROOT back.
-
-        Nights that an earlier version scored go, too: nothing can be compared with them.
-        """
-        lost = [self.path / ROOT] if self.restore_root() else []
-        damaged: list[Path] = []
-        for run in (run for folder in RUN_FOLDERS for run in self.finished_runs(folder)):
-            try:
-                verify_run(run)
-            except DamagedStore:
-                damaged.append(run)
-        for night in self.scored_nights():
-            with contextlib.suppress(DamagedStore):  # of another kind: who reads it says so
-                try:
-                    open_run(night)
-                except EarlierFormat:
-                    damaged.append(night)
-        nights = [night for night in self.published_nights() if self.qualifications_folder(night) in damaged]
-        self.discard(damaged, nights)
-        return [*damaged, *lost]
 
     def publish(self, date: dt.date, runs: Mapping[str, Path]) -> bool:
         """Make these runs the current ones with one write of ROOT; return whether they are.
@@ -310,24 +235,24 @@ class Site:
                 root = self._named(root, lists, date) if lists != final else root.keep([self.relative(final)])
             return root if is_late else replace(root, date=date, runs=named)
 
-        self._move(published)
+        self.move(published)
         return not is_late
 
     def name_lists(self, lists: Path, date: dt.date) -> Path:
         """Give lists that are whole the name that readers know, in place of others that were not published."""
-        self._move(lambda root: self._named(root, lists, date))
+        self.move(lambda root: self._named(root, lists, date))
         return self.qualifications_folder(date)
 
     def _named(self, root: Root, lists: Path, date: dt.date) -> Root:
         until = str(date) if date in root.nights else ""
         final = self.relative(self.qualifications_folder(date))
-        return root.name(self.relative(lists), final, self._identity(lists), until)
+        return root.name(self.relative(lists), final, self.identity(lists), until)
 
-    def _identity(self, run: Path) -> int:
+    def identity(self, run: Path) -> int:
         """Return what tells a folder from another one with the same content, whatever name it has."""
         return retried(run.stat)().st_ino
 
-    def _move(self, change: Callable[[Root], Root]) -> None:
+    def move(self, change: Callable[[Root], Root]) -> None:
         """Write ROOT, unless it says the same already, and do what follows from it."""
         before, tag = read_root(self.objects)
         root = change(before or Root())
@@ -347,7 +272,7 @@ class Site:
         return replace(root, exchanges=exchanges, trash=trash)
 
     def _is_there(self, key: str, identity: int) -> bool:
-        return is_folder(self.path / key) and self._identity(self.path / key) == identity
+        return is_folder(self.path / key) and self.identity(self.path / key) == identity
 
     def _settle(self) -> None:
         """Do what follows from ROOT; what a crash left out is made up for by the next command."""
@@ -477,11 +402,3 @@ class Site:
                 if time.monotonic() > end:
                     raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
             time.sleep(0.05)
-
-
-def _without_renewals(root: Root) -> Root:
-    return root.discard(key for key in root.building if root.renews(key) or key.startswith(LISTS_IN_WORK))
-
-
-def _without_name(root: Root, name: str) -> dict[str, Any]:
-    return {other: value for other, value in root.unfinished.items() if other != name}

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import threading
+import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +20,8 @@ import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import DamagedStore
+from ammrank_dask.storage.objects.folders import list_paths
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.store.count_lines import append_counts
 from ammrank_dask.storage.store.groups import Group, write_group
 from ammrank_dask.storage.store.registry import FEATURES, REBUILD, PartSchema
 from ammrank_dask.storage.store.tables import encode_arrays, encode_users, read_arrow, write_arrow
@@ -229,3 +232,44 @@ def check_part(run: Path, partition: int, expected: str) -> int:
 def checksum_of(content: Mapping[str, Any]) -> str:
     """Return the checksum of a JSON document's content."""
     return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
+
+
+LINES = "counts-*.jsonl"
+"""Names of the files."""
+# Not the process id: workers of several hosts may share the folder.
+_process = uuid.uuid4().hex[:12]
+
+
+@retried
+def append_counts(folder: Path, piece: int, counts: Mapping[str, Any]) -> None:
+    """Keep the counts of a piece of work; those of a piece that was done before are kept once more."""
+    # A line that an error left half written ends where this one begins.
+    line = f"\n{json.dumps([piece, counts])}\n".encode()
+    name = f"counts-{_process}-{threading.get_ident():x}.jsonl"
+    descriptor = os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+    try:
+        while line:
+            line = line[os.write(descriptor, line) :]
+    finally:
+        os.close(descriptor)
+
+
+@retried
+def remove_counts(folder: Path) -> None:
+    """Forget what was kept."""
+    for path in list_paths(folder, LINES):
+        path.unlink(missing_ok=True)
+
+
+@retried
+def read_counts(folder: Path) -> dict[int, dict[str, Any]]:
+    """Return the counts that were kept, by piece; a line that a crash cut short does not count."""
+    found: dict[int, dict[str, Any]] = {}
+    for path in list_paths(folder, LINES):
+        for line in path.read_bytes().split(b"\n"):
+            try:
+                piece, counts = json.loads(line)
+            except ValueError:
+                continue
+            found[piece] = counts
+    return found

@@ -18,18 +18,21 @@ from ammrank_dask.storage.objects.atomic import (
     sync_tree,
     write_json,
 )
-from ammrank_dask.storage.objects.folders import list_paths, remove, share_file, share_tree, walk
+from ammrank_dask.storage.objects.folders import list_paths, remove, walk
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.store.count_lines import LINES, append_counts, read_counts, remove_counts
 from ammrank_dask.storage.store.parts import (
+    LINES,
     PartFacts,
     PartRef,
     Recoding,
+    append_counts,
     check_files,
     check_part,
     checksum_of,
     part_facts,
     part_names,
+    read_counts,
+    remove_counts,
 )
 from ammrank_dask.storage.store.registry import FORMAT, PART_SCHEMAS, check_format
 
@@ -259,12 +262,6 @@ def _found_beside_parts(run: Run) -> set[str]:
         folders[:] = [name for name in folders if (place / name).as_posix() not in known]
         found |= {(place / name).as_posix() for name in names}
     return {name for name in found - known if not fnmatchcase(name, LINES)}
-
-
-def share_run(run: Path, path: Path) -> None:
-    """Make a second run of the files of one that is finished; its manifest comes last."""
-    share_tree(run, path, {MANIFEST})
-    share_file(run / MANIFEST, path / MANIFEST)
 
 
 @retried

@@ -305,7 +305,7 @@ def test_forget_users__stopped_while_runs_are_replaced(client, place, tmp_path, 
         raise Killed
 
     targets = {
-        "before ROOT": "site.site.Site.replace_runs",
+        "before ROOT": "site.renewals.replace",
         "before any rename": "site.site.swap_folder",
         "before any removal": "site.site.remove_run",
     }

@@ -14,6 +14,7 @@ from ammrank_dask.storage.objects.folders import list_paths, remove
 from ammrank_dask.storage.site.copies import renew_copies
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows, write_day_rows
 from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
+from ammrank_dask.storage.site.renewals import drop_renewals, name_renewals, replace_runs
 from ammrank_dask.storage.site.site import Published, Site
 from ammrank_dask.storage.site.tombstones import add_tombstones
 from ammrank_dask.storage.store.ids import UserIds
@@ -52,11 +53,11 @@ def forget_users(
     _remove_leftovers(site)
     runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
     command = Forgetting(client, site.path, wanted, lambda gone: add_tombstones(site.path, head.date, gone), progress)
-    renewed = command.forget(site.renewals(runs), tables)
+    renewed = command.forget(name_renewals(site, runs), tables)
     left = command.scan([renewed.runs.get(run, run) for run in runs], tables, renewed.tables)
     if left.rows:
         raise AmmrankError(f"{left.rows:,} rows of these users are left in {left.with_users:,} files; run it again")
-    site.replace_runs(renewed.runs, FORGET)
+    replace_runs(site, renewed.runs, FORGET)
     listed = load_forgotten(site.path)
     target = None if config is None else copies_target(site, config)
     n_copies = 0 if target is None else renew_copies(site, target)
@@ -109,7 +110,7 @@ def _remove_leftovers(site: Site) -> None:
     begun = [site.path / key for key in root.building]
     late = [] if current is None else [run for run in site.scored_nights() if run.name > f"date={current.date}"]
     site.discard([*(run for run in begun if run not in finished), *late])
-    site.drop_renewals()
+    drop_renewals(site)
     site.sweep()
     for run in finished:
         sweep_tree(run)

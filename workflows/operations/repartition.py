@@ -12,6 +12,7 @@ from ammrank_dask.repartition import repartition_run
 from ammrank_dask.storage.errors import BadInput, shell_word
 from ammrank_dask.storage.objects.atomic import digest_of, write_private
 from ammrank_dask.storage.site.account import is_of_group
+from ammrank_dask.storage.site.renewals import drop_renewals, name_renewals, replace_runs
 from ammrank_dask.storage.site.root import without_generation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
@@ -40,9 +41,9 @@ def repartition(session: Session, n_partitions: int) -> dict[str, Any]:
     if not runs:
         raise BadInput(f"{site.path} has no runs yet; set partitions: {n_partitions} in {site.config_path}")
     if unfinished is None:
-        site.drop_renewals()
+        drop_renewals(site)
         site.begin_command(REPARTITION, n_partitions)
-    renewals = site.renewals(run for run in runs if open_run(run).n_parts != n_partitions)
+    renewals = name_renewals(site, (run for run in runs if open_run(run).n_parts != n_partitions))
     client, progress, digests = session.client, session.progress, {}
     progress("repartition", 0, len(runs))
     for path in runs:
@@ -50,7 +51,7 @@ def repartition(session: Session, n_partitions: int) -> dict[str, Any]:
         digests[key] = repartition_run(client, open_run(path), n_partitions, renewals.get(path))
         progress("repartition", len(digests), len(runs))
     write_private(site.config_path, changed, for_group=is_of_group(site.path))
-    site.replace_runs(renewals, REPARTITION)
+    replace_runs(site, renewals, REPARTITION)
     return {
         "partitions": n_partitions,
         "partitions before": before,

@@ -124,7 +124,9 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     """
     site, config = night.site, night.config
     if rebuild:
-        site.restore_root()
+        from ammrank_dask.storage.site.renewals import remove_damaged, restore_root  # a night seldom needs them
+
+        restore_root(site)
     taxonomy = site_taxonomy(site, config)
     keep_taxonomy(site.path, taxonomy)
     earlier = EarlierTaxonomies(site, taxonomy, len(config.event_groups), config.categories)
@@ -135,7 +137,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     if rebuild:
         if not forget_history:
             _refuse_lost_history(night, settings)
-        site.remove_damaged()
+        remove_damaged(site)
         site.discard(site.finished_runs(WINDOWS))  # made again from the lake
         remove_popular_days(site.path)
         shutil.rmtree(site.scratch, ignore_errors=True)

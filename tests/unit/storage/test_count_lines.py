@@ -2,7 +2,7 @@
 
 import threading
 
-from ammrank_dask.storage.store.count_lines import append_counts, read_counts
+from ammrank_dask.storage.store.parts import append_counts, read_counts
 
 
 def test_read_counts__of_several_threads(tmp_path):

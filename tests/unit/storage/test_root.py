@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from ammrank_dask.storage.objects.objects import Conflict
+from ammrank_dask.storage.site.renewals import name_renewals, replace_runs, restore_root
 from ammrank_dask.storage.site.root import KEPT_ROOTS, Root
 from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -46,9 +47,9 @@ def head_of(site):
 def forget(site):
     """Let a state without the first user take the place of the published one, and return where that was."""
     head = head_of(site)
-    renewals = site.renewals([head])
+    renewals = name_renewals(site, [head])
     write_state(renewals[head], 2, 3)
-    site.replace_runs(renewals, "forget")
+    replace_runs(site, renewals, "forget")
     return head
 
 
@@ -115,7 +116,7 @@ def test_move__of_two_that_publish_at_once_one_gives_up(site):
         return root.begin(["state/mine"])
 
     with pytest.raises(Conflict, match="ROOT was written by another run meanwhile, found another one; run it again"):
-        site._move(change)
+        site.move(change)
     assert site.root().building == ("state/other",)
 
 
@@ -123,7 +124,7 @@ def test_renewals__of_a_run_in_work_is_another_run(site):
     late = site.run("state", DATE, "def")
     site.begin([late])
     write_state(late, 4)
-    assert site.renewals([late]) == {late: late.with_name(f"{late.name}-g2")} == site.renewals([late])
+    assert name_renewals(site, [late]) == {late: late.with_name(f"{late.name}-g2")} == name_renewals(site, [late])
     assert late in site.finished_runs("state")
 
 
@@ -168,7 +169,7 @@ def test_exclusive__nothing_is_removed_without_a_whole_root(site):
     (site.path / "ROOT").write_text("{")
     with site.exclusive():
         assert unnamed.exists()
-    assert site.restore_root()
+    assert restore_root(site)
     with site.exclusive():
         assert not unnamed.exists()
 

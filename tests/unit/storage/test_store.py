@@ -24,10 +24,10 @@ from ammrank_dask.features.write import OwnRows, write_features, write_partition
 from ammrank_dask.ingest.exchange import ExchangeBlock, read_slices, write_slices
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.objects.atomic import digest_tree, swap_folder
+from ammrank_dask.storage.site.renewals import remove_damaged
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.count_lines import read_counts
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.parts import PartRef, part_facts, part_path, write_part
+from ammrank_dask.storage.store.parts import PartRef, part_facts, part_path, read_counts, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES
 from ammrank_dask.storage.store.runs import finish_run, open_run, start_run, verify_run
 from ammrank_dask.user_hash import partition_of
@@ -228,7 +228,7 @@ def test_current__damaged_is_named_and_put_back(tmp_path, damage):
     copy = f"put back by `cp {tmp_path}/roots/000002.json {path}`"
     with pytest.raises(DamagedStore, match=f"{path} is not the JSON that was written.*{copy}"):
         site.current()
-    assert site.remove_damaged() == [path]
+    assert remove_damaged(site) == [path]
     assert site.current() == before
 
 
@@ -249,7 +249,7 @@ def test_current__damaged_without_a_whole_content_is_made_again(tmp_path):
         DamagedStore, match="ROOT is not the JSON that was written; make it again with `ammrank nightly"
     ):
         site.current()
-    assert site.remove_damaged() == [tmp_path / "ROOT"]
+    assert remove_damaged(site) == [tmp_path / "ROOT"]
     assert site.current() is None
 
 
@@ -267,7 +267,7 @@ def test_current__of_a_later_version_is_left_alone(tmp_path):
     site, _ = published_site(tmp_path)
     path = tmp_path / "ROOT"
     write_format(path, "0.4.0")
-    for look in (site.current, site.remove_damaged):
+    for look in (site.current, lambda: remove_damaged(site)):
         with pytest.raises(BadInput, match=r"ROOT has format 0\.4\.0, this version reads 0\.3\.0; use the version"):
             look()
     assert path.exists()
@@ -281,7 +281,7 @@ def test_remove_damaged__takes_what_an_earlier_version_wrote(tmp_path):
     for look in (site.current, lambda: open_run(runs["state"])):
         with pytest.raises(DamagedStore, match=r"has format \d of an earlier version, this one reads 0\.3\.0; make it"):
             look()
-    assert site.remove_damaged() == [runs["state"], tmp_path / "ROOT"]
+    assert remove_damaged(site) == [runs["state"], tmp_path / "ROOT"]
     assert site.current() is None
 
 
@@ -293,9 +293,9 @@ def write_format(path, version):
 @pytest.mark.parametrize("name", ["part-00000.arrow", "manifest.json"])
 def test_remove_damaged__takes_the_damaged_run_and_no_other(tmp_path, folder, name):
     site, runs = published_site(tmp_path)
-    assert site.remove_damaged() == []
+    assert remove_damaged(site) == []
     cut(runs[folder] / name)
-    assert site.remove_damaged() == [runs[folder]]
+    assert remove_damaged(site) == [runs[folder]]
     assert {role for role, path in runs.items() if path.exists()} == {"days", "state", "users"} - {folder}
 
 
