@@ -17,7 +17,6 @@ import pyarrow as pa
 from ammrank_dask.runtime.thread_tasks import Item, Progress, batches, read_ahead, run_in_threads, silent
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
-from ammrank_dask.storage.objects.folders import share_tree
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
@@ -28,6 +27,7 @@ from ammrank_dask.storage.site.forgotten import (
     load_forgotten,
     write_without,
 )
+from ammrank_dask.storage.site.renewals import share_tree
 from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays, ids_from_values, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest

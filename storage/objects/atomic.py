@@ -127,11 +127,14 @@ def swap_folder(finished: Path, final: Path) -> None:
     File systems that cannot exchange two names get three renames. After a crash between these the finished folder has
     either name, and the same call goes on.
     """
+    number = finished.stat().st_ino
+    # What fails in passing is tried again, unless the names were exchanged in spite of it.
+    exchange = retried(lambda: final.stat().st_ino == number or exchange_names(finished, final))
     if not is_folder(final):
         rename(finished, final)
         for aside in list_paths(finished.parent, f"{TEMPORARY}{finished.name}-*"):
             remove(aside)
-    elif not _exchange_once(finished, final):
+    elif not exchange():
         aside = temporary_beside(finished)
         rename(final, aside)
         rename(finished, final)
@@ -139,17 +142,6 @@ def swap_folder(finished: Path, final: Path) -> None:
     sync_folder(final.parent)
     if finished.parent != final.parent:
         sync_folder(finished.parent)
-
-
-def _exchange_once(finished: Path, final: Path) -> bool:
-    """Exchange two names; an error that may pass is tried again unless the names were exchanged in spite of it."""
-    number = finished.stat().st_ino
-
-    @retried
-    def exchange() -> bool:
-        return final.stat().st_ino == number or exchange_names(finished, final)
-
-    return exchange()
 
 
 def exchange_names(one: Path, other: Path) -> bool:

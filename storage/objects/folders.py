@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -148,16 +148,6 @@ def share_file(source: str | Path, target: str | Path) -> None:
         if is_passing(error):
             raise
         shutil.copy2(source, target)
-
-
-def share_tree(source: Path, target: Path, leave_out: Container[str] = ()) -> None:
-    """Give the files below a folder second names below another one, but for those whose first or whole name is out."""
-    for root, _, names in walk(source):
-        place = Path(root).relative_to(source)
-        for name in sorted(names):
-            relative = (place / name).as_posix()
-            if relative not in leave_out and relative.partition("/")[0] not in leave_out:
-                share_file(source / relative, target / relative)
 
 
 @retried

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore, EarlierFormat
-from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.folders import list_paths, share_file, walk
 from ammrank_dask.storage.site.root import ROOT, Root, put_root_back, without_generation
 from ammrank_dask.storage.site.site import LISTS, LISTS_IN_WORK, RUN_FOLDERS, Site
 from ammrank_dask.storage.store.runs import MANIFEST, is_finished, open_run, verify_run
@@ -100,3 +100,19 @@ def _without_renewals(root: Root) -> Root:
 
 def _without_name(root: Root, name: str) -> dict[str, Any]:
     return {other: value for other, value in root.unfinished.items() if other != name}
+
+
+def share_tree(source: Path, target: Path, leave_out: Container[str] = ()) -> None:
+    """Give the files below a folder second names below another one, but for those whose first or whole name is out."""
+    for root, _, names in walk(source):
+        place = Path(root).relative_to(source)
+        for name in sorted(names):
+            relative = (place / name).as_posix()
+            if relative not in leave_out and relative.partition("/")[0] not in leave_out:
+                share_file(source / relative, target / relative)
+
+
+def share_run(run: Path, path: Path) -> None:
+    """Make a second run of the files of one that is finished; its manifest comes last."""
+    share_tree(run, path, {MANIFEST})
+    share_file(run / MANIFEST, path / MANIFEST)

@@ -59,12 +59,11 @@ class Root:
     building
         The keys of runs in work. One that is whole counts like those kept, unless it is to replace one of them.
     exchanges
-        Renames that follow from this content: by the new key of a folder the one before, and what identifies the
-        folder, so that who goes on after a crash knows whether it was renamed.
+        Renames that follow: by the new key of a folder the one before, and what tells whether it was renamed.
     trash
-        Keys of which nothing names the content any more: the number of the content of `ROOT` that put it here, and the
-        night until the next of which readers may still have it open, empty for none. A key stays here after it was
-        removed, and nobody uses it again meanwhile: who was stopped before it removed the key may still do so.
+        Keys that nothing names any more: the number of the content of `ROOT` that put it here, and the night until the
+        next of which readers may have it open, empty for none. It stays here when it is removed, and nobody uses it
+        again meanwhile: a process that was stopped before it removed the key may still do so.
     unfinished
         What a command that spans several writes has begun, by its name.
     """

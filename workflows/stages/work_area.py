@@ -10,14 +10,13 @@ import contextlib
 import datetime as dt
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
-from ammrank_dask.storage.objects.folders import share_file, share_tree
 from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
+from ammrank_dask.storage.site.renewals import share_run
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.runs import MANIFEST, is_finished
+from ammrank_dask.storage.store.runs import is_finished
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.sections import Notify, Publish
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
@@ -90,9 +89,3 @@ def clear_work(work: Site) -> None:
             shutil.rmtree(path)
         else:
             path.unlink()
-
-
-def share_run(run: Path, path: Path) -> None:
-    """Make a second run of the files of one that is finished; its manifest comes last."""
-    share_tree(run, path, {MANIFEST})
-    share_file(run / MANIFEST, path / MANIFEST)
