@@ -10,7 +10,6 @@ from pathlib import Path
 from distributed import Client
 
 from ammrank_dask.ingest.events import ingest_days
-from ammrank_dask.repartition import digest_run
 from ammrank_dask.storage.lake.events import QUARANTINED, UNKNOWN_CATEGORY
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.site.day_fingerprints import DayRows, read_day_rows
@@ -93,6 +92,8 @@ def _describe(client: Client, run: Run, before: Path, rows: DayRows | None, *, i
     if is_other_taxonomy and _has_more_unknown(now, partial, rows):
         is_same = False
     elif partial is not None and rows is not None and rows.blank:
+        from ammrank_dask.repartition import digest_run  # few nights need it
+
         is_same = partial.checksums == run.checksums or digest_run(client, partial) == digest_run(client, run)
         if is_same:  # what was counted of users who are forgotten is not counted any more
             replace_counts(partial, now.counts)
