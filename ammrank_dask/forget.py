@@ -163,7 +163,7 @@ class Forgetting:
         )
 
     def scan(self, runs: Sequence[Path], tables: Sequence[Path], touched: Mapping[Path, set[str]]) -> Removed:
-        """Look for the users in everything that can hold one, and of the files by category in those `touched`."""
+        """Search everything that can have one of the users, and of the files by category those `touched`."""
         pieces: list[tuple[Run, str]] = []
         for run in map(open_run, runs):
             if run.kind == QUALIFICATIONS:

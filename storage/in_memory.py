@@ -7,7 +7,7 @@ from ammrank_dask.storage.errors import BadInput
 
 
 def is_collection(value: Any) -> bool:
-    """Tell whether a value is a Dask collection; who did not import Dask has none, and does not wait for it here."""
+    """Return whether a value is a Dask collection; who did not import Dask has none, and does not wait for it here."""
     dask = sys.modules.get("dask")
     return dask is not None and bool(dask.is_dask_collection(value))
 

@@ -1,4 +1,4 @@
-"""Hold the names that code, storage, reports and users share."""
+"""Define the names that code, storage, reports and users share."""
 
 GROUPS = ("pv", "sq", "slc", "olc", "adv", "adc")
 PAGE_VIEW_GROUP = "pv"

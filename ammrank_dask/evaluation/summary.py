@@ -121,7 +121,7 @@ def _compare_with_best(measures: Mapping[str, Measures]) -> dict[str, Any]:
 
 
 def _check_order(measures: Mapping[str, Measures], variant: str) -> list[dict[str, Any]]:
-    """Tell of each neighbouring pair of the paper's table whether it stands in the same order here."""
+    """Return of each neighbouring pair of the paper's table whether it has the same order here."""
     present = [name for name in ORDER if name in measures]
     pairs = []
     for worse, better in itertools.pairwise(present):
@@ -144,7 +144,7 @@ def _check_order(measures: Mapping[str, Measures], variant: str) -> list[dict[st
 
 
 def _explain(worse: str, better: str, measures: Mapping[str, Measures], verdict: str) -> str | None:
-    """Say what the numbers show about a pair that does not stand as in the paper, None when it does."""
+    """Describe a pair that does not have the order of the paper, None when it does."""
     if verdict == "holds":
         return None
     one, other = measures[worse], measures[better]
@@ -161,7 +161,7 @@ def _explain(worse: str, better: str, measures: Mapping[str, Measures], verdict:
 
 
 def _where(worse: str, better: str, one: Measures, other: Measures) -> str:
-    """Say in which activity deciles each is the better one, nothing without deciles."""
+    """Describe in which activity deciles each is the better one, nothing without deciles."""
     if "activity" not in one.slices:
         return ""
     counted = one.slices["activity"].count > 0
@@ -201,7 +201,7 @@ def _describe_tuning(result: MethodResult) -> list[dict[str, Any]]:
 
 
 def _check_tuning(result: MethodResult) -> list[dict[str, Any]]:
-    """Say of each choice whether it is better than popularity on the held-out users; nothing where there was none."""
+    """Describe whether each choice is better than popularity on the held-out users; nothing where there was none."""
     checks = []
     for fold, (tried, popularity) in enumerate(zip(result.tried, result.popularity, strict=True)):
         errors = [error for _, error in tried if not math.isnan(error)]

@@ -164,7 +164,7 @@ def sort_rows(X: Any, user_ids: Any, rankings: Any, n_columns: int, categories: 
 
 
 def are_placed(user_ids: Any, number: int, n_partitions: int) -> bool:
-    """Tell whether the users of a block are those of its partition."""
+    """Return whether the users of a block are those of its partition."""
     return bool((partition_of(ids_from_values(user_ids), n_partitions) == number).all())
 
 

@@ -340,7 +340,7 @@ class DayReader(TableReader):
         return len(self.mapping.taxonomy.categories)
 
     def describe(self, counts: DayFacts) -> str:
-        """Say how many events cannot be used, and why."""
+        """Describe how many events cannot be used, and why."""
         return counts.describe(f"events of {self.date}")
 
 

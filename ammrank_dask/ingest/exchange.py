@@ -65,7 +65,7 @@ class ExchangeBlock:
         return [self.slice_path(number) for number in range(len(read_json(self.facts_path)["files"]))]
 
     def is_whole(self, n_partitions: int) -> bool:
-        """Tell whether all files of the block are what was written: a power cut may lose what was not synced."""
+        """Return whether all files of the block are what was written: a power cut may lose what was not synced."""
         try:
             checksums = read_json(self.facts_path)["files"]
             return all(_is_whole_file(self.slice_path(i), n_partitions, one) for i, one in enumerate(checksums))
@@ -203,7 +203,7 @@ class _JoinedSection:
 
 @retried
 def _is_whole_file(path: Path, n_partitions: int, checksum: int) -> bool:
-    """Tell whether a file and its index are what was written."""
+    """Return whether a file and its index are what was written."""
     data = _index_of(path).read_bytes()
     if google_crc32c.value(data) != checksum:
         return False

@@ -122,7 +122,7 @@ class TableReader(ABC):
 
     @abstractmethod
     def describe(self, counts: Any) -> str:
-        """Say how many rows cannot be used, and why."""
+        """Describe how many rows cannot be used, and why."""
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,6 @@ class UserReader(TableReader):
         return CollectedPart(len(ids), arrays, counts.to_json(VALUES_SHOWN))
 
     def describe(self, counts: UserCounts) -> str:
-        """Say how many users cannot be read, and why."""
+        """Describe how many users cannot be read, and why."""
         reasons = describe_problems(counts.counts, [counts.values])
         return f"{counts.n_bad:,} of {self.rows.total:,} users cannot be read fully ({reasons})"

@@ -1,4 +1,4 @@
-"""Hold every compile option of the kernels in one place, and compile a kernel in one process at a time."""
+"""Keep every compile option of the kernels in one place, and compile a kernel in one process at a time."""
 
 import contextlib
 import fcntl

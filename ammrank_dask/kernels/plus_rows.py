@@ -1,4 +1,4 @@
-"""Bring CSR rows into the form that AMM-rank-plus learns from: unit rows, memberships, places among knots."""
+"""Convert CSR rows into the form that AMM-rank-plus learns from: unit rows, memberships, places among knots."""
 
 from typing import NamedTuple
 

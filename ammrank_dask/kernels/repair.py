@@ -226,7 +226,7 @@ def _merge_heaps(swaps, chance, one, other):
 
 @kernel
 def _is_before(swaps, chance, one, other):
-    """Tell whether a swap is cheaper than another, or as cheap and of an earlier user."""
+    """Return whether a swap is cheaper than another, or as cheap and of an earlier user."""
     cost = chance[swaps.give[one]] - chance[swaps.take[one]]
     other_cost = chance[swaps.give[other]] - chance[swaps.take[other]]
     return cost < other_cost or (cost == other_cost and swaps.give[one] < swaps.give[other])

@@ -150,7 +150,7 @@ def count_held(code, out_indptr):
 
 @kernel
 def order_ties(rank, out_sorted):
-    """Bring pairs of one score, which stand together after `sort_by_score`, in the order of their `rank` (n,).
+    """Sort pairs of one score, which stand together after `sort_by_score`, by their `rank` (n,).
 
     Pairs that come from several sorted lists are runs that ascend: runs are merged two by two.
     """

@@ -1,4 +1,4 @@
-"""Say which features carried the scores of one row."""
+"""Explain the scores of one row by its features."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Tell the scheduler what a night is doing: one topic, a few kinds of events.
+"""Publish to the scheduler what a night is doing: one topic, a few kinds of events.
 
 Every event is a dictionary with a `kind` and the id of the `client` that sent it, a few a second at most. Whoever
 watches the topic (`ammrank_dask.monitor.plugin`, or a script with `client.subscribe_topic`) can rely on these:
@@ -170,7 +170,7 @@ class Throttle:
         self._last = -seconds
 
     def is_open(self) -> bool:
-        """Tell whether enough time has passed since the last time it was."""
+        """Return whether enough time has passed since the last time it was."""
         now = time.monotonic()
         if now - self._last < self.seconds:
             return False

@@ -128,7 +128,7 @@ class NightPlugin(SchedulerPlugin):
         self._pages[document] = build_page(document, self.read)
 
     def _refresh_pages(self) -> None:
-        """Bring all open pages up to date at once: a scheduler of one night is gone before they look again."""
+        """Update all open pages at once: a scheduler of one night is gone before they look again."""
         self._snapshot = None
         for document, update in list(self._pages.items()):
             if document.session_context is not None:

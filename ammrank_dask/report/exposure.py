@@ -79,7 +79,7 @@ def measure_policy(
 
 
 def has_ranks(counts: PolicyCounts, k: int) -> bool:
-    """Tell whether a policy counts users by rank; one whose ranks say nothing has a single one."""
+    """Return whether a policy counts users by rank; one whose ranks say nothing has a single one."""
     return counts.exposure.shape[1] == k
 
 

@@ -228,7 +228,7 @@ def match_clicks(
 
 
 def find_clicked(rows: QualificationRows, users: UserIds, user: np.ndarray, category: np.ndarray) -> np.ndarray:
-    """Tell of every qualification whether it was clicked; parameters are those of `match_clicks`."""
+    """Return of every qualification whether it was clicked; parameters are those of `match_clicks`."""
     n_codes = 1 + max(category.max(initial=0), rows.category.max(initial=0))
     holder = users.positions_of(rows.user_ids)[rows.user]
     return (holder >= 0) & np.isin(holder * n_codes + rows.category, user * n_codes + category)

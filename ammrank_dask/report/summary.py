@@ -1,4 +1,4 @@
-"""Say who is over-exposed and who is starved."""
+"""Summarise who is over-exposed and who is starved."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

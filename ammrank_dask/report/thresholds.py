@@ -1,4 +1,4 @@
-"""Say what counts as starved and over-exposed. Imports little: config and dashboard need it too."""
+"""Define what counts as starved and over-exposed. Imports little: config and dashboard need it too."""
 
 from dataclasses import dataclass
 
@@ -57,7 +57,7 @@ class Thresholds:
 
 
 def starved(n_users: np.ndarray, clicks: np.ndarray, ratio: float, may_hold: np.ndarray | None = None) -> np.ndarray:
-    """Tell of each category whether its exposure share is below `ratio` of its click share, or nobody holds it.
+    """Return of each category whether its exposure share is below `ratio` of its click share, or nobody holds it.
 
     A category that nobody may hold (`may_hold`, as counts or bool, is 0) is not starved.
 

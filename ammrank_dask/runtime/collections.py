@@ -123,7 +123,7 @@ class _Blocks:
         """Leave the tasks to Dask."""
 
     def say(self, what: str) -> None:
-        """Tell people who watch."""
+        """Report to people who watch."""
         logger.warning("stage %s: %s", self.stage, what)
 
 

@@ -23,7 +23,7 @@ _NOT_RUNNING = ("memory", "error", "released", "forgotten")
 
 
 def is_scheduler_gone(client: Client) -> bool:
-    """Tell whether the client has given up on its scheduler: whatever fails then fails for that reason."""
+    """Return whether the client has given up on its scheduler: whatever fails then fails for that reason."""
     return client.status in ("closing", "closed")
 
 

@@ -29,7 +29,7 @@ class TasksInFlight(Protocol):
         """Take them from workers that do not begin them."""
 
     def say(self, what: str) -> None:
-        """Tell people who watch."""
+        """Report to people who watch."""
 
 
 def say_no_workers(stage: str, seconds: float, n_paused: int = 0) -> str:
@@ -90,7 +90,7 @@ class TaskWorkers:
         self.seen = time.monotonic()
 
     def wait_for_some(self, flight: TasksInFlight) -> None:
-        """Look now and then whether there is a worker, and raise when there was none for too long.
+        """Check now and then for a worker, and raise when there was none for too long.
 
         Paused ones give back what they have freed, and leave tasks that they do not begin to those who do.
         """
@@ -134,12 +134,12 @@ class TaskWorkers:
 
 
 def _is_stuck(worker: Mapping[str, Any]) -> bool:
-    """Tell whether a worker, as the scheduler describes it, is paused and is at no task."""
+    """Return whether a worker, as the scheduler describes it, is paused and is at no task."""
     return worker["status"] == "paused" and not _takes_tasks(worker)
 
 
 def _takes_tasks(worker: Mapping[str, Any]) -> bool:
-    """Tell whether a worker, as the scheduler describes it, is at a task or would begin one."""
+    """Return whether a worker, as the scheduler describes it, is at a task or would begin one."""
     return worker["status"] == "running" or bool(worker["metrics"].get("task_counts", {}).get("executing"))
 
 

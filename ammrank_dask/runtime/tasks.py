@@ -331,7 +331,7 @@ class _Flight:
             self._submit([key[2]], (*key, 0)[3] + 1)
 
     def say(self, what: str) -> None:
-        """Tell people who watch a stage, on the terminal and on the dashboard."""
+        """Report a stage to people who watch it, on the terminal and on the dashboard."""
         logger.warning("stage %s: %s", self.stage, what)
         publish(self.client, "note", name="workers", text=f"stage {self.stage}: {what}")
 

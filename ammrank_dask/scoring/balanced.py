@@ -206,7 +206,7 @@ def price_users(
 
 
 def is_possible(counted: PricedCounts, bounds: ExposureBounds, prices: np.ndarray) -> bool:
-    """Tell whether the dual leaves room for an assignment: chances are not negative, so neither is their sum."""
+    """Return whether the dual leaves room for an assignment: chances are not negative, so neither is their sum."""
     return counted.value + earnings(prices, bounds.floor, bounds.cap) >= -1e-6
 
 

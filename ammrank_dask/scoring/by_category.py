@@ -35,7 +35,7 @@ ROWS_OF_TASK = 2_000_000
 def write_by_category(
     client: Client, run: Path, categories: Sequence[str], n_partitions: int, *, progress: Progress = silent
 ) -> None:
-    """Bring the rows of all partitions, which are written, together by category; what is whole is not done again."""
+    """Collect the rows of all partitions by category; files that are whole are kept."""
     starts = np.array([category_starts(run, partition) for partition in range(n_partitions)], np.int64)
     files = plan_files(np.diff(starts, axis=1), categories)
     batches = list(_batches(files))

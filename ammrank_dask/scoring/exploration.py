@@ -334,7 +334,7 @@ class PolicyLists:
     gives_way: bool = True
 
     def table(self, n_categories: int) -> np.ndarray:
-        """Tell of every user and category whether the user is given it, (n, L) bool."""
+        """Return of every user and category whether the user is given it, (n, L) bool."""
         held = np.zeros((len(self.codes), n_categories), bool)
         user, place = np.nonzero(self.codes >= 0)
         held[user, self.codes[user, place]] = True

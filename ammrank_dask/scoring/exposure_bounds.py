@@ -1,4 +1,4 @@
-"""Say between which numbers of users every category must end: its floor and its cap."""
+"""Compute the fewest and most users of every category: its floor and its cap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring chances from the lag date, where they were learnt, to the features of tonight.
+"""Recalibrate chances, learned with the features of the lag date, for the features of tonight.
 
 Features grow with the history that they have seen: one label window later users have more values in their rows and
 higher scores, and click no more than before. So the classes of activity move with the users, who keep their places

@@ -301,7 +301,7 @@ def score_pieces(
 def allowed_cells(
     scored: PartitionScores, panels: Panels | PlusPanels, limits: Filter, opted_out: np.ndarray | None
 ) -> np.ndarray:
-    """Tell of every user and category whether the user may hold it, (n, L) bool."""
+    """Return of every user and category whether the user may have it, (n, L) bool."""
     if scored.chances is not None:
         return scored.chances >= 0
     allowed = np.isfinite(scored.everything.T)
@@ -313,7 +313,7 @@ def allowed_cells(
 
 
 def bare_categories(panels: Panels | PlusPanels) -> np.ndarray:
-    """Tell of each category (L,) whether it has no planes."""
+    """Return of each category (L,) whether it has no planes."""
     bare = np.zeros(len(panels.tie_order), bool)
     planes = panels.planes if isinstance(panels, PlusPanels) else panels
     bare[panels.tie_order[planes.bare]] = True

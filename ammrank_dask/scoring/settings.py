@@ -1,4 +1,4 @@
-"""Hold and check what decides who gets which categories, beside the scores."""
+"""Validate the settings that decide, beside the scores, who gets which categories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what users hold at prices, who of them could swap at what cost, and make the cheapest swaps."""
+"""Find what users have at prices and the cost of possible swaps, and make the cheapest ones."""
 
 from __future__ import annotations
 

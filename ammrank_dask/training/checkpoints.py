@@ -56,7 +56,7 @@ class TrainingFolder:
         write_json(self.path / "history.json", history, durable=False)
 
     def is_enough(self, history: list[dict[str, Any]]) -> bool:
-        """Tell whether the error has not fallen for as many epochs as are waited for."""
+        """Return whether the error has not fallen for as many epochs as are waited for."""
         best = best_epoch(history)
         return self.patience is not None and best is not None and len(history) - best >= self.patience
 

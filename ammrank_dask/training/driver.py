@@ -360,7 +360,7 @@ class Training:
         return list(zip(parts, weights, strict=True))
 
     def _is_unmeasured(self, epoch: int, round_: int) -> bool:
-        """Tell whether an epoch has just ended whose error on the validation users is not in the history."""
+        """Return whether an epoch has just ended whose error on the validation users is not in the history."""
         return round_ == 0 and len(self.folder.history()) < epoch
 
     def _close_epoch(self, epoch: int, error: float | None) -> None:
@@ -376,7 +376,7 @@ class Training:
         logger.info("closed %s", ", ".join(f"{key} {value}" for key, value in closed.items()))
 
     def _has_average(self, average: bool | None) -> bool:
-        """Tell whether the last checkpoint has a mean of models that may be published."""
+        """Return whether the last checkpoint has a mean of models that may be published."""
         return average is not False and bool(load_facts(self.folder.checkpoints()[-1])["n_models"])
 
     def _choose(self, average: bool | None, popularity: np.ndarray, average_error: float | None) -> RankModel:

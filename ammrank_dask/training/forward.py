@@ -1,4 +1,4 @@
-"""Look forward: compare lists of models without the last label window with the clicks in it."""
+"""Compare lists of models that were trained without the last label window with the clicks in it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class ForwardResult:
         )
 
     def is_ahead(self, of: str, over: str) -> bool:
-        """Tell whether the lists of one model have more hits than those of another, by more than a standard error.
+        """Return whether the lists of one model have more hits than those of another, by more than a standard error.
 
         Where every user has as many of both, as in lists of all categories, their order decides, by NDCG.
         """
@@ -105,7 +105,7 @@ class ForwardResult:
         return gain > error
 
     def differs(self, of: str, over: str) -> bool:
-        """Tell whether any user has more hits of one model than of another."""
+        """Return whether any user has more hits of one model than of another."""
         return self.gain(over, of=of) != (0.0, 0.0)
 
     def tuning(self, settings: Sequence[dict[str, Any]]) -> Tuning:

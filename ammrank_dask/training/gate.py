@@ -107,7 +107,7 @@ def compare_models(
 
 
 def is_no_worse(challenger: GateResult, champion: GateResult, tolerance: float) -> bool:
-    """Tell whether the challenger's error is no higher and its precision no lower, up to a share of the champion's.
+    """Return whether the challenger's error is no higher and its precision no lower, up to a share of the champion's.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Bring rows, rankings and counts of an earlier label window to the columns and categories of another, by name."""
+"""Match rows, rankings and counts of an earlier label window to the columns and categories of another, by name."""
 
 from __future__ import annotations
 

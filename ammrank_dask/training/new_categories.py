@@ -1,4 +1,4 @@
-"""Bring a fitted model to other categories by name, and score those that nobody has clicked yet by their siblings."""
+"""Match a fitted model to other categories by name, and score those that nobody has clicked yet by their siblings."""
 
 from __future__ import annotations
 

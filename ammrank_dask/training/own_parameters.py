@@ -1,4 +1,4 @@
-"""Say which columns of a feature store are a category's own."""
+"""Find the columns of a feature store that are a category's own."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ _HARMLESS_FEATURES = {"timestampNtz", "v2Checkpoint", "vacuumProtocolCheck"}
 
 
 def is_delta(folder: LakePath) -> bool:
-    """Tell whether a folder is the root of a Delta Lake table."""
+    """Return whether a folder is the root of a Delta Lake table."""
     return is_lake_folder(folder / DELTA_LOG)
 
 

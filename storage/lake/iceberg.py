@@ -26,12 +26,12 @@ _NUMBER = re.compile(r"v?(\d+)")
 
 
 def is_metadata(path: LakePath) -> bool:
-    """Tell whether a path is the file of metadata of one version of an Iceberg table."""
+    """Return whether a path is the file of metadata of one version of an Iceberg table."""
     return path.name.endswith(_SUFFIX)
 
 
 def is_iceberg(path: LakePath) -> bool:
-    """Tell whether a path is the root of an Iceberg table, or the file of metadata of one of its versions."""
+    """Return whether a path is the root of an Iceberg table, or the file of metadata of one of its versions."""
     if is_metadata(path):
         return True
     folder = path / METADATA
@@ -130,7 +130,7 @@ def _location(metadata: LakePath) -> tuple[str, dict[str, str]]:
 
 
 def _has_deletes(manifests: Iterable[ManifestFile]) -> bool:
-    """Tell whether rows of data files are deleted by other files, of positions or of values."""
+    """Return whether rows of data files are deleted by other files, of positions or of values."""
     return any(
         manifest.content.name == "DELETES" and (manifest.has_added_files() or manifest.has_existing_files())
         for manifest in manifests

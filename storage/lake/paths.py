@@ -121,15 +121,15 @@ class RemotePath:
         return PurePosixPath(self.key).relative_to(other.key)
 
     def is_dir(self) -> bool:
-        """Tell whether files are below the path."""
+        """Return whether files are below the path."""
         return self.is_listed_folder or (self.listed is None and self._type() == fs.FileType.Directory)
 
     def is_file(self) -> bool:
-        """Tell whether it is a file."""
+        """Return whether it is a file."""
         return self.listed is not None or self._type() == fs.FileType.File
 
     def exists(self) -> bool:
-        """Tell whether it is a file or a folder."""
+        """Return whether it is a file or a folder."""
         return self.listed is not None or self.is_listed_folder or self._type() != fs.FileType.NotFound
 
     def stat(self) -> FileStatus:
@@ -217,7 +217,7 @@ def parse_path(text: str) -> LakePath:
 
 
 def is_url(text: str) -> bool:
-    """Tell whether a text is a URL, and not a path of this machine.
+    """Return whether a text is a URL, and not a path of this machine.
 
     Examples
     --------
@@ -234,13 +234,13 @@ def list_folder(folder: LakePath) -> list[LakePath]:
 
 @retried
 def exists(path: LakePath) -> bool:
-    """Tell whether there is a file or folder of that name."""
+    """Return whether there is a file or folder of that name."""
     return path.exists()
 
 
 @retried
 def is_lake_folder(path: LakePath) -> bool:
-    """Tell whether there is a folder of that name; refuse a link that leads nowhere, which may have been one."""
+    """Return whether there is a folder of that name; refuse a link that leads nowhere, which may have been one."""
     if path.is_dir():
         return True
     refuse_lost_link(path)

@@ -1,4 +1,4 @@
-"""Look at, make, rename and remove files and folders of a shared file system; what fails in passing is tried again."""
+"""List, make, rename and remove files and folders of a shared file system; passing failures are retried."""
 
 from __future__ import annotations
 
@@ -82,13 +82,13 @@ def refuse_lost_link(path: object) -> None:
 
 @retried
 def is_file(path: Path) -> bool:
-    """Tell whether there is a file of that name."""
+    """Return whether there is a file of that name."""
     return path.is_file()
 
 
 @retried
 def is_folder(path: Path) -> bool:
-    """Tell whether there is a folder of that name."""
+    """Return whether there is a folder of that name."""
     return path.is_dir()
 
 

@@ -1,4 +1,4 @@
-"""Try an operation on files again that a shared file system failed in passing."""
+"""Retry operations on files when a shared file system fails in passing."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PAUSES_OF_TASKS = (0.1, 1.0)
 
 
 def is_passing(error: BaseException | None) -> bool:
-    """Tell whether an error may be gone a moment later: of a file system that was away, or of memory that was short."""
+    """Return whether an error may be gone a moment later: a file system was away, or memory was short."""
     return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno in PASSING)
 
 

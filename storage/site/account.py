@@ -1,4 +1,4 @@
-"""Tell which accounts may write to a site, and whose files there a command may trust.
+"""Check which accounts may write to a site, and whose files there a command may trust.
 
 A site belongs to the account that owns its folder, or to a group: then its folder has the set-group-id bit, the group
 may write to it and others may not, and files are made so that every account of the group can go on with them.
@@ -20,7 +20,7 @@ _OF_GROUP = stat.S_ISGID | stat.S_IWGRP
 
 @retried
 def is_of_group(site: Path) -> bool:
-    """Tell whether the accounts of a group share a site."""
+    """Return whether the accounts of a group share a site."""
     return _shared_group(site.stat()) is not None
 
 
@@ -63,7 +63,7 @@ def refuse_foreign_file(path: Path) -> None:
 
 
 def is_private_group(gid: int, uid: int) -> bool:
-    """Tell whether a group is the private one of a user, as most systems make for every account."""
+    """Return whether a group is the private one of a user, as most systems make for every account."""
     try:
         user, group = pwd.getpwuid(uid), grp.getgrgid(gid)
     except KeyError:

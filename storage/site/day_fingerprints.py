@@ -45,7 +45,7 @@ class DayRows:
     others: tuple[str, ...] = ()
 
     def has_rows(self, buckets: str) -> bool:
-        """Tell whether rows are those of this day; False when there is no bucket left to tell it by.
+        """Return whether rows are those of this day; False when there is no bucket left to tell it by.
 
         Examples
         --------

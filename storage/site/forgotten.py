@@ -65,7 +65,7 @@ class NamedUsers:
         return np.asarray(pc.is_in(column, self.ids.to_arrow().cast(column.type)).to_numpy())
 
     def _numbers_on(self, numbers: np.ndarray) -> np.ndarray:
-        """Look first whether anybody has the same bits of a product: of most rows nobody has."""
+        """Check first whether anybody has the same bits of a product: of most rows nobody has."""
         if 0 < len(self.ids) <= _FEW_USERS:
             return np.logical_or.reduce([numbers == one for one in self.ids.to_arrow().to_pylist()])
         on_list: np.ndarray = self._has_bits[_bits_of(numbers)]

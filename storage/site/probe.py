@@ -1,4 +1,4 @@
-"""Try on a folder what a site needs of its file system."""
+"""Test in a folder what a site needs of its file system."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Probe:
 
 
 def probe_folder(site: Path) -> list[Probe]:
-    """Try locks, names, links and syncs in a folder of their own in the site, which is removed."""
+    """Test locks, names, links and syncs in a folder of their own in the site, which is removed."""
     folder = temporary_beside(site / "check")
     folder.mkdir(parents=True)
     try:

@@ -131,7 +131,7 @@ class Root:
         return key if not used else f"{key}-g{1 + max(map(_generation, used))}"
 
     def renews(self, key: str) -> bool:
-        """Tell whether a run in work is to replace one that is kept."""
+        """Return whether a run in work is to replace one that is kept."""
         return any(without_generation(key) == without_generation(each) for each in self.kept)
 
     def keep(self, keys: Iterable[str]) -> Self:

@@ -304,7 +304,7 @@ class Site:
 
     @retried
     def mark_published(self) -> None:
-        """Tell readers of qualifications what is published: `_SUCCESS` in the folder of a night, and `LATEST`.
+        """Mark for readers of qualifications what is published: `_SUCCESS` in the folder of a night, and `LATEST`.
 
         Both follow from ROOT: what a crash left out is made up for by the next run.
         """
@@ -324,7 +324,7 @@ class Site:
         return list(self.root().nights)
 
     def is_published(self, date: dt.date) -> bool:
-        """Tell whether the qualifications of a date were published."""
+        """Return whether the qualifications of a date were published."""
         return date in self.published_nights()
 
     def digest(self) -> str:
@@ -344,7 +344,7 @@ class Site:
         return digest_tree(self.path, names, marks, without_generation)
 
     def is_held(self) -> bool:
-        """Tell whether a run is going on, as far as the caller may look."""
+        """Return whether a run is going on, as far as the caller may look."""
         try:
             descriptor = os.open(self.path / ".lock", os.O_RDONLY)
         except (FileNotFoundError, PermissionError):

@@ -107,7 +107,7 @@ def write_batch_list(run: Path, number: int, files: Mapping[str, list[int]]) -> 
 
 
 def is_batch_written(run: Path, number: int) -> bool:
-    """Tell whether a batch of files is whole and still what was written."""
+    """Return whether a batch of files is whole and still what was written."""
     try:
         check_files(run, read_json(batch_path(run, number))["files"])
     except (BadInput, FileNotFoundError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Hold the user ids of a partition, sorted and unique, whether they are integers or strings."""
+"""Keep the user ids of a partition, sorted and unique, whether they are integers or strings."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class UserIds(ABC):
         return pd.Series(self.to_arrow().to_pandas(), name="user_id")
 
     def equals(self, other: UserIds) -> bool:
-        """Tell whether both hold the same ids in the same order."""
+        """Return whether both hold the same ids in the same order."""
         return self.kind == other.kind and bool(self.to_arrow().equals(other.to_arrow()))
 
 
@@ -209,7 +209,7 @@ def one_kind(kinds: Iterable[str]) -> str:
 
 
 def is_string(type_: pa.DataType) -> bool:
-    """Tell whether an Arrow type is one of the string types."""
+    """Return whether an Arrow type is one of the string types."""
     return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_))
 
 

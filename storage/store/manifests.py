@@ -1,4 +1,4 @@
-"""Say what the manifest of each kind of run keeps: a typed view for each, over the JSON as it is stored.
+"""Describe the manifest of each kind of run: a typed view for each, over the JSON as it is stored.
 
 A field is read when it is asked for. What an earlier version did not write is None.
 """

@@ -82,7 +82,7 @@ def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]
 
 
 def is_model(path: Path) -> bool:
-    """Tell whether a model was saved to a folder."""
+    """Return whether a model was saved to a folder."""
     return is_file(path / ABOUT)
 
 

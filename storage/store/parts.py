@@ -102,7 +102,7 @@ class PartRef:
 
 @contextlib.contextmanager
 def _say_damage(path: Path, remedy: str) -> Iterator[None]:
-    """Say of a part that cannot be decoded what to do about it."""
+    """Raise the error of a part that cannot be decoded, with what to do about it."""
     try:
         yield
     except (ValueError, KeyError, TypeError, RuntimeError) as error:
@@ -129,7 +129,7 @@ def part_path(run: Path, partition: int) -> Path:
 
 @retried
 def is_written(run: Path, partition: int) -> bool:
-    """Tell whether a partition was written whole."""
+    """Return whether a partition was written whole."""
     return part_path(run, partition).exists()
 
 

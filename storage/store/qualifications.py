@@ -68,7 +68,7 @@ class QualificationRows:
 
     @property
     def is_drawn(self) -> np.ndarray:
-        """Tell of every qualification whether exploration drew it."""
+        """Whether exploration drew each qualification."""
         return np.zeros(len(self.category), bool) if self.propensity is None else self.propensity < 1
 
     @property

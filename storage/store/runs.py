@@ -123,7 +123,7 @@ def start_run(path: Path, n_parts: int, keep: Container[int] | None = None) -> l
 
 
 def _is_intact(run: Path, partition: int, written: Mapping[str, Any] | None) -> bool:
-    """Tell whether the bytes of a part are those that were written."""
+    """Return whether the bytes of a part are those that were written."""
     try:
         return written is not None and check_part(run, partition, written["checksum"]) > 0
     except BadInput:
@@ -209,7 +209,7 @@ def replace_counts(run: Run, counts: Mapping[str, Any]) -> None:
 
 @retried
 def is_finished(path: Path) -> bool:
-    """Tell whether a run is whole."""
+    """Return whether a run is whole."""
     return (path / MANIFEST).is_file()
 
 

@@ -94,7 +94,7 @@ class ArrayWriter:
 
 @retried
 def is_saved(folder: Path) -> bool:
-    """Tell whether a folder was written whole: a power cut can leave files that have a name and no content."""
+    """Return whether a folder was written whole: a power cut can leave files that have a name and no content."""
     try:
         places: dict[str, Place] = read_json(folder / FACTS)["arrays"]
         ends: dict[str, int] = {}

@@ -99,6 +99,17 @@ def test_modules__have_none_of_the_worst_words():
     assert found == []
 
 
+def test_docstrings__begin_with_a_plain_verb():
+    modules = [
+        path for room in ("ammrank_dask", "storage", "workflows") for path in sorted((ROOT / room).rglob("*.py"))
+    ]
+    first = re.compile(r'"""(Say|Tell|Look|Hold|Bring|Mend|Try)\b[^"\n]*')
+    found = [
+        f"{path.name}: {match[0]}" for path in modules for match in first.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
+
+
 def test_commands__begin_with_a_plain_verb():
     assert {name for name, sentence in COMMANDS.items() if sentence.split()[0] in FIRST_WORDS} == set()
 

@@ -129,7 +129,7 @@ def _list_some(names: Sequence[str]) -> str:
 
 
 def _is_host(name: str, host: str) -> bool:
-    """Tell whether a name of a certificate is that of a host; `*.` stands for one label."""
+    """Return whether a name of a certificate is that of a host; `*.` stands for one label."""
     try:
         return ipaddress.ip_address(name) == ipaddress.ip_address(host)
     except ValueError:

@@ -225,7 +225,7 @@ def _paused_workers(client: Client) -> set[str]:
 
 
 def inspect_worker(site: Path, mark: str, answer: str) -> WorkerFacts:
-    """Look for the client's file, answer with one beside it, and tell versions, clock and type of CPU."""
+    """Find the client's file, answer with one beside it, and return versions, clock and type of CPU."""
     sees_site = _appears(site / mark)
     ahead = _write_mark(site / answer) if sees_site else 0.0
     return WorkerFacts(package_versions(), sees_site, ahead, cpu_type())
@@ -351,7 +351,7 @@ class Joiners:
 
     @contextlib.contextmanager
     def looked_at(self) -> Iterator[None]:
-        """Look at those who join from now until the end of the block."""
+        """Check workers that join from now until the end of the block."""
         loop: Any = self.client.loop
         looks = PeriodicCallback(self._look, 1000 * SECONDS_BETWEEN_LOOKS)
         self.client.subscribe_topic(_ALL, self._take_change)

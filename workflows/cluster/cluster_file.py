@@ -130,7 +130,7 @@ def load_cluster(path: Path) -> ClusterConfig:
 
 
 def is_built_in(given: str | None, site: Path | None) -> bool:
-    """Tell whether the built-in cluster is used, and not one that somebody chose."""
+    """Return whether the built-in cluster is used, and not one that somebody chose."""
     return load_cluster(find_cluster_file(given, site)) == load_cluster(BUILT_IN)
 
 
@@ -157,7 +157,7 @@ def refuse_open(address: str, config: ClusterConfig, path: Path) -> None:
 
 
 def is_open_to_accounts(address: str, config: ClusterConfig) -> bool:
-    """Tell whether every account of this machine can run tasks at the address, and the file does not say so itself."""
+    """Return whether every account of this machine can run tasks at the address, unless the file says so itself."""
     is_chosen = config.security == "none" or config.network is not None
     return not is_chosen and not address.startswith((MEMORY, *ENCRYPTED)) and _is_local(address)
 

@@ -1,4 +1,4 @@
-"""Try what a site needs before its first night: workers with memory, clocks and versions, and where copies go."""
+"""Test what a site needs before its first night: workers with memory, clocks and versions, and where copies go."""
 
 from __future__ import annotations
 

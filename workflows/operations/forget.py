@@ -75,7 +75,7 @@ def forget_users(
 
 
 def is_small(site: Site, users: LakePath) -> bool:
-    """Tell whether there is so little to read and write that starting processes for it would take longer."""
+    """Return whether there is so little to read and write that starting processes for it would take longer."""
     try:
         ids = _read_users(site, users)[1]
         reach = Reach(None if site.unfinished(FORGET) else ids)

@@ -1,4 +1,4 @@
-"""Say what is published, how old it is, and what is missing."""
+"""Describe what is published, how old it is, and what is missing."""
 
 from __future__ import annotations
 

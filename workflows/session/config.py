@@ -245,7 +245,7 @@ def _keys(section: BaseModel, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _suggest(key: str) -> str:
-    """Say which key was meant: the same name in another section, or one of this section that is spelled alike."""
+    """Suggest a key: the same name in another section, or one of this section that is spelled alike."""
     section, _, name = key.rpartition(".")
     known = {path: path.rpartition(".") for path, _ in _keys(Config())}
     siblings = {last: path for path, (parent, _, last) in known.items() if parent == section}

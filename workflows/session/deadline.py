@@ -37,7 +37,7 @@ def seconds_left(most: float) -> float:
 
 
 def is_signalled() -> bool:
-    """Tell whether a signal ends the command."""
+    """Return whether a signal ends the command."""
     return _is_signalled.is_set()
 
 

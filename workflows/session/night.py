@@ -111,7 +111,7 @@ class NightRecord:
                 self.progress.skip_stage(name)
 
     def note(self, name: str, text: str) -> None:
-        """Tell the dashboard a sentence that people should read."""
+        """Show a sentence on the dashboard."""
         publish(self.client, "note", name=name, text=text)
 
     def keep(self, outcome: Mapping[str, Any], roles: Mapping[str, Path], inputs: Mapping[str, str]) -> None:
@@ -132,7 +132,7 @@ class NightRecord:
         self._end("done", 0)
 
     def fail(self, error: BaseException) -> None:
-        """Say what ended the night."""
+        """Report what ended the night."""
         code = exit_code_of(error)
         is_gone = is_scheduler_gone(self.client)
         message = name_night(message_of(error), self.site.path, self.attempt["date"])

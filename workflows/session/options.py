@@ -82,7 +82,7 @@ class AmmrankCommand(click.Command):
 
 
 def _is_said_here_only(record: logging.LogRecord) -> bool:
-    """Tell whether a record is news on the terminal: the end of a night is told by its command, in one sentence."""
+    """Return whether a record is news on the terminal: the end of a night is told by its command, in one sentence."""
     return not (record.name.endswith(".session.night") and record.levelno >= logging.ERROR)
 
 
@@ -107,7 +107,7 @@ class _NewWarnings(logging.Filter):
         self.shown: set[str] = set()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Tell whether a record is new."""
+        """Return whether a record is new."""
         text = record.getMessage()
         is_new = text not in self.shown or not super().filter(record)
         self.shown.add(text)

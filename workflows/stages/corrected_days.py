@@ -82,7 +82,7 @@ def _read_days(
 
 
 def _describe(client: Client, run: Run, before: Path, rows: DayRows | None, *, is_other_taxonomy: bool) -> ReadDay:
-    """Say what a day has now, beside the partial of `before` if that is kept.
+    """Describe what a day has now, beside the partial of `before` if that is kept.
 
     Digests of users of whom one was forgotten tell nothing; the partial, from which he was removed, does.
     """
@@ -101,7 +101,7 @@ def _describe(client: Client, run: Run, before: Path, rows: DayRows | None, *, i
 
 
 def _has_more_unknown(now: DayManifest, partial: Run | None, rows: DayRows | None) -> bool:
-    """Tell whether a day has rows that it did not have: of categories that were not known then, no digest has them."""
+    """Return whether a day has new rows: no digest has those of categories that were not known then."""
     if partial is not None:
         reason = QUARANTINED[UNKNOWN_CATEGORY]
         return now.events_by_outcome.get(reason, 0) > DayManifest.of(partial).events_by_outcome.get(reason, 0)
@@ -224,7 +224,7 @@ def _has_same_rows(before: DayRows, now: ReadDay) -> bool:
 
 
 def _is_untold(before: DayRows | None, now: ReadDay | None) -> bool:
-    """Tell whether nobody can know if a day has other rows than before, but that it has no more of them."""
+    """Return whether nobody can know if a day has other rows than before, but that it has no more of them."""
     if before is None or now is None or now.is_same is not None or before.n_events is None:
         return False
     return before.is_blank and now.n_events <= before.n_events

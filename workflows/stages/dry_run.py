@@ -1,4 +1,4 @@
-"""Say what a night would do, from what is on the disk: no cluster, no lock, nothing is written."""
+"""Plan a night from the files on disk: no cluster, no lock, nothing is written."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ def choose_model(
 
 
 def is_due(night: Night, champion: Run | None, ingested: Ingested) -> bool:
-    """Tell whether there is no model in use, it is of other features, or the last training is long enough ago.
+    """Return whether there is no model in use, it is of other features, or the last training is long enough ago.
 
     The first clicks on a new category since the last training make one due, too.
     A training whose model the gate turned down counts. Only what was known before this night decides, so that a rerun

@@ -1,4 +1,4 @@
-"""Bring the interest state of a site up to a date."""
+"""Update the interest state of a site to a date."""
 
 from __future__ import annotations
 

@@ -125,13 +125,13 @@ def model_identity(config: Config, taxonomy: Taxonomy) -> dict[str, str]:
 
 
 def fits(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
-    """Tell whether a model was trained on features of these columns, with the same meaning."""
+    """Return whether a model was trained on features of these columns, with the same meaning."""
     manifest, identity = ModelManifest.of(run), model_identity(config, taxonomy)
     return (manifest.columns_digest, manifest.values_digest) == (identity["columns"], identity["values"])
 
 
 def has_same_values(run: Run, config: Config, taxonomy: Taxonomy) -> bool:
-    """Tell whether values mean the same to a model: columns and categories can be matched by name, values cannot."""
+    """Return whether values mean the same to a model: columns and categories can be matched by name, values cannot."""
     return ModelManifest.of(run).values_digest == model_identity(config, taxonomy)["values"]
 
 

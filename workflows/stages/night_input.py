@@ -1,4 +1,4 @@
-"""Say what came in for a night, beside what is usual."""
+"""Describe the input of a night, beside the usual one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell who is over-exposed and who is starved."""
+"""Report who is over-exposed and who is starved."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def result_paths(site: Site, attempt: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _is_placed(site: Site, current: Published | None, n_partitions: int) -> bool:
-    """Tell whether the users of a site are in so many partitions: a config that only says so is not enough."""
+    """Return whether the users of a site are in so many partitions: a config that only says so is not enough."""
     try:
         return current is not None and open_run(site.path / current.runs["head"]).n_parts == n_partitions
     except BadInput:  # damaged: the night will say so
@@ -101,7 +101,7 @@ def _is_placed(site: Site, current: Published | None, n_partitions: int) -> bool
 
 
 def _is_whole_run(path: Path, role: str, sizes: Mapping[str, int]) -> bool:
-    """Tell whether a result has the bytes that were written, by their number."""
+    """Return whether a result has the bytes that were written, by their number."""
     if role != "report":
         return is_finished(path) and bytes_below(path) == sizes.get(role)
     try:

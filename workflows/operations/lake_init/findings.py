@@ -1,4 +1,4 @@
-"""Say what a person should know of a lake that was surveyed, and write the config of a site for it."""
+"""Describe a surveyed lake to a person, and write the config of a site for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Look at a lake and guess how it is meant: the config it needs, and what a person should know of it."""
+"""Inspect a lake and guess its config, and what a person should know of it."""
 
 from __future__ import annotations
 

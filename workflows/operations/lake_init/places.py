@@ -192,5 +192,5 @@ def _folders(folder: LakePath) -> list[LakePath]:
 
 
 def says_groups(layout: str | None) -> bool:
-    """Tell whether folders say the group."""
+    """Return whether folders say the group."""
     return layout is not None and "GROUP" in layout
