@@ -22,7 +22,7 @@ from ammrank_dask.ingest.fold import DayPart, part_of, parts_of
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
 from ammrank_dask.monitor.performance import measure
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
 from ammrank_dask.storage.store.parts import PartRef, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES, STATE, USERS
@@ -190,14 +190,14 @@ def build_features(
     source, settings, path = plan.source, plan.settings, plan.path
     if is_finished(path):
         return open_run(path, FEATURES.kind)
-    tasks = [
-        (source.part(partition), settings, click_group, path, partition)
-        for partition in start_run(path, plan.n_partitions)
+    todo = start_run(path, plan.n_partitions)
+    calls: list[Call] = [
+        (build_partition, (source.part(partition), settings, click_group, path, partition)) for partition in todo
     ]
-    built = run_tasks(client, stage, build_partition, tasks, progress=progress, units=attrgetter("n_users"))
-    begun = set(range(plan.n_partitions)) - {task[-1] for task in tasks}  # by a command that was ended
-    counted = [(source.part(partition), settings, click_group) for partition in sorted(begun)]
-    clickers = [part.clickers for part in built] + run_tasks(client, stage, count_clickers, counted, progress=silent)
+    built = run_together(client, stage, calls, progress=progress, units=attrgetter("n_users"))
+    begun = sorted(set(range(plan.n_partitions)) - set(todo))  # by a command that was ended
+    counted: list[Call] = [(count_clickers, (source.part(partition), settings, click_group)) for partition in begun]
+    clickers = [part.clickers for part in built] + run_together(client, stage, counted)
     known = np.sum(clickers, axis=0)
     if plan.popular is not None:
         known = np.concatenate([known, np.insert(plan.popular, 0, 0, axis=1)])

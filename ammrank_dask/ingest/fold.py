@@ -13,7 +13,7 @@ from distributed import Client
 
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.monitor.performance import measure
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
@@ -74,15 +74,16 @@ def fold_states(
     `folded_with` are the taxonomies and numbers of partitions that the digests of their days are of, when there are
     several.
     """
-    tasks = []
+    calls: list[Call] = []
     for plan in plans:
         todo = {date: start_run(path, n_partitions) for date, path in plan.outputs.items() if not is_finished(path)}
         for partition in range(n_partitions):
             outputs = {date: plan.outputs[date] for date, parts in todo.items() if partition in parts}
             if outputs:
                 base, days = part_of(plan.base, partition), parts_of(plan.days, partition)
-                tasks.append((base, days, partition, outputs, alpha, max_age_days, id_kind, n_cells))
-    run_tasks(client, "fold", fold_partition, tasks, progress=progress, units=int)
+                task = base, days, partition, outputs, alpha, max_age_days, id_kind, n_cells
+                calls.append((fold_partition, task))
+    run_together(client, "fold", calls, progress=progress, units=int)
     for plan in plans:
         for date, path in plan.outputs.items():
             if is_finished(path):

@@ -9,7 +9,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.demographics import Demographics, describe_users
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.scoring.qualifications import NightPart, parts_in
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.storage.store.parts import PartRef
@@ -45,8 +45,10 @@ def rank_by_group(
         The demographics; in other partitions than the night, when the site was placed anew since.
     """
     placed = parts_in(parts, users.n_parts)
-    tasks = [(part, users.part(number), list(categories), k) for number, part in enumerate(placed)]
-    found = run_tasks(client, "groups", count_part_by_group, tasks, progress=progress)
+    calls: list[Call] = [
+        (count_part_by_group, (part, users.part(number), list(categories), k)) for number, part in enumerate(placed)
+    ]
+    found = run_together(client, "groups", calls, progress=progress)
     n_groups = len(GENDERS) * len(AGE_BUCKETS)
     points = sum((part[0] for part in found), start=np.zeros((n_groups, len(categories)), np.int64))
     holders = sum((part[1] for part in found), start=np.zeros((n_groups, len(categories)), np.int64))

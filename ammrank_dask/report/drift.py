@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from distributed import Client
 
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.qualifications import QualificationRows
 
@@ -77,9 +77,9 @@ def measure_drift(
         `score_shift` with `mean` and `quantiles`. What there is nothing to compare for is None.
     """
     names = (list(categories if names_before is None else names_before), list(categories))
-    tasks = [(old, new, *names) for old, new in zip(before, now, strict=True)]
+    calls: list[Call] = [(compare_parts, (old, new, *names)) for old, new in zip(before, now, strict=True)]
     total = sum(
-        run_tasks(client, "drift", compare_parts, tasks, progress=progress),
+        run_together(client, "drift", calls, progress=progress),
         start=NO_DRIFT,
     )
     pairs = int(total.shift_counts.sum())

@@ -10,7 +10,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.ingest.interest_state import recode_cells
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, empty_ids, ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.parts import PartRef
@@ -123,12 +123,12 @@ def measure_realised(
         categories that were clicked most before. Over all users: `slots` that the policy gave and how many of them were
         `clicked`, and the same under `drawn` for those of exploration.
     """
-    tasks = [
-        (part, list(days), list(categories), cells, night.popular, night.k)
+    calls: list[Call] = [
+        (match_part, (part, list(days), list(categories), cells, night.popular, night.k))
         for part, days in zip(night.parts, night.days, strict=True)
     ]
     total = sum(
-        run_tasks(client, "realised", match_part, tasks, progress=progress),
+        run_together(client, "realised", calls, progress=progress),
         start=RealisedCounts(0, 0, Hits(), Hits()),
     )
     return {

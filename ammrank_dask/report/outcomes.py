@@ -16,7 +16,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.report.hit_rate import find_clicked, read_clicks
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows
@@ -82,8 +82,11 @@ def measure_past_night(
     is_explored
         Whether the night drew slots: without them nothing is known of pairs that were not assigned.
     """
-    tasks = [(part, list(own), list(categories), cells, is_explored) for part, own in zip(parts, days, strict=True)]
-    outcomes, earned = zip(*run_tasks(client, "outcome", match_night, tasks, progress=progress), strict=True)
+    calls: list[Call] = [
+        (match_night, (part, list(own), list(categories), cells, is_explored))
+        for part, own in zip(parts, days, strict=True)
+    ]
+    outcomes, earned = zip(*run_together(client, "outcome", calls, progress=progress), strict=True)
     outcome = sum(outcomes, start=ChanceOutcome())
     return outcome, sum(earned[1:], start=earned[0]) if is_explored else None
 

@@ -13,7 +13,7 @@ from ammrank_dask.report.drift import population_stability
 from ammrank_dask.report.exposure import exposure_table, has_ranks, measure_policy
 from ammrank_dask.report.thresholds import Thresholds, share_of, starved
 from ammrank_dask.runtime.client import client_by_name, current_client
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications
@@ -42,8 +42,8 @@ def exposure_report(
     """
     client = current_client(client)
     check_qualifications(quals)
-    tasks = [(part, quals.categories, quals.n_ranks) for part in quals.parts]
-    counts = run_tasks(client, "report", count_part, tasks, progress=progress)
+    calls: list[Call] = [(count_part, (part, quals.categories, quals.n_ranks)) for part in quals.parts]
+    counts = run_together(client, "report", calls, progress=progress)
     exposure = sum(counts, start=np.zeros((len(quals.categories), quals.n_ranks), np.int64))
     return exposure_table(exposure, quals.categories)
 

@@ -111,12 +111,16 @@ def run_together(
     stage: str,
     calls: Sequence[Call],
     *,
-    weights: Sequence[float],
+    weights: Sequence[float] | None = None,
     progress: Progress = silent,
     units: Units | None = None,
     unit: str = "users",
 ) -> list[Any]:
-    """Run calls as `run_calls` does, consecutive ones in one task: see `run_batches`."""
+    """Run calls as `run_calls` does, consecutive ones in one task: see `run_batches`.
+
+    Without weights they are of a partition each, and go together where there are many for each thread of the workers.
+    """
+    weights = [1.0] * len(calls) if weights is None else weights
     together = batches(calls, weights, n_at_once=TaskWorkers(client, stage, 1).width()) if calls else []
     return run_calls(client, stage, together, progress=progress, units=units, unit=unit)
 

@@ -12,7 +12,7 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure, LivePrices
-from ammrank_dask.runtime.tasks import Progress, run_batches, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_batches, run_together, silent
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration, sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.policy_sample import PolicySample
@@ -144,8 +144,8 @@ class ScorePasses:
         slots = sum(counts["slots"] for counts in scored)
         targets = find_targets(held, settings.fewest(categories, np.array(job.clicks), eligible, slots))
         partitions = range(job.n_partitions)
-        tasks = [(job, partition, targets) for partition in partitions]
-        expected = run_tasks(self.client, "explore", count_draws, tasks, progress=self.progress)
+        calls: list[Call] = [(count_draws, (job, partition, targets)) for partition in partitions]
+        expected = run_together(self.client, "explore", calls, progress=self.progress)
         plan = plan_exploration(expected, targets, share=settings.explore, k=settings.k, seed=settings.seed)
         done = [job.first.drawn_counts(partition) for partition in partitions]
         draw = functools.partial(draw_partitions, job, plan)

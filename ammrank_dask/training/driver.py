@@ -22,7 +22,7 @@ from ammrank_dask.model.plane_sums import PlaneSums
 from ammrank_dask.model.plus_sums import PlusState
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.events import publish
-from ammrank_dask.runtime.tasks import Call, Progress, run_calls, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_calls, run_tasks, run_together, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.objects.folders import is_folder
@@ -198,8 +198,8 @@ class Training:
             )
             for number, (features, partition) in enumerate(self.parts)
         ]  # fmt: skip
-        todo = [task for task in tasks if not is_saved(task[4])]
-        run_tasks(self.client, "train-prepare", prepare_rows, todo, progress=self.progress)
+        todo: list[Call] = [(prepare_rows, task) for task in tasks if not is_saved(task[4])]
+        run_together(self.client, "train-prepare", todo, progress=self.progress)
         folders = [task[4] for task in tasks]
         unseen = [folder for folder in folders if not is_folder(folder)]
         if unseen:
@@ -221,12 +221,12 @@ class Training:
         outputs = [
             (learner.rows_folder(partition), learner.members_folder(partition)) for partition in range(len(folders))
         ]
-        tasks = [
-            (learner, rows, *both)
+        calls: list[Call] = [
+            (add_memberships, (learner, rows, *both))
             for rows, both in zip(folders, outputs, strict=True)
             if not all(is_saved(output) for output in both)
         ]
-        run_tasks(self.client, "train-memberships", add_memberships, tasks, progress=self.progress)
+        run_together(self.client, "train-memberships", calls, progress=self.progress)
 
     def _warn_of_unclicked(self, popularity: np.ndarray) -> None:
         unclicked = [name for name, clicks in zip(self.target.categories, popularity, strict=True) if not clicks]

@@ -18,7 +18,7 @@ from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.metrics import disagreement_errors
 from ammrank_dask.model.saved import load_model
 from ammrank_dask.model.search import Trial, Tuning
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualifications import QualificationRows
 
@@ -316,6 +316,8 @@ def compare_forward(
     """
     nothing: tuple[Sequence[GivenLists | None], Sequence[str]] = ([None] * features.n_partitions, ())
     parts, names = nothing if published is None else published
-    tasks = [(features.path, number, dict(models), k, part, names) for number, part in enumerate(parts)]
-    first, *others = run_tasks(client, "forward", measure_forward, tasks, progress=progress)
+    calls: list[Call] = [
+        (measure_forward, (features.path, number, dict(models), k, part, names)) for number, part in enumerate(parts)
+    ]
+    first, *others = run_together(client, "forward", calls, progress=progress)
     return sum(others, start=first)

@@ -15,7 +15,7 @@ from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.ranking_sums import measure_rows
 from ammrank_dask.model.saved import RankModel, load_model
 from ammrank_dask.model.simple import popularity_model
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.user_hash import SPLITS, split_of
 
 GATE = SPLITS.index("gate")
@@ -101,8 +101,10 @@ def compare_models(
     k
         The categories a user qualifies for.
     """
-    tasks = [(features.path, partition, dict(models), k) for partition in range(features.n_partitions)]
-    parts = run_tasks(client, "gate", measure_partition, tasks, progress=progress)
+    calls: list[Call] = [
+        (measure_partition, (features.path, partition, dict(models), k)) for partition in range(features.n_partitions)
+    ]
+    parts = run_together(client, "gate", calls, progress=progress)
     return {name: sum((part[name] for part in parts), start=NOBODY) for name in (*models, POPULARITY)}
 
 
