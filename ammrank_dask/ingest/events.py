@@ -8,16 +8,16 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
 from distributed import Client
 
-from ammrank_dask.ingest.event_rows import EventRows, EventWords, slice_events
+from ammrank_dask.ingest.event_rows import WORD_BITS, EventRows, EventWords
 from ammrank_dask.ingest.exchange import Sections, Slices
-from ammrank_dask.ingest.interest_state import aggregate_events, end_of
-from ammrank_dask.ingest.routing import number_users
+from ammrank_dask.ingest.interest_state import end_of
+from ammrank_dask.ingest.routing import list_ids
 from ammrank_dask.ingest.scan import FileRows, find_same_rows
 from ammrank_dask.ingest.table_ingest import (
     VALUES_SHOWN,
@@ -30,7 +30,8 @@ from ammrank_dask.ingest.table_ingest import (
     ingest_tables,
     most_frequent,
 )
-from ammrank_dask.kernels.interest import count_codes, digest_events, hash_rows, largest_counts
+from ammrank_dask.kernels.event_rows import pack_rows, place_rows
+from ammrank_dask.kernels.interest import count_codes, hash_rows, largest_counts
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import (
@@ -40,18 +41,17 @@ from ammrank_dask.storage.lake.events import (
     QUARANTINED,
     EventBatch,
     EventMapping,
-    cell_dtype,
     decode_events,
 )
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
 from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.ids import IntegerIds, UserIds, empty_ids
+from ammrank_dask.storage.store.ids import IntegerIds
 from ammrank_dask.storage.store.registry import DAY, PartSchema
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import DAY_US
-from ammrank_dask.user_hash import N_BUCKETS, bucket_of, hash_ids
+from ammrank_dask.user_hash import N_BUCKETS, PARTITION_SALT, hash_ids
 
 logger = logging.getLogger(__name__)
 
@@ -219,11 +219,13 @@ def _batches(days: Sequence[DayPlan]) -> list[list[DayPlan]]:
 
 def _table_of(day: DayPlan, mapping: EventMapping, settings: IngestSettings, alpha: float) -> LakeTable:
     by_file = day.refuses_duplicates and sum(any(file.rows) for file in day.files) > 1
+    reader = DayReader(day.date, day.id_kind, mapping, alpha, day.max_events, by_file)
+    reader.words  # noqa: B018  (refuses more cells and days than a word has room for, before anything is read)
     # Ignored groups are not part of a day's digest, but of how its blocks were counted.
     how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS, N_BUCKETS, by_file])
     folder = settings.scratch / f"ingest-{day.date}-{day.digest}-{how}"
     return LakeTable(
-        DayReader(day.date, day.id_kind, mapping, alpha, day.max_events, by_file),
+        reader,
         day.files,
         day.run,
         day.digest,
@@ -287,45 +289,59 @@ class DayReader(TableReader):
             )
 
     @property
-    def words(self) -> EventWords | None:
-        """How events are one word on their way to the partitions; None where they are not: ids are strings."""
-        first_time = max(0, end_of(self.date) - (self.mapping.late_days + 1) * DAY_US)
-        words = EventWords.between(first_time, end_of(self.date), self.mapping.n_cells)
-        return words if self.id_kind == "int64" else None
+    def words(self) -> EventWords:
+        """How events are one word on their way to the partitions."""
+        late_days, n_cells = self.mapping.late_days, self.mapping.n_cells
+        first_time = max(0, end_of(self.date) - (late_days + 1) * DAY_US)
+        words = EventWords.between(first_time, end_of(self.date), n_cells)
+        if words is None:
+            most = (1 << WORD_BITS - (n_cells - 1).bit_length()) // DAY_US - 1
+            raise BadInput(
+                f"late_days must be at most {most:,} with {n_cells:,} pairs of an event group and a category, got"
+                f" {late_days:,}"
+            )
+        return words
 
     def slice(self, rows: DecodedRows, n_partitions: int) -> Sections:
-        """Return the events to pass on, sorted by partition."""
-        words = self.words
-        if words is None:
-            return super().slice(rows, n_partitions)
-        assert isinstance(rows.ids, IntegerIds)
-        return slice_events(rows.ids, rows.keep, rows.columns["cell"], rows.columns["time"], words, n_partitions)
+        """Return the events to pass on, sorted by partition, as rows of two words; times of the others may be any."""
+        words, keep = self.words, rows.keep
+        lists: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+        if rows.user is None:
+            assert isinstance(rows.ids, IntegerIds)
+            numbers = rows.ids.values.view(np.uint64)
+            partition, counts = np.empty(len(numbers), np.uint32), np.zeros(n_partitions, np.int64)
+            with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
+                place_rows(numbers, keep, np.uint64(PARTITION_SALT), np.uint64(n_partitions), partition, counts)
+        else:
+            local, id_partition, lists = list_ids(rows.ids, rows.user[keep], n_partitions)
+            numbers, partition = local[rows.user].astype(np.uint64), id_partition[rows.user].astype(np.uint32)
+            counts = np.bincount(partition[keep], minlength=n_partitions)
+        starts = np.concatenate([[0], np.cumsum(counts)])
+        packed = np.empty((starts[-1], 2), np.uint64)
+        pack_rows(
+            partition, keep, numbers, rows.columns["cell"], rows.columns["time"], words.first_time,
+            np.uint64(words.time_bits), starts[:-1].copy(), packed,
+        )  # fmt: skip
+        return {"event": (packed.reshape(-1).view(np.int64), 2 * starts), **lists}
 
     def collect(self, slices: Slices, partition: int, forgotten: ForgetList | None) -> CollectedPart:
-        """Return the partial, with counts and a digest of its events."""
-        words, n_cells = self.words, self.mapping.n_cells
-        if words is None or not slices:
-            return self._collect_events(join_slices(slices, self.id_kind, n_cells), forgotten)
-        rows = EventRows(slices.joined["event"], words)
-        if self.max_events is not None or (forgotten is not None and forgotten.is_on(rows.user_ids).any()):
-            events = PartitionEvents(rows.user_ids, rows.user, *words.unpack(rows.rows, n_cells))
-            return self._collect_events(events, forgotten)
-        buckets, by_cell = rows.digest(EVENT_SALT, n_cells)
-        state, by_user = rows.aggregate(end=end_of(self.date), alpha=self.alpha, n_cells=n_cells)
+        """Return the partial, with counts and a digest of its events.
+
+        Users who are to be forgotten do not count: the digest is the same when they are gone from the lake.
+        """
+        n_cells = self.mapping.n_cells
+        events = EventRows.from_slices(slices, self.id_kind, self.words)
+        used = events if self.max_events is None else events.cap(self.max_events, self.n_categories)
+        n_capped = len(events.rows) - len(used.rows)
+        left_out = np.zeros(0, bool) if forgotten is None else forgotten.is_on(events.user_ids)
+        if left_out.any():  # of no user a cap leaves nothing, so they are those of both
+            events, used = (some.select(~left_out[some.user]) for some in (events, used))
+        buckets, by_cell = events.digest(EVENT_SALT, n_cells)
+        if n_capped:
+            _, by_cell = used.digest(EVENT_SALT, n_cells)
+        state, by_user = used.aggregate(end=end_of(self.date), alpha=self.alpha, n_cells=n_cells)
         counts = sum_counts(by_cell, count_cells(state.cell, n_cells), by_user, self.n_categories, self.click_group)
         counts.buckets = buckets
-        return CollectedPart(len(state.user_ids), state.to_arrays(), counts.to_json())
-
-    def _collect_events(self, events: PartitionEvents, forgotten: ForgetList | None) -> CollectedPart:
-        """Return the partial of events of any ids, some of which may not count."""
-        left_out = np.zeros(len(events.user_ids), bool) if forgotten is None else forgotten.is_on(events.user_ids)
-        buckets = events.digest(left_out)
-        used = events if self.max_events is None else cap_events(events, self.max_events, self.n_categories)
-        state = aggregate_events(*used, end=end_of(self.date), alpha=self.alpha, n_cells=self.mapping.n_cells)
-        cells = state.cell[~np.repeat(left_out, np.diff(state.indptr))] if left_out.any() else state.cell
-        counts = count_used(used.without(left_out), cells, self.n_categories, self.mapping.n_groups, self.click_group)
-        counts.buckets = buckets
-        n_capped = len(events.user) - len(used.user)
         counts.counts.update({CAPPED: n_capped, "kept": -n_capped})
         return CollectedPart(len(state.user_ids), state.to_arrays(), counts.to_json())
 
@@ -366,76 +382,6 @@ def _digest_batch(batch: EventBatch) -> FileRows:
     return FileRows(int(digest), int(np.count_nonzero(is_used)), len(is_used))
 
 
-class PartitionEvents(NamedTuple):
-    """The used events of one partition: its users, ascending, and of every event user, cell and time."""
-
-    user_ids: UserIds
-    user: np.ndarray
-    cell: np.ndarray
-    time: np.ndarray
-
-    def digest(self, left_out: np.ndarray) -> np.ndarray:
-        """Return a digest of the events that ignores their order: the sums of their hashes by bucket.
-
-        Users who are to be forgotten (`left_out`) do not count: it is the same when they are gone from the lake.
-        """
-        ids, sums = self.user_ids, np.zeros(N_BUCKETS, np.uint64)
-        with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
-            digest_events(self.user, self.cell, self.time, hash_ids(ids, EVENT_SALT), bucket_of(ids), left_out, sums)
-        return sums
-
-    def without(self, left_out: np.ndarray) -> PartitionEvents:
-        """Return the events of the other users; all users keep their positions."""
-        return self.select(~left_out[self.user]) if left_out.any() else self
-
-    def select(self, keep: np.ndarray) -> PartitionEvents:
-        """Return the events of the mask; all users keep their positions."""
-        return PartitionEvents(self.user_ids, self.user[keep], self.cell[keep], self.time[keep])
-
-
-def cap_events(events: PartitionEvents, most: int, n_categories: int) -> PartitionEvents:
-    """Return the events without those of a user and group that are too many: the first ones, by time and cell, stay.
-
-    Which rows stay does not depend on the order of the rows, for two of the same time and cell are the same.
-    """
-    group = events.cell.astype(np.int64) // n_categories
-    of_user_and_group = events.user.astype(np.int64) * (int(group.max(initial=0)) + 1) + group
-    is_over = (np.bincount(of_user_and_group) > most)[of_user_and_group]
-    if not is_over.any():
-        return events
-    rows = np.flatnonzero(is_over)
-    rows = rows[np.lexsort((events.cell[rows], events.time[rows], of_user_and_group[rows]))]
-    of_row = of_user_and_group[rows]
-    first = np.flatnonzero(np.append(True, of_row[1:] != of_row[:-1]))
-    number = np.arange(len(rows)) - np.repeat(first, np.diff(np.append(first, len(rows))))
-    keep = np.ones(len(events.user), bool)
-    keep[rows[number >= most]] = False
-    return events.select(keep)
-
-
-def count_used(
-    events: PartitionEvents, cells: np.ndarray, n_categories: int, n_groups: int, click_group: int
-) -> DayFacts:
-    """Count the events of a partition by group, the clicks and those who clicked by category, users and the heaviest.
-
-    `cells` are the cells of all users in the state of these events: each as often as it has users.
-
-    Examples
-    --------
-    >>> from ammrank_dask.storage.store.ids import ids_from_values
-    >>> cells = np.array([0, 5, 5], np.uint16)  # of 3 categories: pv of the first, two clicks on the last
-    >>> events = PartitionEvents(ids_from_values([7]), np.zeros(3, np.int64), cells, np.arange(3))
-    >>> found = count_used(events, np.array([0, 5], np.uint16), n_categories=3, n_groups=2, click_group=1)
-    >>> found.groups, found.clicks, found.clickers, found.users, found.heaviest
-    (Counter({1: 2, 0: 1}), Counter({2: 2}), Counter({2: 1}), 1, [3])
-    """
-    n_cells = n_groups * n_categories
-    by_user = np.zeros(len(events.user_ids), np.int64)
-    count_codes(events.user, by_user)
-    by_cell, users_by_cell = count_cells(events.cell, n_cells), count_cells(cells, n_cells)
-    return sum_counts(by_cell, users_by_cell, by_user, n_categories, click_group)
-
-
 def count_cells(cells: np.ndarray, n_cells: int) -> np.ndarray:
     """Return how often each cell is there."""
     counts = np.zeros(n_cells, np.int64)
@@ -462,11 +408,3 @@ def sum_counts(
 
 def _counter(counts: np.ndarray) -> Counter[int]:
     return Counter({int(code): int(counts[code]) for code in np.flatnonzero(counts)})
-
-
-def join_slices(slices: Slices, id_kind: str, n_cells: int) -> PartitionEvents:
-    """Return the events of one partition from its slices, in their order."""
-    if not sum(len(part["user"]) for part in slices):
-        nothing = np.empty(0, np.int64)
-        return PartitionEvents(empty_ids(id_kind), nothing, np.empty(0, cell_dtype(n_cells)), nothing)
-    return PartitionEvents(*number_users(slices, id_kind), slices.joined["cell"], slices.joined["time"])

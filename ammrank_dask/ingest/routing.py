@@ -35,7 +35,7 @@ def slice_by_partition(
         row_user = ids.values
         partition = partition_of(ids, n_partitions)
     else:
-        local, id_partition, lists = _list_ids(ids, user[keep], n_partitions)
+        local, id_partition, lists = list_ids(ids, user[keep], n_partitions)
         row_user, partition = local[user], id_partition[user]
     counts = np.zeros(n_partitions, np.int64)
     count_rows(partition, keep, counts)
@@ -46,9 +46,13 @@ def slice_by_partition(
     return {**{name: (values.take(order), starts) for name, values in columns.items()}, **lists}
 
 
-def _list_ids(
+def list_ids(
     ids: UserIds, used: np.ndarray, n_partitions: int
 ) -> tuple[np.ndarray, np.ndarray, dict[str, tuple[np.ndarray, np.ndarray]]]:
+    """Return of every id its position in the list of its partition, its partition, and the lists as sections.
+
+    Only the ids at the positions `used` are listed.
+    """
     is_used = np.zeros(len(ids), bool)
     is_used[used] = True
     # One more than there are ids: rows without an id point at position 0 even when there is no id at all.
@@ -67,13 +71,14 @@ def number_users(slices: Slices, id_kind: str) -> tuple[UserIds, np.ndarray]:
     """Return the distinct users of one partition's slices, ascending, and of every row its user's position."""
     if id_kind == "int64":
         return number_integer_ids(slices.joined["user"])
-    lists = [_listed_ids(part) for part in slices]
+    lists = [listed_ids(part) for part in slices]
     ids = union(lists)
     rows = [ids.positions_of(listed)[part["user"]] for listed, part in zip(lists, slices, strict=True)]
     return ids, np.concatenate(rows)
 
 
-def _listed_ids(part: Mapping[str, np.ndarray]) -> UserIds:
+def listed_ids(part: Mapping[str, np.ndarray]) -> UserIds:
+    """Return the ids that came with the rows of one batch."""
     offsets = np.concatenate([[0], np.cumsum(part["id_lengths"])])
     return ids_from_arrays({"user_id_offsets": offsets, "user_id_bytes": part["id_bytes"]})
 

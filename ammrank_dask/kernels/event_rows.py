@@ -1,6 +1,6 @@
-"""Take the events of integer ids from readers to partitions as rows of two words, and aggregate them there.
+"""Take events from readers to partitions as rows of two words, and aggregate them there.
 
-The first word of a row is the user id. The second is the event: the cell and, in the low bits, the time. Events of a
+The first word of a row is the user. The second is the event: the cell and, in the low bits, the time. Events of a
 user that are sorted by it are in the order of their cells, and those of a cell in the order of their times. Its highest
 bit is free until then, and marks the first event of a user afterwards.
 
@@ -123,17 +123,16 @@ def sum_events(event, weight, first_time, time_bits, out_indptr, out_cell, out_i
 
 
 @kernel
-def digest_words(rows, first_time, time_bits, event_salt, bucket_salt, out_sums, out_count):
-    """Add a hash of every event to the sum of its user's bucket, as `digest_events` does, and count events by cell.
+def digest_rows(rows, user, user_hash, bucket, first_time, time_bits, out_sums, out_count):
+    """Add a hash of every event to the sum (uint64) of its user's bucket, and count events by cell.
 
-    There is a power of two of buckets.
+    The sums are the same for any order of the events.
     """
     time_mask = (np.uint64(1) << time_bits) - np.uint64(1)
-    bucket_mask = np.uint64(len(out_sums) - 1)
     first = np.uint64(first_time)
     for i in range(len(rows)):
+        own = np.uintp(user[i])
         cell = rows[i, 1] >> time_bits
         time = first + (rows[i, 1] & time_mask)
-        bucket = mix(rows[i, 0] ^ bucket_salt) & bucket_mask
-        out_sums[bucket] += mix(mix(mix(rows[i, 0] ^ event_salt) ^ cell) ^ time)
+        out_sums[np.uintp(bucket[own])] += mix(mix(user_hash[own] ^ cell) ^ time)
         out_count[cell] += 1

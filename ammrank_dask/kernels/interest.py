@@ -233,20 +233,8 @@ def sort_by_time(cell, time, begin, stop):
 
 
 @kernel
-def digest_events(user, cell, time, user_hash, bucket, is_left_out, out_sums):
-    """Add a hash of every event to the sum (uint64) of its user's bucket: the same for any order of the events.
-
-    Events of users with `is_left_out` do not count.
-    """
-    for i in range(len(user)):
-        u = np.uintp(user[i])
-        if not is_left_out[u]:
-            out_sums[np.uintp(bucket[u])] += mix(mix(user_hash[u] ^ np.uint64(cell[i])) ^ np.uint64(time[i]))
-
-
-@kernel
 def hash_rows(user_hash, cell, time, is_used):
-    """Return the sum (uint64) of the hashes of the used rows, each as `digest_events` has it."""
+    """Return the sum (uint64) of the hashes of the used rows, each as `digest_rows` has it."""
     total = np.uint64(0)
     for i in range(len(cell)):
         if is_used[i]:

@@ -67,15 +67,15 @@ class PlaneLearner(_Learner[AMMRank]):
         """Open the training rows of a partition."""
         return PreparedRows(self.folder / f"rows-{partition:05d}", TRAIN)
 
-    def train(
-        self, state: PlaneSums, X: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool, partition: int
-    ) -> float:
-        """Make a step per row, in the order given, and return the sum of the losses."""
+    train_block = staticmethod(train_block)
+
+    def block_options(self, partition: int, *, births: bool) -> dict[str, Any]:
+        """Return the keywords of `train_block` for rows of a partition."""
         del partition
         settings = self.model.step_settings()
         if not births:
             settings = replace(settings, max_planes=0, prune_every=None, clone_probability=0.0)
-        return train_block(state, X, rankings, order, settings)
+        return {"settings": settings}
 
     def after_first_pass(self, state: PlaneSums) -> PlaneSums:
         """Return what the rounds begin with after a pass over a sample: its planes as they are."""
@@ -164,14 +164,14 @@ class PlusLearner(_Learner[AMMRankPlus]):
         """Where the memberships of the validation rows of a partition are."""
         return self.folder / f"members-{partition:05d}"
 
-    def train(
-        self, state: PlusState, rows: Any, rankings: np.ndarray, order: np.ndarray, *, births: bool, partition: int
-    ) -> float:
-        """Make a step per row, in the order given, and return the sum of the losses."""
+    train_block = staticmethod(train_plus_block)
+
+    def block_options(self, partition: int, *, births: bool) -> dict[str, Any]:
+        """Return the keywords of `train_block` for rows of a partition."""
         # Planes are born one step after the other, in the plain loop or in the first pass, and there η is that of one.
         options = self.model.block_options(self.basis, 1 if births else self.shards)
         moment = bisect_right(self.first_partitions, partition)  # tonight is the first of the moments
-        return train_plus_block(state, rows, rankings, order, births=births, moment=moment, **options)
+        return {**options, "births": births, "moment": moment}
 
     def after_first_pass(self, state: PlusState) -> PlusState:
         """Return what the rounds begin with after a pass over a sample: its number of planes, nothing learned."""

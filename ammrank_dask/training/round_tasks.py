@@ -44,7 +44,8 @@ def train_shard(
         with measure("read"):
             prepared, rankings = rows[block.partition].read(block.start, block.stop)
         with measure("kernel"):
-            loss += learner.train(state, prepared, rankings, order, births=births, partition=block.partition)
+            options = learner.block_options(block.partition, births=births)
+            loss += learner.train_block(state, prepared, rankings, order, **options)
     if epoch == FIRST_PASS:
         state = learner.after_first_pass(state)
     with measure("write"):

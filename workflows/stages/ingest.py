@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.ingest.events import ingest_days
+from ammrank_dask.ingest.events import DayPlan, ingest_days
 from ammrank_dask.ingest.fold import fold_states
 from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
@@ -149,7 +149,11 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     changed = compare_days(night, earlier, settings, lake, states)
     inputs = {**lake.digests, **changed.as_folded}
     plan = plan_ingest(inputs, states, settings, night.date, with_lag=with_lag, other_rows=changed.kept)
-    days = _ingest_days(night, earlier, settings, lake, plan, changed)
+    day_plans = _plan_days(night, settings, lake, plan, changed)
+    intake = intake_settings(night, settings.state)
+    site.begin(day_plan.run for day_plan in day_plans)
+    ingest_days(night.client, day_plans, mapping, intake, alpha=config.alpha, progress=night.progress)
+    days = _open_days(night, earlier, lake, plan, changed, day_plans)
     _keep_popularity(site, config, taxonomy, days)  # before a state has the days: then none is read again
     id_kind = _id_kind(days.values(), states, settings)
     folded = folded_with(states, settings)
@@ -216,15 +220,10 @@ def _refuse_lost_history(night: Night, settings: HistorySettings) -> None:
         )
 
 
-def _ingest_days(
-    night: Night,
-    earlier: EarlierTaxonomies,
-    settings: HistorySettings,
-    lake: LakeFiles,
-    plan: IngestPlan,
-    changed: ChangedDays,
-) -> dict[dt.date, Run | None]:
-    """Return the partials of the planned days, None for a day that is bridged; make those that are not there."""
+def _plan_days(
+    night: Night, settings: HistorySettings, lake: LakeFiles, plan: IngestPlan, changed: ChangedDays
+) -> list[DayPlan]:
+    """Return what it takes to make the partials of the planned days; a day that is bridged has none."""
     day_plans, files = [], lake.days
     for day, digest in plan.head.history:
         if day not in plan.days or digest is None:
@@ -240,12 +239,20 @@ def _ingest_days(
         day_plans.append(lake.plan(night, day, digest))
     if night.config.lake.duplicates == "refuse":
         _refuse_duplicates(files, {day.date for day in day_plans if not is_finished(day.run)})
-    intake = intake_settings(night, settings.state)
-    mapping = event_mapping(night.config, earlier.taxonomy)
-    night.site.begin(day_plan.run for day_plan in day_plans)
-    ingest_days(night.client, day_plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
+    return day_plans
+
+
+def _open_days(
+    night: Night,
+    earlier: EarlierTaxonomies,
+    lake: LakeFiles,
+    plan: IngestPlan,
+    changed: ChangedDays,
+    day_plans: Sequence[DayPlan],
+) -> dict[dt.date, Run | None]:
+    """Return the partials of the planned days, None for a day that is bridged, and remember their fingerprints."""
     days: dict[dt.date, Run | None] = {day: None for day in plan.days}
-    rows = {day: of_day for day, of_day in changed.rows.items() if day in files or day > night.date}
+    rows = {day: of_day for day, of_day in changed.rows.items() if day in lake.days or day > night.date}
     for day_plan in day_plans:
         partial = days[day_plan.date] = earlier.recode(open_run(day_plan.run, DAY.kind))
         if day_plan.date not in rows or day_plan.digest not in rows[day_plan.date].digests:

@@ -1,8 +1,9 @@
-"""Events as rows of two words against the definition, and against the path that takes any ids and times."""
+"""Events as rows of two words against the definition, and against the aggregation of arrays."""
 
 import dataclasses
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import reference
 from examples import examples
@@ -10,17 +11,18 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF
 
-from ammrank_dask.ingest.event_rows import EventRows, EventWords, slice_events
+from ammrank_dask.ingest.event_rows import EventRows, EventWords
 from ammrank_dask.ingest.events import EVENT_SALT, DayReader
-from ammrank_dask.ingest.exchange import read_slices, write_slices
+from ammrank_dask.ingest.exchange import Slices, read_slices, write_slices
 from ammrank_dask.ingest.interest_state import aggregate_events, end_of
 from ammrank_dask.ingest.routing import number_integer_ids
 from ammrank_dask.ingest.table_ingest import DecodedRows
+from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
 from ammrank_dask.storage.site.forgotten import ForgetList
-from ammrank_dask.storage.store.ids import IntegerIds
+from ammrank_dask.storage.store.ids import IntegerIds, ids_from_values
 from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, PARTITION_SALT
 
 MAPPING = EventMapping(
@@ -45,24 +47,31 @@ def columns_of(events):
     return np.array(user, np.int64), np.array(cell, np.uint16), np.array(time, np.int64), np.array(keep, bool)
 
 
+def slice_events(user, keep, cell, time, n_partitions):
+    """Return the rows that a reader passes on, and where those of each partition begin."""
+    rows = DecodedRows(IntegerIds(user), None, keep, {"cell": cell, "time": time})
+    section, starts = DayReader(FIRST_DAY, "int64", MAPPING, ALPHA).slice(rows, n_partitions)["event"]
+    return section.view(np.uint64).reshape(-1, 2), starts // 2
+
+
 def rows_of(user, cell, time, words):
     """Return the events as one partition gets them."""
     everything = np.ones(len(user), bool)
-    section, _ = slice_events(IntegerIds(user), everything, cell, time, words, 1)["event"]
-    return EventRows(section, words)
+    rows, _ = slice_events(user, everything, cell, time, 1)
+    return EventRows(*number_integer_ids(rows[:, 0].view(np.int64)), rows, words)
 
 
 @FAST
 @given(events=EVENTS, n_partitions=st.integers(1, 5))
-def test_slice_events__gives_every_partition_its_words_in_row_order(events, n_partitions):
+def test_day_reader__gives_every_partition_its_words_in_row_order(events, n_partitions):
     words = EventWords.between(OLDEST, END, N_CELLS)
     user, cell, time, keep = columns_of(events)
-    found, starts = slice_events(IntegerIds(user), keep, cell, time, words, n_partitions)["event"]
+    found, starts = slice_events(user, keep, cell, time, n_partitions)
     expected = [[] for _ in range(n_partitions)]
     for who, code, when, is_kept in events:
         if is_kept:
             word = code * 2**words.time_bits + when - OLDEST
-            expected[reference.hash_id(who, PARTITION_SALT) % n_partitions] += [who, word]
+            expected[reference.hash_id(who, PARTITION_SALT) % n_partitions].append([who % 2**64, word])
     assert [found[starts[p] : starts[p + 1]].tolist() for p in range(n_partitions)] == expected
 
 
@@ -89,13 +98,13 @@ def test_event_rows__equal_the_definition(events):
     plain = [(who, code, when) for who, code, when, _ in events]
     assert sums.tolist() == reference.event_digest(plain, EVENT_SALT, BUCKET_SALT, N_BUCKETS)
     assert counts.tolist() == [cell.tolist().count(code) for code in range(N_CELLS)]
-    again, when = words.unpack(rows.rows, N_CELLS)
+    again, when = words.unpack(rows.rows)
     assert (again.tolist(), when.tolist()) == (cell.tolist(), time.tolist())
 
 
 @FAST
 @given(seed=st.integers(0, 2**32), n_events=st.integers(0, 200), n_users=st.integers(1, 9))
-def test_event_rows__have_the_bits_of_the_path_for_all_ids(seed, n_events, n_users):
+def test_event_rows__have_the_bits_of_the_aggregation_of_arrays(seed, n_events, n_users):
     # Users with a few events, and with more than are sorted one by one.
     rng = np.random.default_rng(seed)
     user = rng.integers(-(2**63), 2**63 - 1, n_users)[rng.integers(0, n_users, n_events)]
@@ -111,33 +120,46 @@ def test_event_rows__have_the_bits_of_the_path_for_all_ids(seed, n_events, n_use
 
 @pytest.mark.parametrize("max_events", [None, 2])
 @pytest.mark.parametrize("is_forgotten", [False, True])
-def test_day_reader__collects_the_same_of_rows_of_two_words(tmp_path, max_events, is_forgotten):
-    # Of so many days and groups that times and cells take more bits than a word has.
-    wide = dataclasses.replace(MAPPING, late_days=10**5, n_groups=1 << 12)
-    assert DayReader(FIRST_DAY, "int64", wide, ALPHA).words is None
+def test_day_reader__collects_the_same_of_integer_and_string_ids(tmp_path, max_events, is_forgotten):
     rng = np.random.default_rng(3)
-    ids = IntegerIds(np.array(INTEGER_USERS)[rng.integers(0, len(INTEGER_USERS), 80)])
-    cell = rng.integers(0, MAPPING.n_cells, 80).astype(np.uint16)
+    names = np.sort(np.array([str(user) for user in range(100, 109)]))
+    user, cell = rng.integers(0, len(names), 80), rng.integers(0, MAPPING.n_cells, 80).astype(np.uint16)
     time = END - rng.integers(0, 2 * reference.DAY, 80)
-    listed = ForgetList(b"k" * 32, frozenset())
-    if is_forgotten:
-        listed = ForgetList(listed.key, frozenset(listed.hash_texts(ids.take(np.array([0])).to_arrow().cast("string"))))
+    key = b"k" * 32
+    forgotten = frozenset(ForgetList(key, frozenset()).hash_texts(pa.array(names[:1]))) if is_forgotten else frozenset()
+    kept = np.arange(80) % 7 > 0
     parts = []
-    for number, one in enumerate((MAPPING, wide)):
-        reader = DayReader(FIRST_DAY, "int64", one, ALPHA, max_events)
-        path = tmp_path / str(number)
-        rows = DecodedRows(ids, None, np.ones(80, bool), {"cell": cell, "time": time})
-        write_slices(path, 1, [reader.slice(rows, 1)])
-        parts.append(reader.collect(read_slices([path, path], 0, 1), 0, listed))
-    assert parts[0].counts == parts[1].counts
-    assert parts[0].n_users == parts[1].n_users == len(set(ids.values.tolist()))
-    for name, array in parts[1].arrays.items():
-        assert parts[0].arrays[name].tobytes() == array.tobytes()
+    for kind, ids, position in (
+        ("int64", IntegerIds(names.astype(np.int64)[user]), None),
+        ("string", ids_from_values(names.tolist()), user),
+    ):
+        reader = DayReader(FIRST_DAY, kind, MAPPING, ALPHA, max_events)
+        sections = reader.slice(DecodedRows(ids, position, kept, {"cell": cell, "time": time}), 1)
+        write_slices(tmp_path / kind, 1, [sections])
+        slices = read_slices([tmp_path / kind, tmp_path / kind], 0, 1)
+        parts.append(reader.collect(slices, 0, ForgetList(key, forgotten)))
+    whole, strings = parts
+    assert whole.n_users == strings.n_users == len(names) - is_forgotten
+    for name in ("indptr", "cell", "intensity", "last"):
+        assert whole.arrays[name].tobytes() == strings.arrays[name].tobytes()
+    for counts in (whole.counts, strings.counts):
+        del counts["buckets"]  # sums of hashes of the ids
+    assert whole.counts == strings.counts
+    assert bool(whole.counts["counts"]) == (max_events is not None)
 
 
-def test_day_reader__takes_two_words_where_they_fit():
-    assert DayReader(FIRST_DAY, "int64", MAPPING, ALPHA).words == EventWords.between(OLDEST, END, MAPPING.n_cells)
-    assert DayReader(FIRST_DAY, "string", MAPPING, ALPHA).words is None
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_day_reader__a_partition_without_events_has_nobody(kind):
+    found = DayReader(FIRST_DAY, kind, MAPPING, ALPHA).collect(Slices([], {}), 0, None)
+    assert found.n_users == 0
+    assert found.arrays["indptr"].tolist() == [0]
+
+
+def test_day_reader__takes_as_many_days_and_cells_as_a_word_has_room_for():
+    assert DayReader(FIRST_DAY, "string", MAPPING, ALPHA).words == EventWords.between(OLDEST, END, MAPPING.n_cells)
+    many = dataclasses.replace(MAPPING, late_days=10**5, n_groups=1 << 12)
+    with pytest.raises(BadInput, match=r"late_days must be at most 6,514 with 16,384 pairs of an event"):
+        _ = DayReader(FIRST_DAY, "int64", many, ALPHA).words
 
 
 def test_words__hold_no_more_than_63_bits():

@@ -17,15 +17,16 @@ from strategies import FIRST_DAY, GROUPS, INTEGER_USERS, LATE_DAYS, PARENT_OF, S
 from ammrank_dask.features.build import FeatureSettings, build_rows, rank_users
 from ammrank_dask.features.from_pandas import interest_features
 from ammrank_dask.ingest import interest_state
-from ammrank_dask.ingest.events import EVENT_SALT, PartitionEvents, cap_events, join_slices
+from ammrank_dask.ingest.event_rows import EventRows, EventWords
+from ammrank_dask.ingest.events import EVENT_SALT, DayReader
 from ammrank_dask.ingest.exchange import read_slices, write_slices
 from ammrank_dask.ingest.interest_state import InterestState, aggregate_events, end_of, fold_days
-from ammrank_dask.ingest.routing import lay_out_users, number_integer_ids, slice_by_partition
+from ammrank_dask.ingest.routing import lay_out_users, number_integer_ids
+from ammrank_dask.ingest.table_ingest import DecodedRows
 from ammrank_dask.kernels.interest import largest_counts
 from ammrank_dask.storage.lake.events import KEPT, EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns
 from ammrank_dask.storage.lake.taxonomy import build_taxonomy
-from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values, union
 from ammrank_dask.storage.store.parts import Recoding
 from ammrank_dask.user_hash import BUCKET_SALT, N_BUCKETS, PARTITION_SALT, hash_ids, partition_of, split_of
@@ -62,24 +63,18 @@ def fold_log(days, folder: Path, *, level, n_partitions, cuts, zone, kind):
     partials = []
     for number, events in enumerate(days):
         end = end_of(FIRST_DAY + dt.timedelta(number))
+        reader = DayReader(FIRST_DAY + dt.timedelta(number), kind, mapping, ALPHA)
         paths = []
         bounds = sorted({0, len(events), *[min(cut, len(events)) for cut in cuts]})
         for begin, stop in itertools.pairwise(bounds):
             batch = decode_events(table_of(events[begin:stop], id_type, zone), mapping, end=end, where="log")
-            rows = {"cell": batch.cell, "time": batch.time}
-            sections = slice_by_partition(batch.ids, batch.user, batch.status == KEPT, rows, n_partitions)
+            columns = {"cell": batch.cell, "time": batch.time}
+            rows = DecodedRows(batch.ids, batch.user, batch.status == KEPT, columns)
             paths.append(folder / f"{number}-{begin}.slices")
-            write_slices(paths[-1], n_partitions, [sections])
+            write_slices(paths[-1], n_partitions, [reader.slice(rows, n_partitions)])
+        slices = [read_slices(paths, p, n_partitions) for p in range(n_partitions)]
         partials.append(
-            [
-                aggregate_events(
-                    *join_slices(read_slices(paths, p, n_partitions), kind, mapping.n_cells),
-                    end=end,
-                    alpha=ALPHA,
-                    n_cells=mapping.n_cells,
-                )
-                for p in range(n_partitions)
-            ]
+            [InterestState.from_arrays(reader.collect(own, p, None).arrays) for p, own in enumerate(slices)]
         )
     found = {}
     last_end = end_of(FIRST_DAY + dt.timedelta(len(days) - 1))
@@ -151,34 +146,38 @@ def plain_buckets(events):
 
 def test_digest__is_the_sum_of_hashes_by_bucket_of_users():
     events = [(7, 2, 1_000), (7, 2, 1_000), (9, 0, 5)]
-    joined = PartitionEvents(
-        ids_from_values([7, 9]), np.array([1, 0, 0]), np.array([0, 2, 2], np.uint16), np.array([5, 1_000, 1_000])
-    )
-    assert joined.digest(np.zeros(2, bool)).tolist() == plain_buckets(events)
+    joined = rows_of([7, 9], *zip((1, 0, 5), (0, 2, 1_000), (0, 2, 1_000), strict=True))
+    assert joined.digest(EVENT_SALT, 3)[0].tolist() == plain_buckets(events)
 
 
-def test_digest__a_forgotten_user_does_not_count():
-    ids = ids_from_values([7, 9])
-    listed = ForgetList(b"k" * 32, frozenset())
-    listed = ForgetList(listed.key, frozenset(listed.hash_texts(pa.array(["7"]))))
-    joined = PartitionEvents(ids, np.array([0, 1]), np.array([2, 0], np.uint16), np.array([1_000, 5]))
-    assert joined.digest(listed.is_on(ids)).tolist() == plain_buckets([(9, 0, 5)])
+def rows_of(ids, user, cell, time):
+    """Return events of users at these positions of their ids."""
+    words = EventWords.between(0, 1_000, 4)
+    packed = np.array(cell, np.uint64) << np.uint64(words.time_bits) | np.array(time, np.uint64)
+    rows = np.stack([np.zeros(len(packed), np.uint64), packed], axis=1)
+    return EventRows(ids_from_values(ids), np.array(user, np.int32), rows, words)
 
 
-def test_cap_events__keeps_the_first_of_each_user_and_group_in_any_order():
+def test_cap__keeps_the_first_of_each_user_and_group_in_any_order():
     # Two categories: cells 0 and 1 are of one group, cells 2 and 3 of another.
     rows = [(0, 0, 30), (0, 1, 10), (0, 0, 10), (0, 1, 20), (0, 2, 99), (1, 0, 50), (1, 1, 40)]
     kept = [(0, 0, 10), (0, 1, 10), (0, 2, 99), (1, 0, 50), (1, 1, 40)]
     for shuffled in (rows, rows[::-1], [rows[i] for i in (3, 6, 0, 5, 1, 4, 2)]):
-        user, cell, time = (np.array(column) for column in zip(*shuffled, strict=True))
-        events = PartitionEvents(ids_from_values([7, 9]), user, cell.astype(np.uint16), time)
-        _, *left = cap_events(events, 2, n_categories=2)
-        assert sorted(zip(*(column.tolist() for column in left), strict=True)) == kept
+        left = rows_of([7, 9], *zip(*shuffled, strict=True)).cap(2, n_categories=2)
+        cell, time = left.words.unpack(left.rows)
+        assert sorted(zip(left.user.tolist(), cell.tolist(), time.tolist(), strict=True)) == kept
 
 
-def test_cap_events__nothing_to_drop():
-    nobody = PartitionEvents(ids_from_values([7]), *(np.empty(0, np.int64),) * 3)
-    assert cap_events(nobody, 1, n_categories=2) is nobody
+def test_cap__nothing_to_drop():
+    nobody = rows_of([7], [], [], [])
+    assert nobody.cap(1, n_categories=2) is nobody
+
+
+def test_select__users_without_events_are_gone():
+    left = rows_of([7, 8, 9], [0, 1, 2, 0], [0, 1, 2, 3], [1, 2, 3, 4]).select(np.array([True, False, True, False]))
+    assert left.user_ids.to_arrow().to_pylist() == [7, 9]
+    assert left.user.tolist() == [0, 1]
+    assert [column.tolist() for column in left.words.unpack(left.rows)] == [[0, 2], [1, 3]]
 
 
 @FAST
