@@ -186,7 +186,7 @@ def build_features(
     stage: str = "features",
     progress: Progress = silent,
 ) -> Run:
-    """Write a features run, one task per partition; finished parts are kept."""
+    """Write a features run; finished parts are kept."""
     source, settings, path = plan.source, plan.settings, plan.path
     if is_finished(path):
         return open_run(path, FEATURES.kind)

@@ -32,7 +32,7 @@ def rank_by_group(
     *,
     progress: Progress = silent,
 ) -> list[dict[str, Any]]:
-    """Return the ten first categories of every group of `MIN_GROUP_USERS` users or more, one task per partition.
+    """Return the ten first categories of every group of `MIN_GROUP_USERS` users or more.
 
     A category gets k points for a user who holds it on rank 1, k − 1 for rank 2 and so on; most points first, then
     the lower code. `share` is the share of the group's users who hold it.

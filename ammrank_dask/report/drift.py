@@ -65,7 +65,7 @@ def measure_drift(
     names_before: Sequence[str] | None = None,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Compare two nights user by user, one task per partition.
+    """Compare two nights user by user.
 
     `names_before` are the categories under the names that they had in the night before, when these are others.
 

@@ -106,7 +106,7 @@ def measure_realised(
     *,
     progress: Progress = silent,
 ) -> dict[str, Any]:
-    """Compare the qualifications of a past night with the clicks since, one task per partition.
+    """Compare the qualifications of a past night with the clicks since.
 
     Parameters
     ----------

@@ -69,7 +69,7 @@ def measure_past_night(
     is_explored: bool,
     progress: Progress = silent,
 ) -> tuple[ChanceOutcome, EarnedSums | None]:
-    """Return predicted and actual clicks of a past night, and what its policies earned; one task per partition.
+    """Return predicted and actual clicks of a past night, and what its policies earned.
 
     Parameters
     ----------

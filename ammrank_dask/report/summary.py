@@ -32,7 +32,7 @@ def exposure_report(
     quals
         The qualifications to count.
     client
-        The cluster to count on, one task per partition; None for the current client.
+        The cluster to count on; None for the current client.
 
     Returns
     -------
