@@ -1,8 +1,8 @@
 """Grow the planes of a model: the state of training and what one block of rows does to it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -38,6 +38,31 @@ class PlaneSums:
             plane_category=np.zeros(0, np.int32),
             n_planes=np.zeros(n_categories, np.int64),
         )
+
+    @property
+    def planes(self) -> Self:
+        """The state itself, which has nothing but planes."""
+        return self
+
+    def after_first_pass(self) -> Self:
+        """Return what the rounds begin with after a pass over a sample: the planes as they are."""
+        return self
+
+    array_names: ClassVar[tuple[str, ...]] = ("sums", "plane_category", "n_planes", "plane_id")
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint keeps, beside the numbers.
+
+        Without the room for more planes, which differs from shard to shard: sums that are merged have one shape.
+        """
+        n_total = int(self.n_planes.sum())
+        kept = self.sums[:, :n_total], self.plane_category[:n_total], self.n_planes, self.plane_id
+        return dict(zip(self.array_names, kept, strict=True))
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], *, step: int, next_id: int) -> Self:
+        """Return the state that `to_arrays` took apart."""
+        return cls(**{name: arrays[name] for name in cls.array_names}, step=step, next_id=next_id)
 
     def weights(self, regularization: float) -> np.ndarray:
         """Return w, (d + 1, n_planes) float32, planes in the order of their birth."""
@@ -84,6 +109,8 @@ class PlaneSums:
 class WeightMean:
     """The mean of models whose planes were born and pruned between them."""
 
+    array_names: ClassVar[tuple[str, ...]] = ("mean_total", "mean_id")
+
     def __init__(self) -> None:
         self._total = np.zeros((0, 0), np.float32)
         self._plane_id = np.zeros(0, np.int64)
@@ -111,7 +138,7 @@ class WeightMean:
         return {"mean_total": self._total, "mean_id": self._plane_id}
 
     @classmethod
-    def from_arrays(cls, total: np.ndarray, plane_id: np.ndarray, n_models: int) -> Self:
+    def from_arrays(cls, total: np.ndarray, plane_id: np.ndarray, *, n_models: int) -> Self:
         """Return the mean that `to_arrays` took apart."""
         mean = cls()
         mean._total, mean._plane_id, mean._n_models = total, plane_id, n_models

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -61,8 +62,21 @@ class PlusState:
         own = np.zeros(basis.own_shape)
         return cls(planes, np.zeros(basis.n_columns + 1), own, own.copy())
 
-    def restart(self) -> PlusState:
-        """Return the state with the planes and nothing learned."""
+    array_names: ClassVar[tuple[str, ...]] = (*PlaneSums.array_names, "squares", "own_sums", "own_squares")
+
+    def to_arrays(self) -> dict[str, np.ndarray]:
+        """Return what a checkpoint keeps, beside the numbers."""
+        own = {"squares": self.squares, "own_sums": self.own_sums, "own_squares": self.own_squares}
+        return {**self.planes.to_arrays(), **own}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, np.ndarray], *, step: int, next_id: int) -> PlusState:
+        """Return the state that `to_arrays` took apart."""
+        planes = PlaneSums.from_arrays(arrays, step=step, next_id=next_id)
+        return cls(planes, arrays["squares"], arrays["own_sums"], arrays["own_squares"])
+
+    def after_first_pass(self) -> PlusState:
+        """Return what the rounds begin with after a pass over a sample: the planes, and nothing learned."""
         planes = self.planes
         fresh = PlaneSums(
             np.zeros_like(planes.sums), planes.plane_category, planes.n_planes, 1, planes.plane_id, planes.next_id
@@ -88,6 +102,8 @@ class PlusState:
 
 class PlusMean:
     """The mean of models over epochs: planes by their number, own weights beside them."""
+
+    array_names: ClassVar[tuple[str, ...]] = (*WeightMean.array_names, "mean_own")
 
     def __init__(self) -> None:
         self.planes = WeightMean()
@@ -116,10 +132,10 @@ class PlusMean:
         return {**self.planes.to_arrays(), "mean_own": self._own}
 
     @classmethod
-    def from_arrays(cls, total: np.ndarray, plane_id: np.ndarray, own: np.ndarray, n_models: int) -> PlusMean:
+    def from_arrays(cls, total: np.ndarray, plane_id: np.ndarray, own: np.ndarray, *, n_models: int) -> PlusMean:
         """Return the mean that `to_arrays` took apart."""
         mean = cls()
-        mean.planes, mean._own = WeightMean.from_arrays(total, plane_id, n_models), own
+        mean.planes, mean._own = WeightMean.from_arrays(total, plane_id, n_models=n_models), own
         return mean
 
 

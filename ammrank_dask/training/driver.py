@@ -245,7 +245,7 @@ class Training:
         """
         n_rows = np.array([block.n_rows for block in blocks])
         state: Any = self._first_state(start, math.ceil(n_rows.sum() / self.plan.shards))
-        n_planes, clicks = self.learner.planes(state).n_planes, clickers.sum(axis=0)
+        n_planes, clicks = state.planes.n_planes, clickers.sum(axis=0)
         if isinstance(self.learner, PlusLearner):
             grows = start is None and bool((n_planes < self.learner.basis.limit).any())
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,45 +22,58 @@ from ammrank_dask.training.prepared_rows import TRAIN, PlusPreparedRows, Prepare
 LAST, AVERAGE = "last", "average"
 """The two models of a checkpoint: as it is after the round, and the mean over the last epochs."""
 
-_PLANE_ARRAYS = ("sums", "plane_category", "n_planes", "plane_id")
-_OWN_ARRAYS = ("squares", "own_sums", "own_squares")
-Model = TypeVar("Model", AMMRank, AMMRankPlus)
+State = TypeVar("State", PlaneSums, PlusState)
+Mean = TypeVar("Mean", WeightMean, PlusMean)
 
 
 @dataclass(frozen=True)
-class _Learner(Generic[Model]):
+class _Learner(Generic[State, Mean]):
     """A model to train, and the scratch folder of its training."""
 
-    model: Model
+    model: Any
     folder: Path
 
+    state_type: ClassVar[Any]
+    mean_type: ClassVar[Any]
     merged: ClassVar[tuple[str, ...]] = ("sums",)
     """Arrays of a state that are merged: all others are the same in every shard."""
 
-
-@dataclass(frozen=True)
-class PlaneLearner(_Learner[AMMRank]):
-    """AMM-rank."""
-
-    def load(self, folder: Path) -> PlaneSums:
+    def load(self, folder: Path) -> State:
         """Read a state."""
-        return _load_planes(folder)
+        facts, names = load_facts(folder), self.state_type.array_names
+        arrays = {name: load_array(folder, name) for name in names}
+        state: State = self.state_type.from_arrays(arrays, step=facts["step"], next_id=facts["next_id"])
+        return state
 
-    def load_mean(self, folder: Path) -> WeightMean:
+    def load_mean(self, folder: Path) -> Mean:
         """Read the mean of the models so far."""
         n_models = load_facts(folder)["n_models"]
         if not n_models:
-            return WeightMean()
-        return WeightMean.from_arrays(load_array(folder, "mean_total"), load_array(folder, "mean_id"), n_models)
+            return self.empty_mean()
+        arrays = (load_array(folder, name) for name in self.mean_type.array_names)
+        mean: Mean = self.mean_type.from_arrays(*arrays, n_models=n_models)
+        return mean
 
-    def empty_mean(self) -> WeightMean:
+    def empty_mean(self) -> Mean:
         """Return the mean of no model."""
-        return WeightMean()
+        mean: Mean = self.mean_type()
+        return mean
 
-    def save(self, folder: Path, state: PlaneSums, mean: WeightMean, *, loss: float = 0.0, rows: int = 0) -> None:
+    def save(self, folder: Path, state: State, mean: Mean, *, loss: float = 0.0, rows: int = 0) -> None:
         """Write a checkpoint: the state, the mean of models so far, and what the rows before it lost."""
-        arrays = {**_plane_arrays(state), **mean.to_arrays()}
-        save_arrays(folder, arrays, {**_plane_facts(state), "n_models": mean.n_models, "loss": loss, "rows": rows})
+        numbers = {"step": state.planes.step, "next_id": state.planes.next_id}
+        facts = {**numbers, "n_models": mean.n_models, "loss": loss, "rows": rows}
+        save_arrays(folder, {**state.to_arrays(), **mean.to_arrays()}, facts)
+
+
+@dataclass(frozen=True)
+class PlaneLearner(_Learner[PlaneSums, WeightMean]):
+    """AMM-rank."""
+
+    model: AMMRank
+
+    state_type: ClassVar[Any] = PlaneSums
+    mean_type: ClassVar[Any] = WeightMean
 
     def open_rows(self, partition: int) -> PreparedRows:
         """Open the training rows of a partition."""
@@ -76,14 +88,6 @@ class PlaneLearner(_Learner[AMMRank]):
         if not births:
             settings = replace(settings, max_planes=0, prune_every=None, clone_probability=0.0)
         return {"settings": settings}
-
-    def after_first_pass(self, state: PlaneSums) -> PlaneSums:
-        """Return what the rounds begin with after a pass over a sample: its planes as they are."""
-        return state
-
-    def planes(self, state: PlaneSums) -> PlaneSums:
-        """Return the planes of a state."""
-        return state
 
     def add_to_mean(self, mean: WeightMean, state: PlaneSums) -> None:
         """Count the model of a state into a mean."""
@@ -103,13 +107,17 @@ class PlaneLearner(_Learner[AMMRank]):
 
 
 @dataclass(frozen=True)
-class PlusLearner(_Learner[AMMRankPlus]):
+class PlusLearner(_Learner[PlusState, PlusMean]):
     """AMM-rank-plus: w = S / (λt + √H/η), where the mean over shards asks for an η that grows with their root."""
 
+    model: AMMRankPlus
     shards: int
     first_partitions: tuple[int, ...] = (0,)
     """The first partition of each window of rows."""
-    merged: ClassVar[tuple[str, ...]] = ("sums", *_OWN_ARRAYS)
+
+    state_type: ClassVar[Any] = PlusState
+    mean_type: ClassVar[Any] = PlusMean
+    merged: ClassVar[tuple[str, ...]] = ("sums", "squares", "own_sums", "own_squares")
 
     def __getstate__(self) -> dict[str, Any]:
         # A task reads the basis from its folder, which is cheaper than sending it.
@@ -128,29 +136,6 @@ class PlusLearner(_Learner[AMMRankPlus]):
     def save_basis(self, basis: PlusBasis) -> None:
         """Keep the basis for all tasks."""
         save_arrays(self.basis_folder, *basis_arrays(basis))
-
-    def load(self, folder: Path) -> PlusState:
-        """Read a state."""
-        return PlusState(_load_planes(folder), **{name: load_array(folder, name) for name in _OWN_ARRAYS})
-
-    def load_mean(self, folder: Path) -> PlusMean:
-        """Read the mean of the models so far."""
-        n_models = load_facts(folder)["n_models"]
-        if not n_models:
-            return PlusMean()
-        total, plane_id, own = (load_array(folder, f"mean_{name}") for name in ("total", "id", "own"))
-        return PlusMean.from_arrays(total, plane_id, own, n_models)
-
-    def empty_mean(self) -> PlusMean:
-        """Return the mean of no model."""
-        return PlusMean()
-
-    def save(self, folder: Path, state: PlusState, mean: PlusMean, *, loss: float = 0.0, rows: int = 0) -> None:
-        """Write a checkpoint: the state, the mean of models so far, and what the rows before it lost."""
-        own = {name: getattr(state, name) for name in _OWN_ARRAYS}
-        arrays = {**_plane_arrays(state.planes), **own, **mean.to_arrays()}
-        facts = {**_plane_facts(state.planes), "n_models": mean.n_models, "loss": loss, "rows": rows}
-        save_arrays(folder, arrays, facts)
 
     def open_rows(self, partition: int) -> PlusPreparedRows:
         """Open the training rows of a partition, with their memberships."""
@@ -173,14 +158,6 @@ class PlusLearner(_Learner[AMMRankPlus]):
         moment = bisect_right(self.first_partitions, partition)  # tonight is the first of the moments
         return {**options, "births": births, "moment": moment}
 
-    def after_first_pass(self, state: PlusState) -> PlusState:
-        """Return what the rounds begin with after a pass over a sample: its number of planes, nothing learned."""
-        return state.restart()
-
-    def planes(self, state: PlusState) -> PlaneSums:
-        """Return the planes of a state."""
-        return state.planes
-
     def add_to_mean(self, mean: PlusMean, state: PlusState) -> None:
         """Count the model of a state into a mean."""
         self.model.add_to_mean(mean, state, self.model.block_options(self.basis, self.shards))
@@ -200,24 +177,3 @@ class PlusLearner(_Learner[AMMRankPlus]):
 
 
 Learner: TypeAlias = PlaneLearner | PlusLearner
-
-
-def _plane_arrays(planes: PlaneSums) -> dict[str, np.ndarray]:
-    n_total = int(planes.n_planes.sum())
-    # Without the room for more planes, which differs from shard to shard: sums that are merged have one shape.
-    return {
-        "sums": planes.sums[:, :n_total],
-        "plane_category": planes.plane_category[:n_total],
-        "n_planes": planes.n_planes,
-        "plane_id": planes.plane_id,
-    }
-
-
-def _plane_facts(planes: PlaneSums) -> dict[str, Any]:
-    return {"step": planes.step, "next_id": planes.next_id}
-
-
-def _load_planes(folder: Path) -> PlaneSums:
-    facts: Mapping[str, Any] = load_facts(folder)
-    arrays = {name: load_array(folder, name) for name in _PLANE_ARRAYS}
-    return PlaneSums(**arrays, step=facts["step"], next_id=facts["next_id"])

@@ -47,7 +47,7 @@ def train_shard(
             options = learner.block_options(block.partition, births=births)
             loss += learner.train_block(state, prepared, rankings, order, **options)
     if epoch == FIRST_PASS:
-        state = learner.after_first_pass(state)
+        state = state.after_first_pass()
     with measure("write"):
         mean: Any = learner.empty_mean()
         learner.save(output, state, mean, loss=loss)
@@ -100,7 +100,7 @@ def close_round(
     """
     before, learned = load_facts(now), [load_facts(shard) for shard in shards]
     state: Any = learner.load(shards[0])
-    planes = learner.planes(state)
+    planes = state.planes
     parts, weights = zip(*merged, strict=True)
     with measure("merge"):
         for name in learner.merged:
