@@ -83,7 +83,8 @@ def fold_states(
                 base, days = part_of(plan.base, partition), parts_of(plan.days, partition)
                 task = base, days, partition, outputs, alpha, max_age_days, id_kind, n_cells
                 calls.append((fold_partition, task))
-    run_together(client, "fold", calls, progress=progress, units=int)
+    weights = [1 / max(1, len(plans))] * len(calls)  # the states of a night are folded in the tasks of one
+    run_together(client, "fold", calls, weights=weights, progress=progress, units=int)
     for plan in plans:
         for date, path in plan.outputs.items():
             if is_finished(path):

@@ -23,7 +23,7 @@ from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import panel_arrays, panels_from, top_categories
 from ammrank_dask.runtime.client import client_by_name, current_client
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -339,7 +339,7 @@ def _gather(
     client: Client, tasks: list[tuple[object, ...]], split: str, min_users: int, progress: Progress
 ) -> SplitRows:
     """Return scores, clicks, activity and folds of the users of a split, of a sample when there are very many."""
-    parts: list[SplitRows] = run_tasks(client, STAGE, read_split, tasks, progress=progress)
+    parts: list[SplitRows] = run_together(client, STAGE, [(read_split, task) for task in tasks], progress=progress)
     scores, clicked, activity, folds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if len(scores) < min_users:
         raise TooFewUsers(
@@ -360,8 +360,9 @@ def check_reliability(
     progress: Progress = silent,
 ) -> ChanceSums:
     """Return the errors of the chances for the users of a split; other parameters are those of `learn_chances`."""
-    tasks = [(chances, *task) for task in _tasks_of(features, model, split, variant, 1.0, scratch)]
-    sums: list[ChanceSums] = run_tasks(client, STAGE, measure_split, tasks, progress=progress)
+    tasks = _tasks_of(features, model, split, variant, 1.0, scratch)
+    calls: list[Call] = [(measure_split, (chances, *task)) for task in tasks]
+    sums: list[ChanceSums] = run_together(client, STAGE, calls, progress=progress)
     return sum(sums[1:], start=sums[0])
 
 

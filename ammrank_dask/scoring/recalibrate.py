@@ -16,7 +16,7 @@ from distributed import Client
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Progress, run_together, silent
 from ammrank_dask.scoring.chances import Chances, log_activity
 from ammrank_dask.scoring.learn_chances import (
     CHANCE_SALT,
@@ -93,7 +93,7 @@ def recalibrate(
         (str(then.path), str(now.path), partition, source, model.variant_, share)
         for partition in range(then.n_partitions)
     ]
-    parts: list[UsersAgain] = run_tasks(client, STAGE, read_again, tasks, progress=progress)
+    parts: list[UsersAgain] = run_together(client, STAGE, [(read_again, task) for task in tasks], progress=progress)
     return recalibrate_to(chances, sum(parts[1:], start=parts[0]))
 
 

@@ -13,7 +13,7 @@ from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.saved import RankModel
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.scoring.chance_table import SAMPLE_SALT
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.score_partition import bare_categories, read_rows
@@ -48,8 +48,11 @@ def sample_users(
     n_parts = 1 + int(np.searchsorted(np.cumsum(rows)[:-1], n_wanted))
     share = min(1.0, n_wanted / max(1, sum(rows[:n_parts])))
     panels = model.panels()
-    tasks = [(features.path, number, panels, model.variant_, chances, settings, share) for number in range(n_parts)]
-    parts = run_tasks(client, "sample", sample_partition, tasks, progress=progress)
+    calls: list[Call] = [
+        (sample_partition, (features.path, number, panels, model.variant_, chances, settings, share))
+        for number in range(n_parts)
+    ]
+    parts = run_together(client, "sample", calls, progress=progress)
     columns = ((part.codes, part.scores, part.chances) for part in parts)
     return SampledUsers(*(np.concatenate(column) for column in zip(*columns, strict=True)))
 
