@@ -16,7 +16,7 @@ from ammrank_dask.ingest.exchange import Slices
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.ingest.routing import listed_ids, number_integer_ids
 from ammrank_dask.kernels.event_rows import (
-    digest_rows,
+    digest_events,
     group_events,
     sort_events,
     sum_events,
@@ -115,7 +115,7 @@ class EventRows:
         user_hash, bucket = hash_ids(self.user_ids, salt), bucket_of(self.user_ids)
         first_time, time_bits = self.words.first_time, np.uint64(self.words.time_bits)
         with np.errstate(over="ignore"):
-            digest_rows(self.rows, self.user, user_hash, bucket, first_time, time_bits, sums, counts)
+            digest_events(self.rows, self.user, user_hash, bucket, first_time, time_bits, sums, counts)
         return sums, counts
 
     def aggregate(self, *, end: int, alpha: float, n_cells: int) -> tuple[InterestState, np.ndarray]:

@@ -123,7 +123,7 @@ def sum_events(event, weight, first_time, time_bits, out_indptr, out_cell, out_i
 
 
 @kernel
-def digest_rows(rows, user, user_hash, bucket, first_time, time_bits, out_sums, out_count):
+def digest_events(rows, user, user_hash, bucket, first_time, time_bits, out_sums, out_count):
     """Add a hash of every event to the sum (uint64) of its user's bucket, and count events by cell.
 
     The sums are the same for any order of the events.

@@ -234,7 +234,7 @@ def sort_by_time(cell, time, begin, stop):
 
 @kernel
 def hash_rows(user_hash, cell, time, is_used):
-    """Return the sum (uint64) of the hashes of the used rows, each as `digest_rows` has it."""
+    """Return the sum (uint64) of the hashes of the used rows, each as `digest_events` has it."""
     total = np.uint64(0)
     for i in range(len(cell)):
         if is_used[i]:
