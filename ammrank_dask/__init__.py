@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from ammrank_dask.scoring.learn_chances import learn_chances
     from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
     from ammrank_dask.scoring.score import score
+    from ammrank_dask.scoring.settings import ScoreSettings
     from ammrank_dask.simulation.simulate import simulate
     from ammrank_dask.training.train import TrainSettings, train
     from ammrank_dask.training.tune import tune
@@ -28,6 +29,7 @@ _HOMES = {
     "AMMRankPlus": "model.amm_rank_plus",
     "Features": "features.store",
     "Qualifications": "scoring.qualifications",
+    "ScoreSettings": "scoring.settings",
     "TrainSettings": "training.train",
     "click_rankings": "features.from_pandas",
     "cross_validate": "evaluation.cross_validate",
@@ -51,6 +53,7 @@ __all__ = [
     "AMMRankPlus",
     "Features",
     "Qualifications",
+    "ScoreSettings",
     "TrainSettings",
     "click_rankings",
     "cross_validate",

@@ -20,8 +20,8 @@ from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sampl
 from ammrank_dask.scoring.chances import Chances, load_chances
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds, exposure_bounds
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
-from ammrank_dask.scoring.sampled_users import SampledUsers, sample_users
 from ammrank_dask.scoring.score import score
+from ammrank_dask.scoring.score_partition import SampledUsers, sample_users
 from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -78,7 +78,7 @@ def compare_balanced(
             started = time.perf_counter()
             optimum = solve_exactly(chances, bounds)
             print(
-                f"  {f'{n:,} × {n_categories}, {floor:g}, {cap:g}':34} {plan.value / optimum:11.6%} {plan.gap:9.1e} "
+                f"  {f'{n:,} × {n_categories}, {floor:g}, {cap:g}':34} {plan.worth / optimum:11.6%} {plan.gap:9.1e} "
                 f"{bounds.n_outside(plan.n_users):8} {seconds:7.2f} {time.perf_counter() - started:8.1f}"
             )
             shutil.rmtree(table.folder)

@@ -145,7 +145,7 @@ with Client(n_workers=1, threads_per_worker=2, processes=False, dashboard_addres
     print(cross_validate(open_features("rows"), ["popularity", "amm-rank-plus", NearestMean], folds=2))""",
     ),
     "Lists and chances": (
-        ("score", "open_qualifications", "Qualifications", "learn_chances", "exposure_report"),
+        ("score", "ScoreSettings", "open_qualifications", "Qualifications", "learn_chances", "exposure_report"),
         """from distributed import Client
 from ammrank_dask import AMMRankPlus, exposure_report, learn_chances, open_features, open_qualifications, score
 

@@ -10,7 +10,7 @@ USER_ID, GROUP, CATEGORY, TIMESTAMP = "user_id", "group", "category", "timestamp
 AGE, GENDER = "age", "gender"
 PARENT = "parent"
 RANK, SCORE, CHANCE, PROPENSITY, CHANGE = "rank", "score", "chance", "propensity", "change"
-INCLUSION, HELD_BY, COLD = "inclusion", "held_by", "cold"
+INCLUSION, HELD_BY, COLD, VALUE = "inclusion", "held_by", "cold", "value"
 
 POLICY_NAMES = ("user_top_k", "category_top_n", "balanced")
 """Policies in the order in which a stored set of them numbers them."""

@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse as sp
 from distributed import Client
 
+from ammrank_dask.features.eligibility import group_of
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.methods.logistic import Logistic
@@ -23,7 +24,15 @@ from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.store.qualifications import QualificationPart
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_array, load_facts, save_arrays
-from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY, hits_of, list_given, mean_with_error
+from ammrank_dask.training.forward import (
+    OWN_HISTORY,
+    POPULARITY,
+    VALUE,
+    hits_of,
+    list_given,
+    mean_with_error,
+    value_of_hits,
+)
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
 
 POLICY, LOGISTIC = "policy", "lr"
@@ -32,15 +41,15 @@ MEASURES = ("disagreement", "hits", "ndcg", "hit_rate", "recall")
 GAIN, STANDARD_ERROR = "gain", "standard_error"
 """Of every method but the policy: by how many hits a user the policy is better, and the standard error of that."""
 BLOCK_ROWS = 4096
-_USERS, _RANKED, _ERROR, _HITS, _ANY_HIT, _RECALL, _NDCG, _SQUARES = range(8)
+_USERS, _RANKED, _ERROR, _HITS, _ANY_HIT, _RECALL, _NDCG, _SQUARES, _VALUE = range(9)
 
 
 @dataclass(frozen=True)
 class OutcomeSums:
     """Sums over the users who clicked, by method.
 
-    They are users, those with a pair, errors, hits, users with a hit, recall, NDCG, and squares of the difference in
-    hits from the policy.
+    They are users, those with a pair, errors, hits, users with a hit, recall, NDCG, squares of the difference in hits
+    from the policy, and, where it is said what a click is worth, the value of the hits.
     """
 
     values: Mapping[str, np.ndarray]
@@ -75,11 +84,19 @@ def _means(sums: np.ndarray) -> dict[str, float | None]:
     means = {"disagreement": float(sums[_ERROR] / ranked) if ranked else None}
     for name, column in (("hits", _HITS), ("ndcg", _NDCG), ("hit_rate", _ANY_HIT), ("recall", _RECALL)):
         means[name] = float(sums[column] / users) if users else None
+    if len(sums) > _VALUE:
+        means[VALUE] = float(sums[_VALUE] / users) if users else None
     return means
 
 
-def measure_users(scores: np.ndarray, lists: np.ndarray, published: np.ndarray, rankings: np.ndarray) -> np.ndarray:
-    """Return the sums of one method over some users, (8,).
+def measure_users(
+    scores: np.ndarray,
+    lists: np.ndarray,
+    published: np.ndarray,
+    rankings: np.ndarray,
+    per_click: np.ndarray | None = None,
+) -> np.ndarray:
+    """Return the sums of one method over some users, (8,), or (9,) with values.
 
     Parameters
     ----------
@@ -91,6 +108,8 @@ def measure_users(scores: np.ndarray, lists: np.ndarray, published: np.ndarray, 
         (n, k) those of the policy, with whose hits the hits of `lists` are compared.
     rankings
         (n, m) the categories that were clicked, best first, -1 after the last.
+    per_click
+        (n, L) what a click is worth, None where nobody says.
     """
     errors = disagreement_errors(scores, rankings) if len(rankings) else np.empty(0)
     clicked = _mark(rankings, scores.shape[1])
@@ -99,7 +118,8 @@ def measure_users(scores: np.ndarray, lists: np.ndarray, published: np.ndarray, 
     recall = hits / np.maximum(1, clicked.sum(axis=1))
     return np.array(
         [len(rankings), (~np.isnan(errors)).sum(), np.nansum(errors), hits.sum(), (hits > 0).sum(), recall.sum(),
-         ndcg.sum(), squares.sum()],
+         ndcg.sum(), squares.sum(),
+         *([] if per_click is None else [value_of_hits(clicked, lists, per_click).sum()])],
         np.float64,
     )  # fmt: skip
 
@@ -127,7 +147,8 @@ class NightToMeasure:
     """Where the lists of a night and the rivals of its date are stored.
 
     `n_users` are those that the model was trained on. `clicks` are the training users who clicked each category before
-    the night, (L,); `logistic` is the folder that `fit_logistic` returned, None without one.
+    the night, (L,); `logistic` is the folder that `fit_logistic` returned, None without one; `values` (groups, L) is
+    what a click was worth, None where nobody says.
     """
 
     model: Path
@@ -137,6 +158,7 @@ class NightToMeasure:
     logistic: Path | None
     variant: str | None
     k: int
+    values: np.ndarray | None = None
 
 
 def measure_outcome(
@@ -179,8 +201,13 @@ def measure_outcome_part(
         rows = features.partition(partition, variant=night.variant)
         scores[LOGISTIC] = score_logistic(load_array(night.logistic, "weights"), rows.X)
         lists[LOGISTIC] = list_best(scores[LOGISTIC], night.k)
+    per_click = None if night.values is None else night.values[group_of(part.age_bucket, part.gender)][:n_rows]
     return OutcomeSums(
-        {name: measure_users(scores[name], lists[name], lists[POLICY], rankings) for name in METHODS if name in scores}
+        {
+            name: measure_users(scores[name], lists[name], lists[POLICY], rankings, per_click)
+            for name in METHODS
+            if name in scores
+        }
     )
 
 
@@ -261,7 +288,9 @@ def summarise_backtest(nights: Sequence[Mapping[str, Any]], *, k: int, every: in
     for name in METHODS:
         having = [(night["users"], night["methods"][name]) for night in measured if name in night["methods"]]
         if having:
-            means[name] = {measure: _weighted_mean(having, measure) for measure in MEASURES}
+            has_value = all(VALUE in found for _, found in having)
+            measures = (*MEASURES, VALUE) if has_value else MEASURES
+            means[name] = {measure: _weighted_mean(having, measure) for measure in measures}
             if name != POLICY:
                 means[name] |= {GAIN: _weighted_mean(having, GAIN), STANDARD_ERROR: _error_of_mean(having)}
     return {"format": 1, "k": k, "every": every, "policy": policy, "means": means, "nights": list(nights)}

@@ -21,7 +21,7 @@ from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chances import fit_chances
 from ammrank_dask.scoring.learn_chances import clicked_table
-from ammrank_dask.scoring.sampled_users import SampledUsers
+from ammrank_dask.scoring.score_partition import SampledUsers
 from ammrank_dask.storage.errors import TooFewUsers
 
 

@@ -16,7 +16,7 @@ from ammrank_dask.methods.registry import AMM_RANK, reference_of
 from ammrank_dask.report.exposure import measure_policy
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
-from ammrank_dask.training.forward import MEASURES, ForwardResult
+from ammrank_dask.training.forward import ForwardResult
 
 PAPER = {
     "no-adv": {"amm": 0.3446, "central-mal": 0.2957, "ag-mal": 0.2820, "ib-mal": 0.2694, "lr": 0.2110,
@@ -299,7 +299,7 @@ def describe_sources(result: ForwardResult) -> dict[str, Any]:
     reference = next(iter(result.sums))
     sources: dict[str, dict[str, Any]] = {}
     for name in result.sums:
-        sources[name] = {measure: {"mean": result.mean(name, measure)} for measure in MEASURES}
+        sources[name] = {measure: {"mean": result.mean(name, measure)} for measure in result.measures}
         if name != reference:
             for measure, entry in sources[name].items():
                 gain, entry["standard_error"] = result.gain(name, measure)

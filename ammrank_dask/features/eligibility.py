@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -32,15 +33,9 @@ class Eligibility:
         """Return (n_groups, L) bool by `group_of`; no rows when everything is allowed."""
         if not self.exclude and not any(self.exclude_by_group.values()):
             return np.ones((0, n_categories), bool)
-        n_genders = len(GENDERS) + 1
-        table = np.ones((len(AGE_BUCKETS) + 1, n_genders, n_categories), bool)
-        table[:, :, sorted(self.exclude)] = False
-        for group, codes in self.exclude_by_group.items():
-            if group in (*AGE_BUCKETS, UNKNOWN_AGE):
-                table[(*AGE_BUCKETS, UNKNOWN_AGE).index(group), :, sorted(codes)] = False
-            else:
-                table[:, (*GENDERS, UNKNOWN_GENDER).index(group), sorted(codes)] = False
-        return table.reshape(-1, n_categories)
+        everybody = np.ones(n_categories, bool)
+        everybody[sorted(self.exclude)] = False
+        return table_of_groups(everybody, {g: dict.fromkeys(c, False) for g, c in self.exclude_by_group.items()})
 
     def filter(self, n_categories: int, age_bucket: np.ndarray, gender: np.ndarray) -> Filter:
         """Return the same as the kernel reads it."""
@@ -48,6 +43,26 @@ class Eligibility:
         return Filter(
             self.allowed(n_categories), group_of(age_bucket, gender), lowest, keep_bare=self.min_score is None
         )
+
+
+def table_of_groups(everybody: np.ndarray, by_group: Mapping[str, Mapping[int, Any]]) -> np.ndarray:
+    """Return values by category code (L,) for all users, and others for some of USER_GROUPS; (groups, L).
+
+    What is of an age counts before what is of a gender.
+
+    Examples
+    --------
+    >>> table = table_of_groups(np.zeros(2), {"65+": {1: 3.0}, "male": {0: 2.0, 1: 1.0}})
+    >>> table[group_of(np.array([8, 8, -1]), np.array([0, 1, 1]))].tolist()
+    [[0.0, 3.0], [2.0, 3.0], [2.0, 1.0]]
+    """
+    ages, genders = (*AGE_BUCKETS, UNKNOWN_AGE), (*GENDERS, UNKNOWN_GENDER)
+    table = np.broadcast_to(everybody, (len(ages), len(genders), len(everybody))).copy()
+    for group, own in sorted(by_group.items(), key=lambda item: item[0] in ages):
+        at = (ages.index(group), slice(None)) if group in ages else (slice(None), genders.index(group))
+        for code, value in own.items():
+            table[(*at, code)] = value
+    return table.reshape(-1, len(everybody))
 
 
 def group_of(age_bucket: np.ndarray, gender: np.ndarray) -> np.ndarray:

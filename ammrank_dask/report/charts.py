@@ -158,26 +158,28 @@ def shift_chart(quantiles: Mapping[str, float], mean: float) -> Markup:
     return draw("score-shift", 68, len(at) + 1, "Change of scores since the night before", *content)
 
 
-def fairness_chart(measured: Mapping[str, Any]) -> Markup:
+def fairness_chart(measured: Mapping[str, Any], measure: str = "expected_clicks") -> Markup:
     """Return expected clicks, in per cent of `user_top_k`, against starved categories; against Gini where none starve.
 
     Parameters
     ----------
     measured
         What `price_fairness` returned.
+    measure
+        `expected_value` for that instead of expected clicks.
     """
     left, top, width, height = 56, 62, 332, 190
     bottom = top + height
-    base = max(measured["policies"]["user_top_k"]["expected_clicks"], 1e-300)
+    base = max(measured["policies"]["user_top_k"][measure], 1e-300)
     floors = [entry for entry in measured["floors"] if "gap" in entry]
     entries = [*measured["policies"].values(), *floors]
-    kept = [100 * entry["expected_clicks"] / base for entry in entries]
+    kept = [100 * entry[measure] / base for entry in entries]
     low, high = nice_range(min(kept), max(kept))
     starving = max(entry["starved_categories"] for entry in entries)
     across, end = ("starved_categories", starving) if starving else ("gini", 1.0)
 
     def place(entry: Mapping[str, Any]) -> tuple[float, float]:
-        share = (100 * entry["expected_clicks"] / base - low) / (high - low)
+        share = (100 * entry[measure] / base - low) / (high - low)
         return left + 12 + (width - 24) * entry[across] / end, bottom - height * share
 
     content = value_axis(left, top, width, height, [f"{label} %" for label in steps_between(low, high, digits=2)])
@@ -203,8 +205,9 @@ def fairness_chart(measured: Mapping[str, Any]) -> Markup:
         x, y = place(entry)
         content.append(tag("circle", tag("title", _POLICY_LABELS[name]), cx=x, cy=y, r=5, class_=f"area {name}"))
     listed = [("balanced, by floor", "curve balanced", None)]
-    listed += [(words, f"curve {name}", None) for name, words in _POLICY_LABELS.items()]
+    listed += [(label, f"curve {name}", None) for name, label in _POLICY_LABELS.items()]
     content += legend(listed, left, _LEGEND_TOP)
+    words = measure.replace("_", " ")
     what = "starved categories" if starving else "Gini, as none starves"
-    content.append(text(f"{what} (across), expected clicks (up)", left + width / 2, bottom + 34, is_tick=False))
-    return draw("fairness", bottom + 40, len(entries), "What fairness costs in expected clicks", *content)
+    content.append(text(f"{what} (across), {words} (up)", left + width / 2, bottom + 34, is_tick=False))
+    return draw("fairness", bottom + 40, len(entries), f"What fairness costs in {words}", *content)

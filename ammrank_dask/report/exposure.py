@@ -71,6 +71,7 @@ def measure_policy(
         "rank_weighted_gini": gini(counts.exposure @ rank_weights(k)) if has_ranks(counts, k) else None,
         "entropy": entropy(held),
         "expected_clicks": counts.expected,
+        **({} if counts.expected_value is None else {"expected_value": counts.expected_value}),
         "coverage": float((held > 0).mean()) if len(held) else 0.0,
         "lorenz": lorenz(held).tolist(),
         "categories_per_user": counts.categories_per_user.tolist(),

@@ -9,14 +9,17 @@ from typing import Any
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.kernels.balanced import Offers
 from ammrank_dask.report.exposure import gini
 from ammrank_dask.report.thresholds import starved
 from ammrank_dask.runtime.tasks import Progress, silent
-from ammrank_dask.scoring.balanced import balance
+from ammrank_dask.scoring.balanced import assign_partition, balance
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
 from ammrank_dask.scoring.policies import share_slots
-from ammrank_dask.scoring.sampled_users import SampledUsers
+from ammrank_dask.scoring.prices import worth_of
+from ammrank_dask.scoring.score_partition import SampledUsers
+from ammrank_dask.scoring.settings import ClickValues
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.store.ids import IntegerIds
 
@@ -44,10 +47,13 @@ def price_fairness(
     folder: Path,
     *,
     starved_ratio: float,
+    values: ClickValues | None = None,
     floors: Sequence[float] = FLOORS,
     progress: Progress = silent,
 ) -> dict[str, Any]:
     """Return expected clicks, starved categories and Gini of the sampled users by policy, and for `balanced` by floor.
+
+    With values, also expected value.
 
     Parameters
     ----------
@@ -57,31 +63,48 @@ def price_fairness(
         (L,) category codes, the one to prefer among equal values of a user first.
     folder
         A folder that all workers see, for what `balanced` keeps while it works.
+    values
+        What a click is worth, and whether lists are made by it; None where nobody says.
     progress
         Told of every floor, not of the many short passes that each takes.
     """
     k = users.codes.shape[1]
     eligible, slots = allowed_counts(users.chances, k)
 
-    def measures(n_users: np.ndarray, expected: float) -> dict[str, Any]:
+    def measures(row: np.ndarray, code: np.ndarray) -> dict[str, Any]:
+        n_users, chance = np.bincount(code, minlength=len(clicks)), users.chances[row, code]
         hungry = starved(n_users, clicks, starved_ratio, eligible)
-        return {"expected_clicks": expected, "starved_categories": int(hungry.sum()), "gini": gini(n_users)}
+        expected = {"expected_clicks": float(chance.sum(dtype=np.float64))}
+        if values is not None:
+            assert users.group is not None
+            expected["expected_value"] = float((chance * values.per_click[users.group[row], code]).sum())
+        return {**expected, "starved_categories": int(hungry.sum()), "gini": gini(n_users)}
 
+    weights = None if values is None or not values.decides else values.weights
+    order = users.scores
+    if weights is not None:
+        assert users.group is not None
+        worth = worth_of(Offers(users.chances, weights, users.group))
+        order = np.where((worth >= 0) & np.isfinite(order), worth, -np.inf)
     top = np.nonzero(users.codes >= 0)
     policies = {
-        "user_top_k": measures(*_count(users, top[0], users.codes[top])),
-        "category_top_n": measures(*_count(users, *_best_users(users.scores, slots, tie_order))),
+        "user_top_k": measures(top[0], users.codes[top]),
+        "category_top_n": measures(*_best_users(order, slots, tie_order)),
     }
     table = ChanceTable(folder, 1)
-    table.save(0, users.chances, IntegerIds(np.arange(len(users.chances))), 1.0)
+    table.save(0, users.chances, IntegerIds(np.arange(len(users.chances))), 1.0, group=users.group)
     by_floor: list[dict[str, Any]] = []
     for number, floor in enumerate(floors):
         progress(STAGE, number, len(floors))
         entry: dict[str, Any] = {"floor": float(floor)}
         try:
             bounds = exposure_bounds(categories, clicks, eligible, slots, floor=floor)
-            plan = balance(client, table, bounds, k, tie_order)
-            entry |= {**measures(plan.n_users, plan.value), "gap": plan.gap}
+            plan = balance(client, table, bounds, k, tie_order, weights=weights)
+            codes = assign_partition(plan, 0, tie_order)
+            held = np.nonzero(codes >= 0)
+            entry |= {**measures(held[0], codes[held]), "gap": plan.gap}
+            if weights is None:
+                entry["expected_clicks"] = plan.worth
         except BadInput as error:
             entry |= {"impossible": str(error)}
         by_floor.append(entry)
@@ -96,9 +119,3 @@ def _best_users(scores: np.ndarray, slots: int, tie_order: np.ndarray) -> tuple[
     order = np.argsort(-scores, axis=0, kind="stable")
     users = [order[: taken[code], code] for code in range(scores.shape[1])]
     return np.concatenate(users), np.repeat(np.arange(scores.shape[1]), taken)
-
-
-def _count(users: SampledUsers, row: np.ndarray, code: np.ndarray) -> tuple[np.ndarray, float]:
-    """Return users by category (L,) and the sum of the chances of pairs of a user and a category."""
-    n_users = np.bincount(code, minlength=users.chances.shape[1])
-    return n_users, float(users.chances[row, code].sum(dtype=np.float64))

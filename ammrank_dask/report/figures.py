@@ -110,6 +110,7 @@ def night_figures(summary: Mapping[str, Any]) -> dict[str, Any]:
         "accepted": gate.get("accepted"),
         "hit_rate": {str(night["nights"]): _hit_rates(night["measures"]) for night in summary["realised"]},
         "calibration": _calibration(summary),
+        **_values(summary),
         "events": day.get("groups", {}),
         "quarantined": _short(day.get("quarantined_share")),
         "late": _short(day.get("late_share")),
@@ -151,6 +152,16 @@ def _calibration(summary: Mapping[str, Any]) -> dict[str, float | None]:
         "lists": _short(outcome["expected"] / outcome["clicked"]) if outcome.get("clicked") else None,
         "held_out": _short(predicted / clicked) if clicked else None,
     }
+
+
+def _values(summary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the lists are expected to be worth, and what those one label window ago were; nothing without."""
+    if "value" not in summary:
+        return {}
+    expected = summary["policies"][summary["policy"]].get("expected_value")
+    realised = (summary.get("outcome") or {}).get("value")
+    currency = summary["value"]["currency"]
+    return {"value": {"expected": _short(expected), "realised": _short(realised), "currency": currency}}
 
 
 def _short(value: float | None) -> float | None:

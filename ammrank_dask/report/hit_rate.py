@@ -52,12 +52,16 @@ class Hits:
 
 @dataclass(frozen=True)
 class SlotCounts:
-    """Slots that a policy gave and how many of them were clicked, and the same of those that exploration drew."""
+    """Slots that a policy gave and how many of them were clicked, and the same of those that exploration drew.
+
+    `value` is what the clicks on all of them were worth, None where nobody says.
+    """
 
     slots: int = 0
     clicked: int = 0
     drawn_slots: int = 0
     drawn_clicked: int = 0
+    value: float | None = None
 
     def __add__(self, other: Self) -> SlotCounts:
         """Return the counts of both sets of users together."""
@@ -66,12 +70,14 @@ class SlotCounts:
             self.clicked + other.clicked,
             self.drawn_slots + other.drawn_slots,
             self.drawn_clicked + other.drawn_clicked,
+            other.value if self.value is None else self.value + (other.value or 0.0),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as a summary has them; `drawn` is None where nothing was drawn."""
         drawn = {"slots": self.drawn_slots, "clicked": self.drawn_clicked}
-        return {"slots": self.slots, "clicked": self.clicked, "drawn": drawn if self.drawn_slots else None}
+        value = {} if self.value is None else {"value": self.value}
+        return {"slots": self.slots, "clicked": self.clicked, "drawn": drawn if self.drawn_slots else None, **value}
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ def measure_realised(
         Over the users who clicked and held a category: `hit_rate` (share with a click in their k best), `precision`
         (clicked ÷ k), `recall` (clicked ÷ all clicked categories), and the same under `popularity` for the k
         categories that were clicked most before. Over all users: `slots` that the policy gave and how many of them were
-        `clicked`, and the same under `drawn` for those of exploration.
+        `clicked`, and the same under `drawn` for those of exploration; `value` is what the clicks on both were worth.
     """
     calls: list[Call] = [
         (match_part, (part, list(days), list(categories), cells, night.popular, night.k))
@@ -215,7 +221,7 @@ def match_clicks(
     is_drawn = rows.is_drawn
     slots = SlotCounts(
         int((~is_drawn).sum()), int((is_clicked & ~is_drawn).sum()), int(is_drawn.sum()),
-        int((is_clicked & is_drawn).sum()),
+        int((is_clicked & is_drawn).sum()), None if rows.value is None else float(rows.per_click[is_clicked].sum()),
     )  # fmt: skip
     popular_hits = user[np.isin(category, popular)]
     return RealisedCounts(

@@ -32,13 +32,15 @@ FEWEST_DRAWN = 30
 class ChanceOutcome:
     """Qualifications with a chance: how many, the sum of their chances, how many were clicked, Σ chance·(1 − chance).
 
-    The last is the variance of the clicks, if every chance is right.
+    The last is the variance of the clicks, if every chance is right. The three after it are of value: what was
+    expected, what the clicks were worth, and its variance; None where nobody says what a click is worth.
     """
 
     slots: int = 0
     expected: float = 0.0
     clicked: int = 0
     variance: float = 0.0
+    value: tuple[float, float, float] | None = None
 
     def __add__(self, other: ChanceOutcome) -> ChanceOutcome:
         """Return the sums over both sets of users."""
@@ -47,16 +49,29 @@ class ChanceOutcome:
             self.expected + other.expected,
             self.clicked + other.clicked,
             self.variance + other.variance,
+            _add_values(self.value, other.value),
         )
 
     def to_json(self) -> dict[str, Any]:
         """Return the sums as a summary has them; `error` is the standard error of the clicks."""
-        return {
+        found = {
             "slots": self.slots,
             "expected": self.expected,
             "clicked": self.clicked,
             "error": math.sqrt(self.variance),
         }
+        if self.value is None:
+            return found
+        expected, realised, variance = self.value
+        return {**found, "expected_value": expected, "value": realised, "value_error": math.sqrt(variance)}
+
+
+def _add_values(
+    one: tuple[float, float, float] | None, other: tuple[float, float, float] | None
+) -> tuple[float, float, float] | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one[0] + other[0], one[1] + other[1], one[2] + other[2]
 
 
 def measure_past_night(
@@ -104,8 +119,14 @@ def count_outcome(rows: QualificationRows, is_clicked: np.ndarray) -> ChanceOutc
     """Count what was expected and what was clicked; `is_clicked` tells it of every row."""
     if rows.chance is None:
         return ChanceOutcome()
-    variance = float((rows.chance * (1 - rows.chance)).sum())
-    return ChanceOutcome(len(rows.chance), float(rows.chance.sum()), int(is_clicked.sum()), variance)
+    variances = rows.chance * (1 - rows.chance)
+    value = None
+    if rows.value is not None:
+        per_click = rows.per_click
+        value = float(rows.value.sum()), float(per_click[is_clicked].sum()), float((per_click**2 * variances).sum())
+    return ChanceOutcome(
+        len(rows.chance), float(rows.chance.sum()), int(is_clicked.sum()), float(variances.sum()), value
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +134,8 @@ class EarnedSums:
     """Sums over users of what came otherwise than expected, weighed, by policy of `POLICY_NAMES`; they add.
 
     `total` and `squares` (P,) are of a user's sum and of its square, `n_users` how many users there are, `n_drawn` (P,)
-    slots of the policy that were drawn, `n_clicked` (P,) what of its slots was held and clicked.
+    slots of the policy that were drawn, `n_clicked` (P,) what of its slots was held and clicked. `value` and
+    `value_squares` (P,) are as `total` and `squares`, each click by its worth.
     """
 
     n_users: int
@@ -121,6 +143,8 @@ class EarnedSums:
     squares: np.ndarray
     n_drawn: np.ndarray
     n_clicked: np.ndarray
+    value: np.ndarray
+    value_squares: np.ndarray
 
     def __add__(self, other: EarnedSums) -> EarnedSums:
         """Return the sums over both sets of users."""
@@ -130,11 +154,14 @@ class EarnedSums:
             self.squares + other.squares,
             self.n_drawn + other.n_drawn,
             self.n_clicked + other.n_clicked,
+            self.value + other.value,
+            self.value_squares + other.value_squares,
         )
 
     def estimate(self, support: Mapping[str, Mapping[str, float]], in_force: str) -> dict[str, dict[str, Any]]:
         """Return by policy the clicks on the slots that could be held, and their interval of 95 %: `low` to `high`.
 
+        Where support has `expected_value`, the same of what they were worth: `value`, `value_low` to `value_high`.
         Users are taken as independent of each other: the variance is that of their sums.
 
         Parameters
@@ -148,8 +175,7 @@ class EarnedSums:
         for name, found in support.items():
             at = POLICY_NAMES.index(name)
             clicks = found.get("expected_clicks", 0.0) + float(self.total[at])
-            spread = float(self.squares[at]) - float(self.total[at]) ** 2 / max(1, self.n_users)
-            error = math.sqrt(max(0.0, spread) * self.n_users / max(1, self.n_users - 1))
+            error = self._error(float(self.total[at]), float(self.squares[at]))
             has_interval = name == in_force or self.n_drawn[at] >= FEWEST_DRAWN
             estimates[name] = {
                 "slots": int(found["slots"]),
@@ -161,7 +187,19 @@ class EarnedSums:
                 "low": max(0.0, clicks - ERRORS * error) if has_interval else None,
                 "high": clicks + ERRORS * error if has_interval else None,
             }
+            if "expected_value" in found:
+                value = found["expected_value"] + float(self.value[at])
+                error = self._error(float(self.value[at]), float(self.value_squares[at]))
+                estimates[name] |= {
+                    "value": value,
+                    "value_low": max(0.0, value - ERRORS * error) if has_interval else None,
+                    "value_high": value + ERRORS * error if has_interval else None,
+                }
         return estimates
+
+    def _error(self, total: float, squares: float) -> float:
+        spread = squares - total**2 / max(1, self.n_users)
+        return math.sqrt(max(0.0, spread) * self.n_users / max(1, self.n_users - 1))
 
 
 def weigh_clicks(rows: QualificationRows, is_clicked: np.ndarray) -> EarnedSums:
@@ -172,10 +210,11 @@ def weigh_clicks(rows: QualificationRows, is_clicked: np.ndarray) -> EarnedSums:
     chance = np.zeros(len(user)) if rows.chance is None else rows.chance
     weight = np.divide(1.0, rows.inclusion, out=np.zeros(len(user)), where=rows.inclusion > 0)
     surprise = weight * (is_clicked - chance)
-    sums = np.zeros((4, len(POLICY_NAMES)))
+    sums, per_click = np.zeros((6, len(POLICY_NAMES))), rows.per_click
     for bit in range(len(POLICY_NAMES)):
         is_held = (rows.held_by >> bit & 1).astype(bool)
         by_user = np.bincount(user[is_held], surprise[is_held], n_users)
+        worth = np.bincount(user[is_held], (surprise * per_click)[is_held], n_users)
         counts = (is_held & rows.is_drawn).sum(), (is_held & is_clicked).sum()
-        sums[:, bit] = by_user.sum(), (by_user**2).sum(), *counts
-    return EarnedSums(n_users, sums[0], sums[1], sums[2], sums[3])
+        sums[:, bit] = by_user.sum(), (by_user**2).sum(), *counts, worth.sum(), (worth**2).sum()
+    return EarnedSums(n_users, *sums)

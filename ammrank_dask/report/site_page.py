@@ -201,6 +201,7 @@ def _trends_of(figures: Sequence[Mapping[str, Any]]) -> list[Trend]:
         for number, who in enumerate(("lists", "popularity"))
     }
     lists = [night["hits"].get(night["source"]) for night in figures]
+    currency = next((night["value"]["currency"] for night in reversed(figures) if "value" in night), "") or "value"
     groups = sorted({group for night in figures for group in night["events"]})
     return [
         Trend("hits", f"Clicked categories of a list of {k}", f"categories of {k}, at the last training", "", None, {
@@ -211,6 +212,8 @@ def _trends_of(figures: Sequence[Mapping[str, Any]]) -> list[Trend]:
         Trend("hit-rate", "Hit rate of past nights", "% of users with a click", " %", 1, hit_rates),
         Trend("calibration", "Predicted ÷ actual clicks, 1 is exact", "ratio", "", None, {
             "published lists": column("calibration", "lists"), "held-out users": column("calibration", "held_out")}),
+        Trend("value", "Value of the lists", f"{currency}; realised: in the label window that ends", "", None, {
+            "expected": column("value", "expected"), "realised": column("value", "realised")}),
         Trend("starved-categories", "Starved categories", "categories", "", 3, {
             "starved": column("starved_categories")}),
         Trend("users", "Users without a category, and over-exposed", "users", "", 3, {

@@ -166,11 +166,20 @@ def _add_prices(measures: dict[str, Any], rows: list[dict[str, Any]], balanced: 
     measures |= {name: balanced[name] for name in ("bound", "gap", "swaps", "passes")}
     for code, row in enumerate(rows):
         row |= {"price": balanced["prices"][code], "floor": balanced["floor"][code], "cap": balanced["cap"][code]}
+    if "click_floor" in balanced:
+        asked = enumerate(zip(balanced["click_floor"], balanced["clicks"], balanced["click_prices"], strict=True))
+        measures["guarantees"] = [
+            {"category": rows[code]["category"], "clicks": clicks, "expected": expected, "price": price}
+            for code, (clicks, expected, price) in asked
+            if clicks > 0
+        ]
 
 
 def describe_explored(explored: Mapping[str, Any], categories: Sequence[str]) -> dict[str, Any]:
     """Return what exploration drew, in words (`what`) too, with the categories it drew from and the users of each."""
-    described = {name: explored[name] for name in ("share", "slots", "expected_clicks") if name in explored}
+    described = {
+        name: explored[name] for name in ("share", "slots", "expected_clicks", "expected_value") if name in explored
+    }
     users = {categories[code]: explored["users"][code] for code in explored["targets"]}
     return {**described, "what": describe_draws(explored["slots"], len(users)), "categories": users}
 

@@ -5,6 +5,7 @@ The opt-outs of a run are kept where its tasks find them, one folder per partiti
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, save_arrays
 from ammrank_dask.user_hash import partition_of
 
+BARRED_BY = ("exclude", "exclude_by_group", "opt_out", "min_chance")
+"""Rules of the config that keep categories from users, in the order in which they count."""
 _BEFORE_NOTHING = 1e300
 """Sorts categories without planes after all scores and before what may not be held."""
 
@@ -91,6 +94,47 @@ def count_allowed(limits: Filter, n_users: int, opted_out: np.ndarray | None, n_
         return (limits.allowed[limits.group] & ~opted_out).sum(axis=0)
     in_group = np.bincount(limits.group, minlength=len(limits.allowed))
     return (in_group @ limits.allowed).astype(np.int64)
+
+
+def count_barred(
+    limits: Filter, n_users: int, n_excluded: int, opted_out: np.ndarray | None, is_low: int
+) -> dict[str, int]:
+    """Return pairs of a user and a category by the rule that keeps them apart, each under the first rule that does.
+
+    Parameters
+    ----------
+    n_excluded
+        How many categories nobody gets.
+    is_low
+        Pairs that only a low click probability keeps apart.
+
+    Examples
+    --------
+    >>> limits = Filter(np.array([[True, False, False], [True, True, False]]), np.array([0, 1, 1], np.uint8), 0.0, True)
+    >>> opted_out = np.array([[True, True, True], [False, False, False], [False, False, False]])
+    >>> count_barred(limits, 3, 1, opted_out, 4)
+    {'exclude': 3, 'exclude_by_group': 1, 'opt_out': 1, 'min_chance': 4}
+    """
+    everything = n_users * n_excluded
+    in_groups = 0
+    if len(limits.allowed):
+        in_groups = int((~limits.allowed).sum(axis=1)[limits.group].sum()) - everything
+    opted = 0
+    if opted_out is not None:
+        opted = int((opted_out & limits.allowed[limits.group] if len(limits.allowed) else opted_out).sum())
+    return dict(zip(BARRED_BY, (everything, in_groups, opted, is_low), strict=True))
+
+
+def sum_barred(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """Return the sums over all partitions of what `count_barred` returned; rules that keep nothing apart are left out.
+
+    Examples
+    --------
+    >>> sum_barred([{"exclude": 2, "opt_out": 0}, {"exclude": 1, "opt_out": 0}])
+    {'exclude': 3}
+    """
+    sums = {rule: sum(found.get(rule, 0) for found in counts) for rule in BARRED_BY}
+    return {rule: total for rule, total in sums.items() if total}
 
 
 def save_opt_outs(folder: Path, opt_outs: OptOuts, n_partitions: int) -> None:

@@ -63,16 +63,29 @@ class ScoreScratch:
         counts: dict[str, object],
         *,
         activity: np.ndarray | None = None,
+        group: np.ndarray | None = None,
+        own_scores: np.ndarray | None = None,
     ) -> None:
-        """Keep scores (L, n), the ids of their users and how active they are."""
+        """Keep scores (L, n), the ids of their users, how active they are and the `group_of` each.
+
+        `own_scores` (L, n) are those of the model where categories are taken by something else.
+        """
+        kept = {"activity": activity, "group": group, "own_scores": own_scores}
         arrays = {"scores": scores, **user_ids.to_arrays()}
-        if activity is not None:
-            arrays["activity"] = activity
+        arrays |= {name: array for name, array in kept.items() if array is not None}
         save_arrays(self.folder(partition), arrays, {**counts, "ids": user_ids.kind})
 
     def activity(self, partition: int) -> np.ndarray:
         """Return how active the users are."""
         return load_array(self.folder(partition), "activity")
+
+    def group(self, partition: int) -> np.ndarray:
+        """Return the group of each user."""
+        return load_array(self.folder(partition), "group")
+
+    def own_scores(self, partition: int) -> np.ndarray:
+        """Return the scores of the model (L, n), mapped, where others are kept beside them."""
+        return load_array(self.folder(partition), "own_scores", mapped=True)
 
     def bits(self, partition: int) -> np.ndarray:
         """Return the bits of the scores (L, n), mapped."""

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ammrank_dask.kernels.balanced import Offers
+from ammrank_dask.scoring.prices import offers_of
 from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts, save_arrays
 from ammrank_dask.user_hash import hash_ids
@@ -34,15 +36,19 @@ class ChanceTable:
         sample_share: float,
         *,
         slots: np.ndarray | None = None,
+        group: np.ndarray | None = None,
     ) -> None:
         """Keep the chances of a partition and, apart from them, those of a sample of its users chosen by hash.
 
-        `slots` (n,) says how many categories each user gets, where that is not k for all.
+        `slots` (n,) says how many categories each user gets, where that is not k for all, and `group` (n,) the row of
+        the weights of each user, where there is more than one.
         """
         sampled = hash_ids(user_ids, SAMPLE_SALT) / 2.0**64 < sample_share
         arrays = {"chances": chances, "sample": chances[sampled], **user_ids.to_arrays()}
         if slots is not None:
             arrays |= {"slots": slots, "sample_slots": slots[sampled]}
+        if group is not None:
+            arrays |= {"group": group, "sample_group": group[sampled]}
         save_arrays(self.part(partition), arrays, {"ids": user_ids.kind, "has_slots": slots is not None})
 
     def slots(self, partition: int, k: int) -> int | np.ndarray:
@@ -54,16 +60,34 @@ class ChanceTable:
         """Return the chances (n, L), mapped."""
         return load_array(self.part(partition), "chances", mapped=True)
 
+    def offers(self, partition: int, weights: np.ndarray | None) -> Offers:
+        """Return the chances with weights (groups, L) by which they are worth something; None for 1."""
+        return self._offers(self.chances(partition), [self.part(partition)], weights, "group")
+
     def sample(self) -> np.ndarray:
         """Return the chances of the sampled users of all partitions, in their order."""
-        return np.concatenate([load_array(self.part(partition), "sample") for partition in range(self.n_partitions)])
+        return np.concatenate([load_array(part, "sample") for part in self._parts])
+
+    def sample_offers(self, weights: np.ndarray | None) -> Offers:
+        """Return the same with weights, as `offers` does."""
+        return self._offers(self.sample(), self._parts, weights, "sample_group")
+
+    @property
+    def _parts(self) -> list[Path]:
+        return [self.part(partition) for partition in range(self.n_partitions)]
+
+    def _offers(self, chances: np.ndarray, parts: list[Path], weights: np.ndarray | None, name: str) -> Offers:
+        if weights is None:
+            return offers_of(chances)
+        if len(weights) == 1:
+            return Offers(chances, weights, np.zeros(len(chances), np.uint8))
+        return Offers(chances, weights, np.concatenate([load_array(part, name) for part in parts]))
 
     def sample_slots(self, k: int) -> int | np.ndarray:
         """Return how many categories the sampled users get, as `slots` does."""
-        parts = [self.part(partition) for partition in range(self.n_partitions)]
-        if not all(load_facts(part)["has_slots"] for part in parts):
+        if not all(load_facts(part)["has_slots"] for part in self._parts):
             return k
-        return np.concatenate([load_array(part, "sample_slots") for part in parts])
+        return np.concatenate([load_array(part, "sample_slots") for part in self._parts])
 
     def user_ids(self, partition: int) -> UserIds:
         """Return the users of a partition, ascending."""

@@ -254,7 +254,7 @@ class FirstScores:
     """The users of a partition as the first pass left them.
 
     `codes` and `scores` (n, k) are their best categories, `everything` (L, n) all scores, `chances` (n, L) or None,
-    `allowed` (n, L) bool what they may hold, `activity` (n,) how active they are.
+    `allowed` (n, L) bool what they may hold, `activity` (n,) how active they are, `group` (n,) the `group_of` each.
     """
 
     user_ids: UserIds
@@ -264,6 +264,7 @@ class FirstScores:
     chances: np.ndarray | None
     allowed: np.ndarray
     activity: np.ndarray
+    group: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -280,7 +281,7 @@ class ExplorationScratch:
 
     def save(self, partition: int, first: FirstScores, counts: Mapping[str, Any]) -> None:
         """Keep the scores of a partition with its counts."""
-        arrays = {name: getattr(first, name) for name in ("codes", "scores", "everything", "activity")}
+        arrays = {name: getattr(first, name) for name in ("codes", "scores", "everything", "activity", "group")}
         arrays["allowed"] = np.packbits(first.allowed, axis=1)
         if first.chances is not None:
             arrays["chances"] = first.chances
@@ -298,6 +299,7 @@ class ExplorationScratch:
         return FirstScores(
             ids_from_arrays(arrays), arrays["codes"], arrays["scores"], arrays["everything"], arrays.get("chances"),
             np.unpackbits(arrays["allowed"], axis=1, count=n_categories).astype(bool), arrays["activity"],
+            arrays["group"],
         )  # fmt: skip
 
     def best(self, partition: int) -> tuple[np.ndarray, np.ndarray]:
@@ -461,28 +463,35 @@ def add_inclusion(
     return replace(rows, inclusion=probability[of_pair].astype(np.float32), held_by=held_by), probability
 
 
-def count_support(codes: np.ndarray, probability: np.ndarray, chance: np.ndarray | None) -> list[float]:
-    """Return how many slots a policy's lists have, how many of them could be held, and the sum of their chances.
+def count_support(
+    codes: np.ndarray, probability: np.ndarray, chance: np.ndarray | None, value: np.ndarray | None = None
+) -> list[float]:
+    """Return how many slots a policy's lists have, how many could be held, and the sums of their chances and values.
 
     Parameters
     ----------
     codes
         (n, m) as `PolicyLists` has them.
-    probability, chance
-        (n, L); without chances their sum is 0.
+    probability, chance, value
+        (n, L); without chances or values their sum is 0.
     """
     user, place = np.nonzero(codes >= 0)
     pairs = user, codes[user, place]
     is_possible = probability[pairs] > 0
-    expected = 0.0 if chance is None else float(chance[pairs][is_possible].sum(dtype=np.float64))
-    return [float(len(user)), float(is_possible.sum()), expected]
+    sums = [
+        0.0 if table is None else float(table[pairs][is_possible].sum(dtype=np.float64)) for table in (chance, value)
+    ]
+    return [float(len(user)), float(is_possible.sum()), *sums]
 
 
-def sum_support(counts: Sequence[Mapping[str, Sequence[float]]], has_chances: bool) -> dict[str, dict[str, float]]:
+def sum_support(
+    counts: Sequence[Mapping[str, Sequence[float]]], has_chances: bool, has_values: bool = False
+) -> dict[str, dict[str, float]]:
     """Return what `count_support` found of all partitions, by policy, as a manifest keeps it."""
     totals = {name: np.sum([found[name] for found in counts], axis=0).tolist() for name in counts[0]}
     return {
         name: {"slots": int(slots), "supported": int(supported)}
-        | ({"expected_clicks": expected} if has_chances else {})
-        for name, (slots, supported, expected) in totals.items()
+        | ({"expected_clicks": clicks} if has_chances else {})
+        | ({"expected_value": value} if has_values else {})
+        for name, (slots, supported, clicks, value) in totals.items()
     }

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.kernels.balanced import Offers
 from ammrank_dask.kernels.selection import assign_above, count_exposure, count_held, order_assigned
 from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.runtime.tasks import Progress, silent
@@ -32,19 +33,22 @@ from ammrank_dask.storage.store.qualifications import QualificationRows
 class PolicyCounts:
     """What a policy assigned: `exposure` (L, ranks) users by category and rank, `categories_per_user` (L + 1,).
 
-    A policy whose ranks say nothing has one rank. `expected` is the sum of chances, None without chances.
+    A policy whose ranks say nothing has one rank. `expected` is the sum of chances, None without chances, and
+    `expected_value` that of chances times what a click is worth, None without values.
     """
 
     exposure: np.ndarray
     categories_per_user: np.ndarray
     expected: float | None = None
+    expected_value: float | None = None
 
     def __add__(self, other: PolicyCounts) -> PolicyCounts:
         """Return the counts of both sets of users together."""
         return PolicyCounts(
             self.exposure + other.exposure,
             self.categories_per_user + other.categories_per_user,
-            None if self.expected is None or other.expected is None else self.expected + other.expected,
+            _add(self.expected, other.expected),
+            _add(self.expected_value, other.expected_value),
         )
 
     @property
@@ -59,6 +63,7 @@ class PolicyCounts:
             "categories_per_user": self.categories_per_user.tolist(),
             "slots": self.slots,
             **({} if self.expected is None else {"expected_clicks": self.expected}),
+            **({} if self.expected_value is None else {"expected_value": self.expected_value}),
         }
 
     @classmethod
@@ -68,7 +73,12 @@ class PolicyCounts:
             np.array(content["exposure"], np.int64),
             np.array(content["categories_per_user"], np.int64),
             content.get("expected_clicks"),
+            content.get("expected_value"),
         )
+
+
+def _add(one: float | None, other: float | None) -> float | None:
+    return None if one is None or other is None else one + other
 
 
 @dataclass(frozen=True)
@@ -76,7 +86,7 @@ class ScoredUsers:
     """The users of a partition as policies see them.
 
     `codes` and `scores` (n, k) are the best categories of each, -1 where there are fewer; `bits` (L, n) are the bits of
-    all float32 scores, or None; `partition` is their number.
+    all float32 scores, or of what categories are taken by instead, or None; `partition` is their number.
     """
 
     user_ids: UserIds
@@ -91,7 +101,8 @@ class ScoredUsers:
 class ChancePlan:
     """What a policy that needs chances plans with: chances of all users, bounds, k, and prices to start from.
 
-    `live` tells the dashboard of prices.
+    `live` tells the dashboard of prices. With `weights` and their `unit`, as `balance` takes them, the most is asked
+    for in money.
     """
 
     table: ChanceTable
@@ -99,6 +110,8 @@ class ChancePlan:
     k: int
     start: np.ndarray | None = None
     live: LivePrices | None = None
+    weights: np.ndarray | None = None
+    unit: float | None = None
 
 
 @dataclass(frozen=True)
@@ -134,8 +147,8 @@ class Policy(ABC):
         """Return what the users of a partition hold, best first."""
 
     @abstractmethod
-    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: Any) -> PolicyLists:
-        """Return what the users of a partition are given where nothing is drawn; `chances` (n, L) if there are some."""
+    def lists(self, users: ScoredUsers, offers: Offers | None, plan: Any) -> PolicyLists:
+        """Return what the users of a partition are given where nothing is drawn; `offers` if there are chances."""
 
     def plan(self, request: PlanRequest) -> Any:
         """Return what `assign` has to know of all users: nothing, unless the policy needs all scores."""
@@ -154,6 +167,7 @@ class Policy(ABC):
             exposure,
             np.bincount(held, minlength=n_categories + 1).astype(np.int64),
             None if rows.chance is None else float(rows.chance.sum(dtype=np.float64)),
+            None if rows.value is None else float(rows.value.sum(dtype=np.float64)),
         )
 
 
@@ -175,7 +189,7 @@ class UserTopK(Policy):
         kept = users.codes >= 0
         return QualificationRows(users.user_ids, indptr, users.codes[kept], users.scores[kept])
 
-    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: None = None) -> PolicyLists:
+    def lists(self, users: ScoredUsers, offers: Offers | None, plan: None = None) -> PolicyLists:
         """Return the k best categories of each user."""
         return PolicyLists(users.codes)
 
@@ -219,13 +233,13 @@ class CategoryTopN(Policy):
             assign_above(users.bits, plan.key, stop, users.tie_order, indptr, codes, bits)
         return QualificationRows(users.user_ids, indptr, codes, bits.view(np.float32))
 
-    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: ScoreCutoffs) -> PolicyLists:
+    def lists(self, users: ScoredUsers, offers: Offers | None, plan: ScoreCutoffs) -> PolicyLists:
         """Return the categories that take each user at the cutoffs; what is drawn comes on top."""
         return PolicyLists(pad_lists(self.assign(users, plan)), gives_way=False)
 
 
 class Balanced(Policy):
-    """Every user gets k categories, every category stays between its floor and its cap, at the most expected clicks."""
+    """Every user gets k categories, every category stays between floor and cap, at the most clicks or value."""
 
     name = "balanced"
     needs_all_scores = True
@@ -240,7 +254,8 @@ class Balanced(Policy):
         assert request.chances is not None
         return balance(
             request.client, request.chances.table, request.chances.bounds, request.chances.k, request.tie_order,
-            start=request.chances.start, live=request.chances.live, progress=request.progress,
+            weights=request.chances.weights, unit=request.chances.unit, start=request.chances.start,
+            live=request.chances.live, progress=request.progress,
         )  # fmt: skip
 
     def facts(self, plan: BalancedPlan) -> dict[str, Any]:
@@ -258,10 +273,12 @@ class Balanced(Policy):
         order_assigned(codes, users.bits, position, indptr, category, bits)
         return QualificationRows(users.user_ids, indptr, category, bits.view(np.float32))
 
-    def lists(self, users: ScoredUsers, chances: np.ndarray | None, plan: BalancedPlan) -> PolicyLists:
-        """Return the k best of chance − price; swaps, which move a few users, are left out."""
-        assert chances is not None
-        return PolicyLists(assign_block(chances, plan.prices, plan.k, np.asarray(users.tie_order, np.int32))[0])
+    def lists(self, users: ScoredUsers, offers: Offers | None, plan: BalancedPlan) -> PolicyLists:
+        """Return the k best of worth − price; swaps, which move a few users, are left out."""
+        assert offers is not None
+        if plan.weights is not None:
+            offers = offers._replace(weights=plan.weights)
+        return PolicyLists(assign_block(offers, plan.prices, plan.k, np.asarray(users.tie_order, np.int32))[0])
 
 
 POLICIES: dict[str, Policy] = {policy.name: policy for policy in (UserTopK(), CategoryTopN(), Balanced())}

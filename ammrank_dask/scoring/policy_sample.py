@@ -105,6 +105,7 @@ def scale_counts(counts: PolicyCounts, n_users: int, slots: int | None = None) -
         _share_out(counts.exposure, total),
         _share_out(counts.categories_per_user, n_users),
         None if counts.expected is None else counts.expected * factor,
+        None if counts.expected_value is None else counts.expected_value * factor,
     )
 
 

@@ -1,7 +1,8 @@
 """Find the price of every category at which users, left to choose, share the categories out as is asked for.
 
-With prices π every user holds the k categories of highest chance − π. D(π) = Σ_u (the k best of chance − π) +
-Σ_c (cap_c·max(π_c, 0) − floor_c·max(−π_c, 0)) is at least the sum of chances of any assignment between floors and caps,
+With prices π every user holds the k categories of highest worth − π, worth being the chance of a click times a weight.
+D(π) = Σ_u (the k best of worth − π) + Σ_c (cap_c·max(π_c, 0) − floor_c·max(−π_c, 0)) is at least the sum of worths of
+any assignment between floors and caps,
 and the lowest D equals that of the best one. D has corners; it is smoothed at a temperature that falls
 (`kernels.balanced.smooth_sums`), and every step goes to the minimum of a quadratic model inside a box.
 """
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ammrank_dask.kernels.balanced import smooth_sums, step_prices
+from ammrank_dask.kernels.balanced import Offers, smooth_sums, step_prices
 
 TEMPERATURES = (1e-2, 3e-3, 1e-3, 3e-4)
 """Temperatures one after the other, as shares of the chance of an average slot at the start."""
@@ -44,14 +45,35 @@ Evaluate = Callable[[np.ndarray, float], SmoothSums]
 """Takes prices and a temperature, and returns the sums over all users."""
 
 
-def sum_block(chances: np.ndarray, prices: np.ndarray, k: int | np.ndarray, temperature: float) -> SmoothSums:
-    """Return the sums of one block of users; `chances` (n, L) is below 0 where a user may not hold a category.
+def offers_of(chances: np.ndarray | Offers) -> Offers:
+    """Return what users are offered: chances (n, L) alone are worth what they are.
+
+    Examples
+    --------
+    >>> offers_of(np.array([[0.5, -1.0]], np.float32)).weights.tolist()
+    [[1.0, 1.0]]
+    """
+    if isinstance(chances, Offers):
+        return chances
+    return Offers(chances, np.ones((1, chances.shape[1])), np.zeros(len(chances), np.uint8))
+
+
+def worth_of(offers: Offers) -> np.ndarray:
+    """Return what categories are worth to users, (n, L); below 0 where a user may not hold the category."""
+    if len(offers.weights) == 1 and (offers.weights == 1).all():
+        return offers.chances
+    return np.where(offers.chances >= 0, offers.chances * offers.weights[offers.group], -1.0)
+
+
+def sum_block(chances: np.ndarray | Offers, prices: np.ndarray, k: int | np.ndarray, temperature: float) -> SmoothSums:
+    """Return the sums of one block of users; chances are below 0 where a user may not hold a category.
 
     `k` is a number for all, or one for each user (n,).
     """
-    n_categories = chances.shape[1]
+    offers = offers_of(chances)
+    n_users, n_categories = offers.chances.shape
     users, hessian = np.zeros(n_categories), np.zeros((n_categories, n_categories))
-    total = smooth_sums(chances, prices, slots_of(k, len(chances)), temperature, users, hessian)
+    total = smooth_sums(offers, prices, slots_of(k, n_users), temperature, users, hessian)
     return SmoothSums(total, users, hessian)
 
 
@@ -76,7 +98,7 @@ class PriceSearch:
 
 
 def find_prices(
-    chances: np.ndarray,
+    chances: np.ndarray | Offers,
     floor: np.ndarray,
     cap: np.ndarray,
     k: int | np.ndarray,
@@ -89,7 +111,7 @@ def find_prices(
     Parameters
     ----------
     chances
-        (n, L) float32, below 0 where a user may not hold the category.
+        (n, L) float32, below 0 where a user may not hold the category, with weights or without.
     floor, cap
         (L,) the fewest and the most users of each category; may be fractions where the users are a sample.
     temperatures
@@ -105,10 +127,14 @@ def find_prices(
     True
     """
 
-    def evaluate(prices: np.ndarray, temperature: float) -> SmoothSums:
-        return sum_block(chances, prices, k, temperature)
+    offers = offers_of(chances)
 
-    search = PriceSearch(np.zeros(chances.shape[1]) if start is None else start.astype(np.float64), 5 * temperatures[0])
+    def evaluate(prices: np.ndarray, temperature: float) -> SmoothSums:
+        return sum_block(offers, prices, k, temperature)
+
+    search = PriceSearch(
+        np.zeros(offers.chances.shape[1]) if start is None else start.astype(np.float64), 5 * temperatures[0]
+    )
     for temperature in temperatures:
         search = descend(evaluate, floor, cap, search, temperature)
     return search

@@ -162,6 +162,7 @@ class MovedPart:
             join([part.propensity for part in parts]),
             join([part.inclusion for part in parts]),
             join([part.held_by for part in parts]),
+            value=join([part.value for part in parts]),
         )
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import json
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +29,24 @@ from ammrank_dask.scoring.barred_cells import save_opt_outs
 from ammrank_dask.scoring.by_category import write_by_category
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications
-from ammrank_dask.scoring.exposure_bounds import FLOOR
 from ammrank_dask.scoring.policy_sample import kept_share
 from ammrank_dask.scoring.qualifications import Qualifications, check_qualifications, open_qualifications
 from ammrank_dask.scoring.score_partition import MODEL, ScoreJob
 from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
-from ammrank_dask.scoring.settings import ScoreSettings
+from ammrank_dask.scoring.settings import CLICKS, ScoreSettings, choose_settings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import is_collection
 from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.numbers import list_length
-from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, sweep_tree, temporary_beside
-from ammrank_dask.storage.objects.folders import local_path, rename
+from ammrank_dask.storage.objects.atomic import (
+    digest_of,
+    read_json,
+    swap_folder,
+    sweep_tree,
+    temporary_beside,
+    write_text,
+)
+from ammrank_dask.storage.objects.folders import local_path, remove, rename
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualification_files import (
     WORK,
@@ -52,6 +60,9 @@ from ammrank_dask.storage.store.runs import finish_run, is_finished, remove_run
 from ammrank_dask.storage.store.scratch_arrays import save_arrays
 from ammrank_dask.storage.vocabulary import CATEGORY, RANK, SCORE, USER_ID
 
+TOO_FEW = "too-few.json"
+"""In the work folder: the categories that too few users had, with their users."""
+
 logger = logging.getLogger(__name__)
 
 
@@ -63,24 +74,13 @@ def score(
     *,
     user_ids: Any = None,
     client: Client | None = None,
-    k: int = 10,
-    policy: str = "user_top_k",
-    n: int | None = None,
-    min_score: float | None = None,
-    min_chance: float | None = None,
-    exclude: Iterable[str] = (),
-    exclude_by_group: Mapping[str, Iterable[str]] | None = None,
+    settings: ScoreSettings | None = None,
     opt_out: Iterable[tuple[Any, str]] | None = None,
     chances: Chances | None = None,
-    floor: float = FLOOR,
-    cap: float | None = None,
-    floors: Mapping[str, float] | None = None,
-    caps: Mapping[str, float] | None = None,
-    explore: float = 0.0,
-    seed: int = 0,
     previous: Qualifications | None = None,
     variant: str | None = None,
     progress: Progress = silent,
+    **options: Any,
 ) -> Any:
     """Write the categories every user qualifies for under `path`, and return them as `Qualifications`.
 
@@ -100,61 +100,34 @@ def score(
         With a Dask array: the users of its rows, a Dask Series with its blocks or ids in memory.
     client
         The cluster to score on, one task per partition; None for the current client.
-    k
-        Categories per user.
-    policy
-        `user_top_k`: every user gets the k best; `category_top_n`: every category takes its n best users; `balanced`:
-        every user gets k, every category stays between floor and cap, and the sum of chances is the largest.
-    n
-        Users per category; None for as many as make the slots of `user_top_k`.
-    min_score
-        The lowest score that qualifies.
-    min_chance
-        The lowest chance that qualifies.
-    exclude
-        Categories that nobody gets.
-    exclude_by_group
-        Categories by the group of users who do not get them: age buckets (`13-17`), `female`, `male`, `unknown-age`,
-        `unknown-gender`.
+    settings
+        What decides who gets what, beside the scores: k, the policy, limits, floors and caps, exploration, values.
     opt_out
         Pairs of a user id and a category that this user never gets.
     chances
-        What a score is worth (`learn_chances`): adds the column `chance`. `balanced` and `min_chance` need it.
-    floor, cap
-        The fewest and the most users of a category under `balanced`, as multiples of its share of clicks. Without
-        `cap`, 4 or as much as it takes to have room for everybody's k.
-    floors, caps
-        The same by name: a whole number of users, or a share of all slots below 1.
-    explore
-        The share of slots, up to a half, that is drawn from the categories which the users' own k best leave below
-        `floor`: at the last ranks, taken off k, with the probability of each draw in the column `propensity`. Floors
-        and caps hold for the rest.
-    seed
-        Of the draw: another one draws others.
+        What a score is worth (`learn_chances`): adds the column `chance`. `balanced`, `min_chance` and the objective
+        `value` need it.
     previous
         Earlier qualifications that `delta` is taken against; None: everything is added.
     variant
         The columns the model was trained on; by default what the model says.
     progress
         Called after every finished task.
+    **options
+        Fields of `ScoreSettings`, which replace those of `settings`: `k=5`, `policy="balanced"`.
     """
     fitted = load_model(model) if isinstance(model, str | Path) else model
     check_model(fitted)
-    settings = ScoreSettings(
-        k=k, policy=policy, n=n, min_score=min_score, min_chance=min_chance, exclude=tuple(exclude),
-        exclude_by_group={group: tuple(names) for group, names in (exclude_by_group or {}).items()},
-        floor=floor, cap=cap, floors=dict(floors or {}), caps=dict(caps or {}),
-        explore=explore, seed=seed,
-    )  # fmt: skip
+    settings = choose_settings(settings, options)
     pairs = list(opt_out or ())
     if is_collection(features) and user_ids is None:
         raise BadInput("user_ids must be given with a Dask array; pass user_ids=…, a Dask Series with its blocks")
     codes = range(fitted.n_categories_)  # refuses a model that is not fitted
     categories = fitted.categories_ or [str(code) for code in codes]
     if path is None:
-        if settings != ScoreSettings(k=k) or pairs or chances is not None or previous is not None:
+        if settings != ScoreSettings(k=settings.k) or pairs or chances is not None or previous is not None:
             raise BadInput("only k can be chosen without a path: the rest needs several passes; pass path=…, a folder")
-        return _rank_without_path(fitted, features, user_ids, k, categories, variant)
+        return _rank_without_path(fitted, features, user_ids, settings.k, categories, variant)
     client, folder = current_client(client), local_path(path)
     write = functools.partial(
         _score_store, client, fitted, path=folder, settings=settings, chances=chances, pairs=pairs, previous=previous,
@@ -255,7 +228,49 @@ def write_qualifications(
     floors and caps are multiples of (by default those the model was trained on), and
     `starved_below` is the share of its share of clicks below which it shows a category as starved. `tombstones` is the
     list of users who were forgotten since the `previous` night.
+
+    With `min_audience` the lists are made again without the categories that too few users had, until there is none.
     """
+    write = functools.partial(
+        _write_lists, client, model, features, run, chances=chances, opt_outs=opt_outs, previous=previous,
+        variant=variant, clicks=clicks, starved_below=starved_below, tombstones=tombstones, progress=progress,
+    )  # fmt: skip
+    if settings.min_audience is None:
+        return write(settings)
+    marker = run / WORK / TOO_FEW
+    too_few: dict[str, int] = read_json(marker) if marker.is_file() else {}
+    while True:
+        counts = write(settings.without(too_few))
+        users = counts.policies[settings.policy].exposure.sum(axis=1)
+        is_small = (users > 0) & (users < settings.min_audience)
+        if not is_small.any():
+            return replace(counts, too_few=too_few)
+        too_few |= {features.categories[code]: int(users[code]) for code in np.flatnonzero(is_small)}
+        # With one rename nothing is left that was written with these categories: a crash leaves all of it or none.
+        aside = temporary_beside(run)
+        rename(run, aside)
+        remove(aside)
+        make_folders(run, features.categories)
+        write_text(marker, json.dumps(too_few))
+
+
+def _write_lists(
+    client: Client,
+    model: RankModel,
+    features: Features,
+    run: Path,
+    settings: ScoreSettings,
+    *,
+    chances: Chances | None,
+    opt_outs: OptOuts | None,
+    previous: Qualifications | None,
+    variant: str | None,
+    clicks: Sequence[int] | None,
+    starved_below: float | None,
+    tombstones: Path | None,
+    progress: Progress,
+) -> ScoreCounts:
+    """Write all partitions of a run with settings as they are, and return the counts."""
     started = time.perf_counter()
     if variant is None:
         variant = model.variant_
@@ -274,8 +289,9 @@ def write_qualifications(
     job = ScoreJob(
         run, features.path, settings, variant,
         None if previous is None else PreviousQualifications.of(previous.run), features.n_partitions, chances,
-        last_prices(previous, features.categories), tuple(counted), tombstones,
+        last_prices(previous, features.categories, settings.objective), tuple(counted), tombstones,
         kept_share(settings, features.n_users, len(features.categories)),
+        None if chances is None else settings.click_values(features.categories),
     )  # fmt: skip
     live = LiveExposure(
         client, features.categories, users_total=features.n_users, clicks=clicks, starved_below=starved_below,
@@ -325,10 +341,12 @@ def finish_qualifications(
     )
 
 
-def last_prices(previous: Qualifications | None, categories: Sequence[str]) -> np.ndarray | None:
-    """Return the prices of an earlier balanced run by category, 0 for new ones; None when it had none."""
+def last_prices(
+    previous: Qualifications | None, categories: Sequence[str], objective: str = CLICKS
+) -> np.ndarray | None:
+    """Return the prices of an earlier balanced run by category, 0 for new ones; None when it had none of this unit."""
     facts = {} if previous is None else previous.manifest.policies.get("balanced", {})
-    if previous is None or "prices" not in facts:
+    if previous is None or "prices" not in facts or previous.manifest.objective != objective:
         return None
     by_name = dict(zip(previous.categories, facts["prices"], strict=True))
     return np.array([by_name.get(category, 0.0) for category in categories])

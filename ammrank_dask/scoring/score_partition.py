@@ -8,18 +8,22 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from distributed import Client
 
 from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
 from ammrank_dask.features.store import Features, open_features
+from ammrank_dask.kernels.balanced import Offers
 from ammrank_dask.kernels.scoring import Filter, Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import panels_from, top_categories
+from ammrank_dask.model.saved import RankModel
 from ammrank_dask.monitor.performance import measure, measure_each
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.runtime.thread_tasks import write_behind
-from ammrank_dask.scoring.barred_cells import count_allowed, load_opted_out, take_barred
+from ammrank_dask.scoring.barred_cells import count_allowed, count_barred, load_opted_out, take_barred
 from ammrank_dask.scoring.by_category import rows_by_category
 from ammrank_dask.scoring.category_cutoffs import ScoreScratch
-from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
+from ammrank_dask.scoring.chance_table import SAMPLE_SALT, ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
 from ammrank_dask.scoring.exploration import (
@@ -36,12 +40,15 @@ from ammrank_dask.scoring.exploration import (
 )
 from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.policy_sample import move_to_front, sampled_rows
-from ammrank_dask.scoring.settings import ScoreSettings
+from ammrank_dask.scoring.prices import offers_of
+from ammrank_dask.scoring.settings import ClickValues, ScoreSettings
+from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualification_files import WORK, write_partition_files, written_facts
 from ammrank_dask.storage.store.qualifications import QualificationRows, by_user_table, delta_table
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, load_facts
+from ammrank_dask.user_hash import hash_ids
 
 MODEL = "model"
 
@@ -63,6 +70,21 @@ class ScoreJob:
     """Where the users are listed who were forgotten since the previous night, if any was."""
     kept_share: float = 1.0
     """The share of users whose scores in all categories are kept: a sample for policies that are only shown."""
+    values: ClickValues | None = None
+    """What a click is worth, None where nobody says."""
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """By what chances count, (groups, L), where lists are made by value; None where scores make them."""
+        return None if self.values is None or not self.values.decides else self.values.weights
+
+    def offers(self, chances: np.ndarray, group: np.ndarray) -> Offers:
+        """Return chances (n, L) with what they count by."""
+        return offers_of(chances) if self.weights is None else Offers(chances, self.weights, group)
+
+    def group_of(self, scored: PartitionScores | FirstScores) -> np.ndarray | None:
+        """Return the groups of users to keep: None where nothing depends on them."""
+        return None if self.values is None else scored.group
 
     @property
     def table(self) -> ChanceTable:
@@ -179,6 +201,7 @@ def score_partition(
         "slots": int((scored.codes >= 0).sum()),
         "may_hold": count_allowed(limits, len(part.user_ids), opted_out, n_categories).tolist(),
         "unknown_opt_outs": n_unknown,
+        "barred": count_barred(limits, len(part.user_ids), len(set(job.settings.exclude)), opted_out, scored.n_low),
         "policies": {},
     }
     if job.settings.explore:
@@ -188,17 +211,26 @@ def score_partition(
     assigned: dict[str, QualificationRows] = {}
     for policy in job.settings.wanted:
         if not policy.needs_all_scores:
-            held = describe_rows(policy.assign(users, None), job.chances, scored.activity)
+            held = describe_rows(policy.assign(users, None), job, scored.activity, scored.group)
             assigned[policy.name] = held
             counts["policies"][policy.name] = policy.count(held, n_categories, k).to_json()
     with measure("write"):
         if any(policy.needs_chances for policy in job.needing_all_scores):
             assert scored.chances is not None
             counts["eligible"] = allowed_counts(scored.chances, k)[0].tolist()
-            job.table.save(partition, scored.chances, part.user_ids, sample_share(features.n_users, n_categories))
+            counts["most_clicks"] = most_clicks(job, scored.chances)
+            share = sample_share(features.n_users, n_categories)
+            job.table.save(partition, scored.chances, part.user_ids, share, group=job.group_of(scored))
         if job.needing_all_scores:
             keep_scores(job, partition, part.user_ids, scored, counts)
     return Unwritten(partition, counts, assigned.get(job.settings.policy))
+
+
+def most_clicks(job: ScoreJob, chances: np.ndarray | None) -> list[float] | None:
+    """Return the clicks that are expected if all who may hold a category do, (L,); None where no floor is in clicks."""
+    if chances is None or not job.settings.has_click_floors:
+        return None
+    return np.maximum(chances, 0).sum(axis=0, dtype=np.float64).tolist()
 
 
 def keep_scores(
@@ -208,12 +240,44 @@ def keep_scores(
 
     The scores of a sample take the place of all.
     """
-    activity, everything = scored.activity, scored.everything
     if job.kept_share < 1:
         rows = sampled_rows(user_ids, job.kept_share)
-        user_ids, activity, everything = user_ids.take(rows), activity[rows], move_to_front(everything, rows)
+        user_ids = user_ids.take(rows)
+        scored = replace(
+            scored, activity=scored.activity[rows], group=scored.group[rows],
+            everything=move_to_front(scored.everything, rows),
+            chances=None if scored.chances is None else scored.chances[rows],
+        )  # fmt: skip
         counts["sampled_users"] = len(rows)
-    job.scratch.save(partition, everything, user_ids, counts, activity=activity)
+    save_scores(job, partition, user_ids, scored, counts)
+
+
+def save_scores(
+    job: ScoreJob,
+    partition: int,
+    user_ids: UserIds,
+    scored: PartitionScores | FirstScores,
+    counts: dict[str, Any],
+) -> None:
+    """Keep what policies that need all scores take categories by, and the scores beside it if that is worth."""
+    order = order_of(job, scored)
+    job.scratch.save(
+        partition, order, user_ids, counts, activity=scored.activity, group=job.group_of(scored),
+        own_scores=None if order is scored.everything else scored.everything,
+    )  # fmt: skip
+
+
+def order_of(job: ScoreJob, scored: PartitionScores | FirstScores) -> np.ndarray:
+    """Return what categories are taken by (L, n) float32: scores, or worth where value counts; -inf for none."""
+    if job.weights is None:
+        return scored.everything
+    assert scored.chances is not None
+    order = np.full_like(scored.everything, -np.inf)
+    for category, scores in enumerate(scored.everything):  # one after the other, for less memory
+        chances = scored.chances[:, category]
+        there = (chances >= 0) & np.isfinite(scores)
+        order[category, there] = chances[there] * job.weights[scored.group[there], category]
+    return order
 
 
 def keep_for_draws(
@@ -231,7 +295,7 @@ def keep_for_draws(
         "eligible": allowed.sum(axis=0).tolist(),
     }
     first = FirstScores(
-        user_ids, scored.codes, scored.scores, scored.everything, scored.chances, allowed, scored.activity
+        user_ids, scored.codes, scored.scores, scored.everything, scored.chances, allowed, scored.activity, scored.group
     )
     job.first.save(partition, first, counts)
     return counts
@@ -241,14 +305,17 @@ def keep_for_draws(
 class PartitionScores:
     """The best categories of each user, codes and scores (n, k); if asked for all scores (L, n) and chances (n, L).
 
-    `activity` (n,) is how many values of a user's row are of events.
+    `activity` (n,) is how many values of a user's row are of events, `group` (n,) the `group_of` each.
+    `n_low` are the pairs that `min_chance` alone keeps apart.
     """
 
     codes: np.ndarray
     scores: np.ndarray
     everything: np.ndarray
     activity: np.ndarray
+    group: np.ndarray
     chances: np.ndarray | None = None
+    n_low: int = 0
 
 
 def score_part(
@@ -260,7 +327,7 @@ def score_part(
 ) -> PartitionScores:
     """Score the rows of a partition, and take from users what they opted out of (n, L) or whose chance is too low."""
     min_chance = job.settings.min_chance
-    keep_all = bool(job.late) or min_chance is not None or opted_out is not None
+    keep_all = bool(job.late) or min_chance is not None or opted_out is not None or job.weights is not None
     scored = score_pieces(part, panels, job.settings.k, limits, keep_all=keep_all)
     if not keep_all:
         return scored
@@ -269,15 +336,29 @@ def score_part(
     if job.settings.chances_needed_by is not None:
         assert job.chances is not None
         chances = job.chances.of_users(everything, activity, bare, limits)
-    barred = opted_out
+    barred, n_low = opted_out, 0
     if min_chance is not None and chances is not None:
         is_low = (chances >= 0) & (chances < np.float32(min_chance))
+        n_low = int((is_low if barred is None else is_low & ~barred).sum())
         barred = is_low if barred is None else barred | is_low
     if barred is not None:
         take_barred(barred, codes, scores, everything, tie_order=panels.tie_order, bare=bare, limits=limits)
         if chances is not None:
             chances[barred] = -1
-    return replace(scored, chances=chances)
+    if job.weights is not None:
+        assert chances is not None
+        codes = best_by_worth(Offers(chances, job.weights, limits.group), codes.shape[1], panels.tie_order)
+        held = codes >= 0
+        scores = np.where(held, everything[codes, np.arange(len(codes))[:, None]], -np.inf).astype(np.float32)
+    return replace(scored, codes=codes, scores=scores, chances=chances, n_low=n_low)
+
+
+def best_by_worth(offers: Offers, k: int, tie_order: np.ndarray) -> np.ndarray:
+    """Return the k categories of each user that are worth most, (n, k) int32, best first; -1 after the last."""
+    n_users, n_categories = offers.chances.shape
+    if not n_users:
+        return np.empty((0, k), np.int32)
+    return assign_block(offers, np.zeros(n_categories), k, np.asarray(tie_order, np.int32))[0]
 
 
 def score_pieces(
@@ -295,7 +376,7 @@ def score_pieces(
         activity[rows] = n_event_features
         if keep_all:
             everything[:, rows] = of_all
-    return PartitionScores(codes, scores, everything, activity)
+    return PartitionScores(codes, scores, everything, activity, limits.group)
 
 
 def allowed_cells(
@@ -320,12 +401,23 @@ def bare_categories(panels: Panels | PlusPanels) -> np.ndarray:
     return bare
 
 
-def describe_rows(rows: QualificationRows, chances: Chances | None, activity: np.ndarray) -> QualificationRows:
-    """Return rows with who is cold, and their chances if there are chances; `activity` (n,) is that of the users."""
+def describe_rows(
+    rows: QualificationRows, job: ScoreJob, activity: np.ndarray, group: np.ndarray | None
+) -> QualificationRows:
+    """Return rows with who is cold, and with chances and values if there are some.
+
+    `activity` and `group` (n,) are those of the users; only values need groups.
+    """
     rows = replace(rows, is_cold=activity == 0)
-    if chances is None:
+    if job.chances is None:
         return rows
-    return replace(rows, chance=chances.of_lists(rows.score, rows.category, rows.indptr, activity))
+    rows = replace(rows, chance=job.chances.of_lists(rows.score, rows.category, rows.indptr, activity))
+    if job.values is None:
+        return rows
+    assert group is not None
+    assert rows.chance is not None
+    per_click = job.values.per_click[np.repeat(group, np.diff(rows.indptr)), rows.category]
+    return replace(rows, value=(rows.chance * per_click).astype(np.float32))
 
 
 def count_draws(job: ScoreJob, partition: int, targets: np.ndarray) -> float:
@@ -344,22 +436,27 @@ def draw_partition(job: ScoreJob, partition: int, plan: Exploration) -> dict[str
     features, first, k = open_features(job.features), job.first.load(partition), job.settings.k
     n_categories = len(features.categories)
     drawn = draw_slots(plan, first.user_ids, first.allowed, partition)
-    drawn = order_drawn(drawn, first.everything, job.load_panels().tie_order)
+    drawn = order_drawn(drawn, order_of(job, first), job.load_panels().tie_order)
     user, slot = np.nonzero(drawn.codes >= 0)
     code = drawn.codes[user, slot]
-    expected = None
+    expected = expected_value = None
     if job.chances is not None:
-        chance = job.chances.apply(first.everything[code, user], code, first.activity[user])
-        expected = float(chance.astype(np.float32).sum(dtype=np.float64))
+        chance = job.chances.apply(first.everything[code, user], code, first.activity[user]).astype(np.float32)
+        expected = float(chance.sum(dtype=np.float64))
+        if job.values is not None:
+            expected_value = float((chance * job.values.per_click[first.group[user], code]).sum())
     n_slots = np.minimum(first.allowed.sum(axis=1), k) - drawn.n_slots
     first.everything[code, user] = -np.inf
-    job.scratch.save(partition, first.everything, first.user_ids, {}, activity=first.activity)
+    save_scores(job, partition, first.user_ids, first, {})
     if first.chances is not None:
         first.chances[user, code] = -1
         share = sample_share(features.n_users, n_categories)
-        job.table.save(partition, first.chances, first.user_ids, share, slots=n_slots)
+        job.table.save(
+            partition, first.chances, first.user_ids, share, slots=n_slots, group=job.group_of(first)
+        )  # fmt: skip
     n_drawn = np.bincount(code, minlength=n_categories)
     counts = {"drawn": n_drawn.tolist(), "slots": int(n_slots.sum()), "expected": expected}
+    counts |= {"expected_value": expected_value, "most_clicks": most_clicks(job, first.chances)}
     job.first.save_drawn(partition, drawn, counts)
     return counts
 
@@ -402,9 +499,12 @@ def _apply_to(
 ) -> Unwritten:
     policy = POLICIES[name]
     rows = policy.assign(late_users(job, partition), plan)
+    if job.weights is not None:
+        rows = replace(rows, score=np.asarray(job.scratch.own_scores(partition)[rows.category, rows.user]))
     if job.settings.explore:
         rows = append_drawn(rows, job.first.drawn(partition), job.first.scores(partition))
-    rows = describe_rows(rows, job.chances, job.scratch.activity(partition))
+    group = None if job.values is None else job.scratch.group(partition)
+    rows = describe_rows(rows, job, job.scratch.activity(partition), group)
     counts = policy.count(rows, n_categories, job.settings.k).to_json()
     if name != job.settings.policy:
         return Unwritten(partition, counts)
@@ -418,10 +518,11 @@ def weigh_rows(
 ) -> tuple[QualificationRows, dict[str, list[float]]]:
     """Return rows with what an estimate of each policy weighs them by, and `count_support` of each policy."""
     first = job.first.load(partition)
-    bits = np.ascontiguousarray(first.everything, np.float32).view(np.uint32)
+    bits = np.ascontiguousarray(order_of(job, first), np.float32).view(np.uint32)
     tie_order = job.load_panels().tie_order
     users = ScoredUsers(first.user_ids, first.codes, first.scores, tie_order, bits, partition)
-    lists = {name: POLICIES[name].lists(users, first.chances, plan) for name, plan in plans.items()}
+    offers = None if first.chances is None else job.offers(first.chances, first.group)
+    lists = {name: POLICIES[name].lists(users, offers, plan) for name, plan in plans.items()}
     weighed, probability = add_inclusion(
         rows, lists, job.settings.policy, exploration, job.first.drawn(partition), first.allowed
     )
@@ -430,4 +531,67 @@ def weigh_rows(
         n, n_categories = first.allowed.shape
         scores, codes = first.everything.T.ravel(), np.tile(np.arange(n_categories), n)
         chance = job.chances.apply(scores, codes, np.repeat(first.activity, n_categories)).reshape(n, n_categories)
-    return weighed, {name: count_support(own.codes, probability, chance) for name, own in lists.items()}
+    value = None
+    if job.values is not None and chance is not None:
+        value = chance * job.values.per_click[first.group]
+    return weighed, {name: count_support(own.codes, probability, chance, value) for name, own in lists.items()}
+
+
+@dataclass(frozen=True)
+class SampledUsers:
+    """Users as policies see them: their best `codes` (n, k), all `scores` and all `chances` (n, L).
+
+    A chance is below 0 where a user may not hold the category; `group` (n,) is the `group_of` each, for values.
+    """
+
+    codes: np.ndarray
+    scores: np.ndarray
+    chances: np.ndarray
+    group: np.ndarray | None = None
+
+
+def sample_users(
+    client: Client,
+    model: RankModel,
+    features: Features,
+    chances: Chances,
+    settings: ScoreSettings,
+    n_wanted: int,
+    *,
+    progress: Progress = silent,
+) -> SampledUsers:
+    """Score about `n_wanted` users from as few partitions as have them: each partition is a sample drawn by hash."""
+    rows = [part.rows for part in features.run.parts]
+    n_parts = 1 + int(np.searchsorted(np.cumsum(rows)[:-1], n_wanted))
+    share = min(1.0, n_wanted / max(1, sum(rows[:n_parts])))
+    panels = model.panels()
+    calls: list[Call] = [
+        (sample_partition, (features.path, number, panels, model.variant_, chances, settings, share))
+        for number in range(n_parts)
+    ]
+    parts = run_together(client, "sample", calls, progress=progress)
+    columns = ((part.codes, part.scores, part.chances, part.group) for part in parts)
+    return SampledUsers(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+
+
+def sample_partition(
+    path: Path,
+    partition: int,
+    panels: Panels | PlusPanels,
+    variant: str | None,
+    chances: Chances,
+    settings: ScoreSettings,
+    share: float,
+) -> SampledUsers:
+    """Score a share of the users of one partition, chosen by hash."""
+    features = open_features(path)
+    part = read_rows(features, partition, panels, variant)
+    rows = np.flatnonzero(hash_ids(part.user_ids, SAMPLE_SALT) / 2.0**64 < share)
+    eligibility = settings.eligibility(features.categories)
+    limits = eligibility.filter(len(features.categories), part.age_bucket[rows], part.gender[rows])
+    codes, _, everything = top_categories(part.X[rows], panels, settings.k, limits, keep_all=True)
+    table = chances.of_users(everything, part.n_event_features[rows], bare_categories(panels), limits)
+    values = settings.click_values(features.categories)
+    if values is not None and values.decides:
+        codes = best_by_worth(Offers(table, values.weights, limits.group), settings.k, panels.tie_order)
+    return SampledUsers(codes, np.ascontiguousarray(everything.T), table, limits.group)

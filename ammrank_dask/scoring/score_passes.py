@@ -13,6 +13,7 @@ from distributed import Client
 from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure, LivePrices
 from ammrank_dask.runtime.tasks import Call, Progress, run_batches, run_together, silent
+from ammrank_dask.scoring.barred_cells import sum_barred
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration, sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.policy_sample import PolicySample
@@ -37,6 +38,8 @@ class ScoreCounts:
 
     `may_hold` (L,) are the users from whom a category is not kept, whatever their scores are; `unknown_opt_outs` are
     users who opted out of a category and are not scored; `explored` is what was drawn, None without exploration.
+    `barred` are pairs of a user and a category by the rule that keeps them apart, and `too_few` users by category whom
+    `min_audience` took it from.
     """
 
     n_users: int
@@ -46,6 +49,8 @@ class ScoreCounts:
     policies: Mapping[str, PolicyCounts]
     policy_facts: Mapping[str, Mapping[str, Any]]
     explored: Mapping[str, Any] | None = None
+    barred: Mapping[str, int] = field(default_factory=dict)
+    too_few: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as the manifest has them."""
@@ -58,12 +63,14 @@ class ScoreCounts:
                 name: {**self.policy_facts[name], **counts.to_json()} for name, counts in self.policies.items()
             },
             **({} if self.explored is None else {"explored": dict(self.explored)}),
+            **({"barred": dict(self.barred)} if self.barred else {}),
+            **({"too_few": dict(self.too_few)} if self.too_few else {}),
         }
 
 
 @dataclass(frozen=True)
 class ExploredCounts:
-    """What exploration drew: users by category (L,), the sum of their chances if there are some, and what is left.
+    """What exploration drew: users by category (L,), the sums of their chances and values if any, and what is left.
 
     `slots_left` are those that policies share out. `support` says of each policy how many slots it has where nothing is
     drawn, and how many of them could be held under the active policy, as `sum_support` returns it.
@@ -72,7 +79,9 @@ class ExploredCounts:
     plan: Exploration
     drawn: np.ndarray
     expected: float | None
+    expected_value: float | None
     slots_left: int
+    most_clicks: np.ndarray | None = None
     support: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
@@ -83,6 +92,7 @@ class ExploredCounts:
     def to_json(self) -> dict[str, Any]:
         """Return what a manifest keeps."""
         expected = {} if self.expected is None else {"expected_clicks": self.expected}
+        expected |= {} if self.expected_value is None else {"expected_value": self.expected_value}
         support = {name: dict(found) for name, found in self.support.items()}
         return {**self.plan.to_json(), "users": self.drawn.tolist(), **expected, "support": support}
 
@@ -130,11 +140,19 @@ class ScorePasses:
                 counts, facts = sample.scale(counts, facts)
             policies[policy.name], policy_facts[policy.name] = counts, facts
             if explored is not None and policy.name == job.settings.policy:
-                support = sum_support([found["support"] for found in listed], job.chances is not None)
+                has = job.chances is not None, job.values is not None
+                support = sum_support([found["support"] for found in listed], *has)
                 explored = replace(explored, support=support)
         may_hold = _sum_arrays(scored, "may_hold")
         return ScoreCounts(
-            users, cold, may_hold, unknown, policies, policy_facts, None if explored is None else explored.to_json()
+            users,
+            cold,
+            may_hold,
+            unknown,
+            policies,
+            policy_facts,
+            None if explored is None else explored.to_json(),
+            sum_barred([counts["barred"] for counts in scored]),
         )
 
     def _explore(self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> ExploredCounts:
@@ -150,10 +168,11 @@ class ScorePasses:
         done = [job.first.drawn_counts(partition) for partition in partitions]
         draw = functools.partial(draw_partitions, job, plan)
         counts = self._complete("explore", draw, done, show=lambda _: None)
-        chances = [found["expected"] for found in counts]
+        chances, values = ([found[name] for found in counts] for name in ("expected", "expected_value"))
         return ExploredCounts(
             plan, _sum_arrays(counts, "drawn"), None if None in chances else float(np.sum(chances)),
-            sum(found["slots"] for found in counts),
+            None if None in values else float(np.sum(values)), sum(found["slots"] for found in counts),
+            _sum_floats(counts, "most_clicks"),
         )  # fmt: skip
 
     def _chance_plan(
@@ -164,9 +183,12 @@ class ScorePasses:
         eligible, slots, n_drawn = _sum_arrays(scored, "eligible"), sum(counts["slots"] for counts in scored), 0
         if explored is not None:
             eligible, slots, n_drawn = eligible - explored.drawn, explored.slots_left, explored.n_slots
-        bounds = settings.bounds(categories, np.array(self.job.clicks), eligible, slots, n_drawn)
+        most_clicks = _sum_floats(scored, "most_clicks") if explored is None else explored.most_clicks
+        bounds = settings.bounds(categories, np.array(self.job.clicks), eligible, slots, n_drawn, most_clicks)
         live = LivePrices(self.client, categories)
-        return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices, live)
+        values = self.job.values
+        unit = None if values is None or not values.decides else values.unit
+        return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices, live, self.job.weights, unit)
 
     def _score_all(self) -> list[dict[str, Any]]:
         """Return the counts of all partitions, after scoring those that are not done."""
@@ -241,3 +263,9 @@ class ScorePasses:
 def _sum_arrays(counts: Sequence[Mapping[str, Any]], name: str) -> np.ndarray:
     """Return the sum over all partitions of an array (L,) among their counts."""
     return np.array([found[name] for found in counts], np.int64).sum(axis=0)
+
+
+def _sum_floats(counts: Sequence[Mapping[str, Any]], name: str) -> np.ndarray | None:
+    """Return the sum over all partitions of an array (L,) of floats among their counts; None where there is none."""
+    found = [of_part[name] for of_part in counts]
+    return None if None in found else np.array(found, np.float64).sum(axis=0)

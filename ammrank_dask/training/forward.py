@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from distributed import Client
 
+from ammrank_dask.features.eligibility import group_of
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.model.estimator import RankingEstimator
@@ -35,6 +36,8 @@ the night before the window: they are measured, and make none."""
 ROWS_AT_ONCE = 4096
 HITS, NDCG, PRECISION_1, DISAGREEMENT = MEASURES = ("hits", "ndcg", "precision_1", "disagreement")
 """Of a user's list: clicked categories in it, its NDCG, whether its first was clicked; and the ε_dis of all scores."""
+VALUE = "value"
+"""What the clicked categories of a list are worth: after the others, where it is said what a click is worth."""
 
 
 class GivenLists(Protocol):
@@ -48,8 +51,8 @@ class GivenLists(Protocol):
 class ForwardResult:
     """Measures of some models over the same users, and how they differ.
 
-    `sums` are those of `MEASURES` over `n_users`, (4,), by name, and `squares` those of the squared differences of two
-    models, by both names, the earlier one first. `k` is the length of a list.
+    `sums` are those of `MEASURES` over `n_users`, (4,) or with `VALUE` (5,), by name, `squares` those of the squared
+    differences of two models, by both names, the earlier one first. `k` is the length of a list.
     """
 
     k: int
@@ -66,9 +69,14 @@ class ForwardResult:
             {pair: self.squares[pair] + other.squares[pair] for pair in self.squares},
         )
 
+    @property
+    def measures(self) -> tuple[str, ...]:
+        """The names of what was measured."""
+        return (*MEASURES, VALUE)[: len(next(iter(self.sums.values())))]
+
     def mean(self, name: str, measure: str = HITS) -> float:
         """Return a measure of a model, the mean over users."""
-        return float(self.sums[name][MEASURES.index(measure)]) / max(1, self.n_users)
+        return float(self.sums[name][self.measures.index(measure)]) / max(1, self.n_users)
 
     def gain(self, over: str, measure: str = HITS, *, of: str | None = None) -> tuple[float, float]:
         """Return by how much a measure of a model is above that of another, and the standard error of that.
@@ -90,7 +98,7 @@ class ForwardResult:
         of = next(iter(self.sums)) if of is None else of
         if of == over:
             return 0.0, 0.0
-        column = MEASURES.index(measure)
+        column = self.measures.index(measure)
         squares = self.squares[(of, over) if (of, over) in self.squares else (over, of)]
         return mean_with_error(
             float(self.sums[of][column] - self.sums[over][column]), float(squares[column]), self.n_users
@@ -205,8 +213,10 @@ def hits_of(clicked: np.ndarray, lists: np.ndarray) -> tuple[np.ndarray, np.ndar
     return in_list.sum(axis=1), (in_list @ discount) / np.maximum(best, 1e-12)
 
 
-def measure_scores(scores: np.ndarray, rankings: np.ndarray, tie_order: np.ndarray, k: int) -> np.ndarray:
-    """Return `MEASURES` of each user, (4, n), where the k best scores are the list.
+def measure_scores(
+    scores: np.ndarray, rankings: np.ndarray, tie_order: np.ndarray, k: int, per_click: np.ndarray | None = None
+) -> np.ndarray:
+    """Return `MEASURES` of each user, (4, n), where the k best scores are the list; with `per_click` also `VALUE`.
 
     Parameters
     ----------
@@ -216,6 +226,8 @@ def measure_scores(scores: np.ndarray, rankings: np.ndarray, tie_order: np.ndarr
         (n, m) codes of clicked categories, best first, -1 after the last.
     tie_order
         (L,) codes; of equal scores the earlier one is better in the list. ε_dis counts them half.
+    per_click
+        (n, L) what a click is worth.
 
     Examples
     --------
@@ -227,11 +239,16 @@ def measure_scores(scores: np.ndarray, rankings: np.ndarray, tie_order: np.ndarr
     lists = np.empty((n_rows, k), np.int32)
     top_k_rows(scores, tie_order, lists, np.empty((n_rows, k), np.float32))
     errors = np.nan_to_num(disagreement_errors(scores, rankings))  # only with one category is there no pair
-    return np.stack([*measure_lists(lists, rankings, n_categories), errors])
+    hits, ndcg, first, *value = measure_lists(lists, rankings, n_categories, per_click)
+    return np.stack([hits, ndcg, first, errors, *value])
 
 
-def measure_lists(lists: np.ndarray, rankings: np.ndarray, n_categories: int) -> np.ndarray:
+def measure_lists(
+    lists: np.ndarray, rankings: np.ndarray, n_categories: int, per_click: np.ndarray | None = None
+) -> np.ndarray:
     """Return hits, NDCG and precision at 1 of each user's list, (3, n); nobody clicks a code of -1.
+
+    With `per_click` (n, L) also what the clicked categories of the list are worth.
 
     Examples
     --------
@@ -243,7 +260,24 @@ def measure_lists(lists: np.ndarray, rankings: np.ndarray, n_categories: int) ->
     clicked[:, n_categories] = False
     hits, ndcg = hits_of(clicked, lists)
     first = np.take_along_axis(clicked, lists[:, :1].astype(np.int64), axis=1)[:, 0]
-    return np.stack([hits, ndcg, first])
+    return np.stack([hits, ndcg, first, *([] if per_click is None else [value_of_hits(clicked, lists, per_click)])])
+
+
+def value_of_hits(clicked: np.ndarray, lists: np.ndarray, per_click: np.ndarray) -> np.ndarray:
+    """Return for each user what the clicked categories of a list are worth, (n,).
+
+    Parameters
+    ----------
+    clicked
+        (n, L + 1) booleans; the last column, that of the code -1, has none.
+    lists
+        (n, k) category codes.
+    per_click
+        (n, L) what a click is worth.
+    """
+    in_list = np.take_along_axis(clicked, lists.astype(np.int64), axis=1)
+    worth = np.take_along_axis(per_click, np.maximum(lists, 0).astype(np.int64), axis=1)
+    return np.asarray((in_list * worth).sum(axis=1))
 
 
 def list_given(rows: QualificationRows, users: UserIds, n_categories: int, k: int) -> np.ndarray:
@@ -262,6 +296,7 @@ def measure_forward(
     k: int,
     published: GivenLists | None = None,
     names: Sequence[str] = (),
+    values: np.ndarray | None = None,
 ) -> ForwardResult:
     """Return how the lists of each model for the users of a partition with a history compare with their clicks."""
     features = open_features(features_path)
@@ -271,22 +306,28 @@ def measure_forward(
     # All models are asked for the same users, also one that leaves out the columns of what some of them did.
     users = np.flatnonzero((all_columns.n_event_features > 0) & (all_columns.rankings >= 0).any(axis=1))
     rankings = all_columns.rankings[users]
+    per_click = None
+    if values is not None:
+        per_click = values[group_of(all_columns.age_bucket[users], all_columns.gender[users])]
+    n_measures = len(MEASURES) + (per_click is not None)
     by_user: dict[str, np.ndarray] = {}
     sums: dict[str, np.ndarray] = {}
     for name, given in models.items():
         model = given if isinstance(given, RankingEstimator) else load_model(given)
         part = features.partition(partition, variant=model.variant_, normalize=model.normalize_rows)
-        blocks, sums[name] = [np.zeros((len(MEASURES), 0))], np.zeros(len(MEASURES))
+        blocks, sums[name] = [np.zeros((n_measures, 0))], np.zeros(n_measures)
         for start in range(0, len(users), ROWS_AT_ONCE):
             rows = slice(start, start + ROWS_AT_ONCE)
             scores = model.decision_function(part.X[users[rows]])
-            blocks.append(measure_scores(scores, rankings[rows], model.tie_order_, k))
+            own = None if per_click is None else per_click[rows]
+            blocks.append(measure_scores(scores, rankings[rows], model.tie_order_, k, own))
             sums[name] += blocks[-1].sum(axis=1)
         by_user[name] = np.concatenate(blocks, axis=1)
     if published is not None:
         lists = list_given(published.read(names), all_columns.user_ids.take(users), features.n_categories, k)
         without_error = np.full(len(users), np.nan)
-        by_user[PUBLISHED] = np.stack([*measure_lists(lists, rankings, features.n_categories), without_error])
+        hits, ndcg, top, *value = measure_lists(lists, rankings, features.n_categories, per_click)
+        by_user[PUBLISHED] = np.stack([hits, ndcg, top, without_error, *value])
         sums[PUBLISHED] = by_user[PUBLISHED].sum(axis=1)
     pairs = itertools.combinations(by_user, 2)
     squares = {pair: ((by_user[pair[0]] - by_user[pair[1]]) ** 2).sum(axis=1) for pair in pairs}
@@ -300,6 +341,7 @@ def compare_forward(
     *,
     k: int,
     published: tuple[Sequence[GivenLists], Sequence[str]] | None = None,
+    values: np.ndarray | None = None,
     progress: Progress = silent,
 ) -> ForwardResult:
     """Return how the lists of models compare with the rankings of later clicks, for all users with a history.
@@ -313,11 +355,14 @@ def compare_forward(
     published
         The lists of a night as one more source, `PUBLISHED`: by partition of the features, and the names that it has
         for their categories. A user without a list has no hits, and there is no ε_dis.
+    values
+        (groups, L) what a click is worth, by `group_of` the user: adds `VALUE`.
     """
     nothing: tuple[Sequence[GivenLists | None], Sequence[str]] = ([None] * features.n_partitions, ())
     parts, names = nothing if published is None else published
     calls: list[Call] = [
-        (measure_forward, (features.path, number, dict(models), k, part, names)) for number, part in enumerate(parts)
+        (measure_forward, (features.path, number, dict(models), k, part, names, values))
+        for number, part in enumerate(parts)
     ]
     first, *others = run_together(client, "forward", calls, progress=progress)
     return sum(others, start=first)

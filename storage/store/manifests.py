@@ -303,6 +303,39 @@ class QualificationsManifest(RunManifest):
         return str(self.settings["policy"])
 
     @property
+    def objective(self) -> str:
+        """What lists were made for: `clicks` or `value`."""
+        return str(self.settings.get("objective", "clicks"))
+
+    @property
+    def currency(self) -> str:
+        """The word that is printed with values; empty for none."""
+        return str(self.counts.get("currency", ""))
+
+    @property
+    def removed(self) -> dict[str, int]:
+        """How many pairs of a user and a category each rule of the config kept apart, by its key.
+
+        `score.suppress` is users, and `score.min_audience` pairs that were on lists.
+        """
+        rules = {f"score.{name}": int(count) for name, count in self.counts.get("barred", {}).items()}
+        if "suppressed_users" in self.counts:
+            rules["score.suppress"] = int(self.counts["suppressed_users"])
+        if self.too_few:
+            rules["score.min_audience"] = sum(self.too_few.values())
+        return rules
+
+    @property
+    def too_few(self) -> dict[str, int]:
+        """Users by category whom `score.min_audience` took it from."""
+        return {name: int(users) for name, users in self.counts.get("too_few", {}).items()}
+
+    @property
+    def has_values(self) -> bool:
+        """Whether it was said what a click is worth, and lists have a value."""
+        return self.chances is not None and bool(self.settings.get("values") or self.settings.get("values_by_group"))
+
+    @property
     def model(self) -> str:
         """The digest of the model that scored."""
         return str(self.inputs["model"])

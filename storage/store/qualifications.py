@@ -32,6 +32,7 @@ from ammrank_dask.storage.vocabulary import (
     RANK,
     SCORE,
     USER_ID,
+    VALUE,
 )
 
 KIND = "qualifications"
@@ -53,7 +54,8 @@ class QualificationRows:
     without chances. In runs without exploration the others are None: `propensity` is how probable it was to draw the
     category for the user, 1 for what was not drawn; `inclusion` how probable it was that the user holds it, drawn or
     not; `held_by` has bit i if policy i of `POLICY_NAMES` assigns it where nothing is drawn. `is_cold` (n,) tells of
-    each user whether nothing is known of their interests; it is written and not read again.
+    each user whether nothing is known of their interests; it is written and not read again. `value` is the chance times
+    the value of a click, None in runs without values.
     """
 
     user_ids: UserIds
@@ -65,11 +67,19 @@ class QualificationRows:
     inclusion: np.ndarray | None = None
     held_by: np.ndarray | None = None
     is_cold: np.ndarray | None = None
+    value: np.ndarray | None = None
 
     @property
     def is_drawn(self) -> np.ndarray:
         """Whether exploration drew each qualification."""
         return np.zeros(len(self.category), bool) if self.propensity is None else self.propensity < 1
+
+    @property
+    def per_click(self) -> np.ndarray:
+        """What a click on each qualification is worth: its value by its chance; 0 in runs without values."""
+        if self.value is None or self.chance is None:
+            return np.zeros(len(self.category))
+        return np.divide(self.value, self.chance, out=np.zeros(len(self.category)), where=self.chance > 0)
 
     @property
     def user(self) -> np.ndarray:
@@ -117,6 +127,7 @@ def by_user_table(rows: QualificationRows, categories: Sequence[str]) -> pa.Tabl
         CATEGORY: _named(rows.category, categories, pa.int32()),
         SCORE: rows.score,
         CHANCE: rows.chance,
+        VALUE: rows.value,
         PROPENSITY: rows.propensity,
         INCLUSION: rows.inclusion,
         HELD_BY: None if rows.held_by is None else _named(rows.held_by, POLICY_SETS, pa.int8()),
@@ -180,9 +191,9 @@ def rows_from_table(table: pa.Table, categories: Sequence[str]) -> Qualification
     names = table[CATEGORY].unify_dictionaries().combine_chunks()
     code_of = {name: code for code, name in enumerate(categories)}
     codes = [code_of.get(name, len(categories) + i) for i, name in enumerate(names.dictionary.to_pylist())]
-    chance, propensity, inclusion = (
+    chance, propensity, inclusion, value = (
         table[name].to_numpy().astype(np.float64) if name in table.column_names else None
-        for name in (CHANCE, PROPENSITY, INCLUSION)
+        for name in (CHANCE, PROPENSITY, INCLUSION, VALUE)
     )
     return QualificationRows(
         ids_from_values(table[USER_ID].combine_chunks().take(pa.array(starts))),
@@ -193,6 +204,7 @@ def rows_from_table(table: pa.Table, categories: Sequence[str]) -> Qualification
         propensity,
         inclusion,
         _read_policy_sets(table) if HELD_BY in table.column_names else None,
+        value=value,
     )
 
 

@@ -31,6 +31,7 @@ from ammrank_dask.storage.vocabulary import (
     SCORE,
     TIMESTAMP,
     USER_ID,
+    VALUE,
 )
 
 if TYPE_CHECKING:
@@ -276,6 +277,11 @@ TABLES: dict[str, tuple[str, tuple[ColumnSpec, ...]]] = {
                 CHANCE,
                 "float32",
                 "chance that the user clicks the category within the label window; not there without chances",
+            ),
+            ColumnSpec(
+                VALUE,
+                "float32",
+                "with values: the chance times what a click is worth to the user's group; not there without chances",
             ),
             ColumnSpec(
                 PROPENSITY,

@@ -4,6 +4,9 @@ import numpy as np
 
 from ammrank_dask.features.write import write_features
 from ammrank_dask.model.amm_rank import AMMRank
+from ammrank_dask.scoring.balanced import assign_partition
+from ammrank_dask.scoring.chance_table import ChanceTable, sample_share
+from ammrank_dask.storage.store.ids import ids_from_values
 
 CATEGORIES = ["autos", "games/..=", "<script>", "ünï", "news", "no planes"]
 CLICKS = np.array([500, 300, 900, 10, 300, 20])
@@ -46,3 +49,32 @@ def all_chances(model, features, chances):
             ids.append(user)
             rows.append(chances.apply(own, np.arange(6), np.full(6, activity)))
     return ids, np.array(rows, np.float32)
+
+
+def save_table(folder, chances, n_partitions=1, share=None, ids=None, groups=None):
+    """Keep the chances of users, dealt to partitions one after the other."""
+    n, n_categories = chances.shape
+    table = ChanceTable(folder, n_partitions)
+    ids = np.arange(n) * 7 if ids is None else ids
+    share = sample_share(n, n_categories) if share is None else share
+    for partition in range(n_partitions):
+        own = slice(partition, None, n_partitions)
+        table.save(
+            partition, chances[own], ids_from_values(ids[own]), share, group=None if groups is None else groups[own]
+        )  # fmt: skip
+    return table
+
+
+def collect(plan, table, chances, k):
+    """What users hold in the order of `chances`: (n, k) codes, their number by category, and the sum of chances."""
+    codes = np.empty((len(chances), k), np.int32)
+    for partition in range(table.n_partitions):
+        codes[partition :: table.n_partitions] = assign_partition(plan, partition, np.arange(chances.shape[1]))
+    for row, own in zip(codes, chances, strict=True):
+        kept = row[row >= 0]
+        assert len(set(kept.tolist())) == len(kept) == min(k, (own >= 0).sum())
+        assert (own[kept] >= 0).all()
+    users, _ = np.nonzero(codes >= 0)
+    return codes, np.bincount(codes[codes >= 0], minlength=chances.shape[1]), float(
+        chances[users, codes[codes >= 0]].sum(dtype=np.float64)
+    )  # fmt: skip

@@ -42,7 +42,8 @@ def check_memory(client: Any, site: Site, config: Config, date: dt.date, n_categ
     )
     wanted = ScoreSettings(policy=config.score.policy, also=tuple(config.report.policies)).wanted
     score = config.score
-    keeps_chances = score.min_chance is not None or score.explore > 0 or any(policy.needs_chances for policy in wanted)
+    by_chance = score.min_chance is not None or score.explore > 0 or score.objective == "value"
+    keeps_chances = by_chance or any(policy.needs_chances for policy in wanted)
     keeps_all = keeps_chances or score.opt_out is not None or any(policy.needs_all_scores for policy in wanted)
     for limit, threads in sorted(set(limited)):
         usable = USABLE_SHARE * limit

@@ -23,6 +23,7 @@ from ammrank_dask.evaluation.backtest import (
 from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS, gain_text
 from ammrank_dask.features.store import open_features
 from ammrank_dask.runtime.tasks import Progress
+from ammrank_dask.scoring.settings import values_of
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import missing_days
 from ammrank_dask.storage.objects.atomic import read_json, write_json
@@ -150,7 +151,7 @@ def _run_night(night: Night) -> dict[str, Any]:
     assert model is not None  # the night has just scored with it
     past = NightToMeasure(
         model.path, ModelManifest.of(model).n_users, qualification_parts(qualifications), clicks, logistic,
-        config.train.variant, config.score.k,
+        config.train.variant, config.score.k, values_of(QualificationsManifest.of(qualifications)),
     )  # fmt: skip
     sums = measure_outcome(night.client, past, outcome, progress=night.progress)
     shutil.rmtree(rivals, ignore_errors=True)
@@ -163,12 +164,14 @@ def backtest_tables(backtest: dict[str, Any]) -> list[tuple[list[str], list[list
     """Return head and rows of two tables: the methods over all nights, and the hits of each night."""
     methods = list(backtest["means"])
     n_nights = len(backtest["nights"])
+    has_value = "value" in backtest["means"]["policy"]
     over_all = [
         [
             LABELS[name],
             _figure(found.get("disagreement"), 4),
             _figure(found.get("hits")),
             _figure(found.get("ndcg")),
+            *([_figure(found.get("value"))] if has_value else []),
             gain_text(found),
         ]
         for name, found in backtest["means"].items()
@@ -178,8 +181,9 @@ def backtest_tables(backtest: dict[str, Any]) -> list[tuple[list[str], list[list
         + [_figure(((night["methods"] or {}).get(name) or {}).get("hits")) for name in methods]
         for night in backtest["nights"]
     ]
+    head = [f"{n_nights} night{'s' if n_nights != 1 else ''}", "ε_dis", "hits", "NDCG"]
     return [
-        ([f"{n_nights} night{'s' if n_nights != 1 else ''}", "ε_dis", "hits", "NDCG", "published has more"], over_all),
+        ([*head, *(["value"] if has_value else []), "published has more"], over_all),
         (["hits by night", "users", *(LABELS[name] for name in methods)], by_night),
     ]
 

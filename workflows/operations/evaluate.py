@@ -41,11 +41,12 @@ from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.store.manifests import FeaturesManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
-from ammrank_dask.training.forward import DISAGREEMENT, HITS, NDCG
+from ammrank_dask.training.forward import DISAGREEMENT, HITS, NDCG, VALUE
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.forward import measure_sources, simple_sources, train_before
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
+from ammrank_dask.workflows.stages.score import night_values, score_settings
 from ammrank_dask.workflows.stages.train import require_history
 from ammrank_dask.workflows.stages.windows import MIN_USERS, earlier_windows, write_windows
 
@@ -193,7 +194,13 @@ def _compare_forward(night: Night, ingested: Ingested, features: Run, seed: int)
     tasks = [(name, earlier[0].path, variant, seed) for name in names]
     fitted = run_tasks(night.client, "evaluate-forward", fit_on_window, tasks, progress=night.progress)
     sources = {**simple, model.method: model, **dict(zip(names, fitted, strict=True))}
-    result = measure_sources(night, features, {name: source for name, source in sources.items() if source is not None})
+    since = ingested.date - dt.timedelta(night.config.label.days)
+    given = night_values(night, ingested, since)
+    values = None
+    if given is not None:
+        values = score_settings(night.config, values=given).click_values(ingested.taxonomy.categories)
+    there = {name: source for name, source in sources.items() if source is not None}
+    result = measure_sources(night, features, there, values=values)
     if not result.n_users:
         return {"reason": f"nobody with events before {first} clicked since, so there are no later clicks to try on"}
     return {"from": str(first), "to": str(night.date), "windows": len(earlier), **describe_sources(result)}
@@ -269,10 +276,11 @@ def list_sources(forward: Mapping[str, Any] | None) -> list[str]:
         f" {forward['users']:,} users with history; beside each measure its difference from {reference} and ± its"
         " standard error, paired by user"
     )
-    rows = [["source", f"hits@{k}", f"NDCG@{k}", "ε_dis"]]
+    has_value = VALUE in forward["sources"][reference]  # page and JSON have precision, too
+    rows = [["source", f"hits@{k}", f"NDCG@{k}", "ε_dis", *([f"value@{k}"] if has_value else [])]]
     for source, measures in forward["sources"].items():
         cells = []
-        for measure in (HITS, NDCG, DISAGREEMENT):  # page and JSON have precision, too
+        for measure in (HITS, NDCG, DISAGREEMENT, *([VALUE] if has_value else [])):
             entry = measures[measure]
             n = 4 if measure == DISAGREEMENT else 3
             versus = "" if source == reference else f" {entry['difference']:+.{n}f}±{entry['standard_error']:.{n}f}"

@@ -20,7 +20,18 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import is_finished, open_run
-from ammrank_dask.storage.vocabulary import AGE, CATEGORY, CHANCE, GENDER, INTENSITY, PROPENSITY, RANK, RECENCY, SCORE
+from ammrank_dask.storage.vocabulary import (
+    AGE,
+    CATEGORY,
+    CHANCE,
+    GENDER,
+    INTENSITY,
+    PROPENSITY,
+    RANK,
+    RECENCY,
+    SCORE,
+    VALUE,
+)
 from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.stages.models import load_site_model, model_date
 
@@ -105,6 +116,7 @@ def explain_user(site: Site, date: dt.date | None, user: str, *, k: int | None =
             "category": entry[CATEGORY],
             "score": entry[SCORE] if np.isfinite(found.score) else None,
             **({"chance": entry[CHANCE]} if CHANCE in entry else {}),
+            **({"value": entry[VALUE]} if VALUE in entry else {}),
             **({"drawn": entry[PROPENSITY]} if entry.get(PROPENSITY, 1.0) < 1 else {}),
             "plane": None if found.plane is None else found.plane + 1,
             "planes": int(model.n_planes_[found.category]),
@@ -202,6 +214,8 @@ def describe_entry(entry: dict[str, Any]) -> list[str]:
     """Return the lines that explain one category to a person."""
     head = f"{entry['rank']:>2}. {entry['category']}"
     chance = f", click probability {100 * entry['chance']:.2g} %" if "chance" in entry else ""
+    if "value" in entry:
+        chance += f", value {entry['value']:.3g}"
     if "drawn" in entry:
         chance += f", drawn by exploration with probability {entry['drawn']:.2g}"
     if entry["score"] is None:

@@ -9,7 +9,8 @@ from zoneinfo import ZoneInfo
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from ammrank_dask.report import thresholds as report_thresholds
-from ammrank_dask.storage.errors import suggest
+from ammrank_dask.scoring.exposure_bounds import parse_floor
+from ammrank_dask.storage.errors import BadInput, suggest
 from ammrank_dask.storage.lake.layout import Layout
 
 LONGEST_DAYS = 3650
@@ -24,6 +25,7 @@ def refuse_boolean(cls: type[BaseModel], value: Any, info: ValidationInfo) -> An
     """Refuse a boolean for a number: YAML reads yes, no, on and off as booleans, and pydantic those as 1 and 0."""
     kind = cls.model_fields[str(info.field_name)].annotation
     kinds = {kind, *get_args(kind)}
+    kinds |= {inner for one in kinds for inner in get_args(one)}  # numbers or text, by name
     if bool in kinds or not any(one in (int, float) or isinstance(one, int) for one in kinds):
         return value
     named = value if get_origin(kind) is dict and isinstance(value, dict) else {"": value}
@@ -276,10 +278,22 @@ class BalancedConfig(Section):
     cap: float | None = Field(
         None, gt=0.0, description="most users, as a multiple of its click share; null: 4, or more if slots need it"
     )
-    floors: dict[str, float] = Field(
-        {}, description="fewest users by name of the category: a number, or a share of all slots below 1"
+    floors: dict[str, float | str] = Field(
+        {},
+        description="guarantees by name of the category: a number of users, a share of all slots below 1, or a text"
+        " like '1000 clicks from 2026-01-01 to 2026-01-31' (users or expected clicks, on these days alone)",
     )
     caps: dict[str, float] = Field({}, description="most users by name of the category, in the same way")
+
+    @field_validator("floors")
+    @classmethod
+    def _floors_are_clear(cls, floors: dict[str, float | str]) -> dict[str, float | str]:
+        for name, given in floors.items():
+            try:
+                parse_floor(name, given)
+            except BadInput as error:
+                raise ValueError(str(error)) from None
+        return floors
 
 
 class Score(Section):
@@ -291,6 +305,16 @@ class Score(Section):
         " balanced: k categories per user, each category between floor and cap, with the most expected clicks",
     )
     balanced: BalancedConfig = Field(BalancedConfig(), description="for policy balanced")
+    objective: Literal["clicks", "value"] = Field(
+        "clicks",
+        description="what lists are made for, under every policy: the most expected clicks, or the most expected value,"
+        " click probability times score.values",
+    )
+    values: str | None = Field(
+        None,
+        description="table of what a click is worth, CSV or parquet: category, value or value (EUR), and if needed from"
+        " (a date) and group (of users, as in exclude_by_group); null: none",
+    )
     n: int | None = Field(
         None, ge=1, description="users of a category under category_top_n; null: as many slots as user_top_k"
     )
@@ -300,6 +324,11 @@ class Score(Section):
         ge=0.0,
         le=1.0,
         description="lowest click probability that qualifies; null: any",
+    )
+    min_audience: int | None = Field(
+        None,
+        ge=2,
+        description="a category that fewer users have is published to nobody; their next best comes instead",
     )
     explore: float = Field(
         0.0,

@@ -9,6 +9,7 @@ from typing import Any
 from ammrank_dask.features.build import build_features
 from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.chances import save_chances
+from ammrank_dask.scoring.exposure_bounds import parse_floor
 from ammrank_dask.scoring.learn_chances import STAGE, history_share, learn_and_measure
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.recalibrate import recalibrate
@@ -70,6 +71,14 @@ def require_chances(night: Night, chances: Run | None, said: str) -> None:
     score = night.config.score
     if chances is None and score.min_chance is not None:
         raise BadInput(f"score.min_chance needs click probabilities, and there are {said}; set it to null")
+    if chances is None and score.objective == "value":
+        raise BadInput(f"score.objective: value needs click probabilities, and there are {said}; set it to clicks")
+    in_clicks = [name for name, given in score.balanced.floors.items() if parse_floor(name, given).in_clicks]
+    if chances is None and POLICIES[score.policy].needs_chances and in_clicks:
+        raise BadInput(
+            f"score.balanced.floors: the floor of {in_clicks[0]!r} is in clicks, which needs click probabilities, and"
+            f" there are {said}; set score.policy to user_top_k"
+        )
     if chances is None and POLICIES[score.policy].needs_chances:
         raise BadInput(
             f"score.policy: {score.policy} needs click probabilities, and there are {said}; set it to user_top_k"

@@ -18,6 +18,7 @@ from ammrank_dask.model.saved import RankModel
 from ammrank_dask.model.search import CLICKERS_PER_PLANE, KAPPAS, Tuning, make_grid
 from ammrank_dask.model.simple import own_history_model, own_recent_model, popularity_model
 from ammrank_dask.scoring.qualifications import NightPart, open_qualifications, parts_in
+from ammrank_dask.scoring.settings import ClickValues
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.qualifications import qualification_parts
@@ -265,6 +266,7 @@ def measure_sources(
     features: Run,
     sources: Mapping[str, RankingEstimator],
     published: tuple[Sequence[NightPart], Sequence[str]] | None = None,
+    values: ClickValues | None = None,
 ) -> ForwardResult:
     """Return how the lists of sources compare with the clicks after the features, all beside the first source."""
     folder = night.site.scratch / "forward"
@@ -276,7 +278,8 @@ def measure_sources(
             source.save(folder / name)
     opened = open_features(features.path)
     result = compare_forward(
-        night.client, opened, given, k=night.config.score.k, published=published, progress=night.progress
-    )
+        night.client, opened, given, k=night.config.score.k, published=published,
+        values=None if values is None else values.per_click, progress=night.progress,
+    )  # fmt: skip
     shutil.rmtree(folder, ignore_errors=True)
     return result

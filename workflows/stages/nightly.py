@@ -25,7 +25,7 @@ from ammrank_dask.workflows.stages.publishing import hold_back, publish_night
 from ammrank_dask.workflows.stages.report import write_night_report
 from ammrank_dask.workflows.stages.rerun_check import digest_inputs, find_unchanged
 from ammrank_dask.workflows.stages.score import (
-    check_k,
+    check_score,
     describe_exploration,
     describe_opt_outs,
     read_night_opt_outs,
@@ -59,7 +59,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
         with record.stage("ingest") as stage:
             inputs = digest_inputs(site, config, date)
             ingested = ingest(night, rebuild=rebuild)
-            check_k(config, ingested)
+            check_score(night, ingested)
             read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed
             stage.text = f"{len(ingested.history):,} days of history, {ingested.head.n_rows:,} users with events"
         record.note("input", tell_input(ingested))

@@ -6,6 +6,7 @@ import datetime as dt
 import logging
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from ammrank_dask.report.thresholds import CHECK_LABELS
 from ammrank_dask.scoring.chances import load_chances
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import NightPart, Qualifications, open_qualifications, parts_in
-from ammrank_dask.scoring.sampled_users import sample_users
+from ammrank_dask.scoring.score_partition import sample_users
+from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
 from ammrank_dask.storage.objects.folders import is_folder
@@ -114,6 +116,8 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         groups=groups,
     )
     summary["earned"] = earned
+    if manifest.has_values:  # nights without values keep their bytes
+        summary["value"] = {"objective": manifest.objective, "currency": manifest.currency}
     for name, found in manifest.policies.items():
         if "sampled_users" in found:
             summary["policies"][name]["sampled_users"] = found["sampled_users"]
@@ -151,6 +155,13 @@ def _describe_model(model: Run | None) -> dict[str, Any] | None:
     }
 
 
+def _settings_of(night: Night, manifest: QualificationsManifest) -> ScoreSettings:
+    """Return the settings of now with the values of the night."""
+    names = ("values", "values_by_group") if manifest.has_values else ()
+    own = {name: manifest.settings[name] for name in names}
+    return replace(score_settings(night.config), objective=manifest.objective, **own)
+
+
 def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
     """Return what fairness costs the users of a sample; None without chances, or when what they came of is not kept."""
     site, manifest = night.site, QualificationsManifest.of(qualifications)
@@ -161,7 +172,7 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
         return None
     opened, fitted = open_features(features.path), load_site_model(model)
     users = sample_users(
-        night.client, fitted, opened, load_chances(chances), score_settings(night.config),
+        night.client, fitted, opened, load_chances(chances), _settings_of(night, manifest),
         n_users_to_sample(opened.n_categories), progress=night.progress,
     )  # fmt: skip
     folder = site.scratch / f"fairness-{qualifications.digest}"
@@ -174,6 +185,7 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
             fitted.panels().tie_order,
             folder,
             starved_ratio=night.config.report.limits.starved_ratio,
+            values=_settings_of(night, manifest).click_values(opened.categories),
             progress=night.progress,
         )
     finally:
@@ -215,7 +227,8 @@ def draw_report(
         **manifest.versions,
     }
     verdict = judge_night(site, config, date, summary, is_published=is_published)
-    about = {"links": links, "facts": facts, "verdict": verdict, "pages": _other_pages(summary)}
+    about: dict[str, Any] = {"links": links, "facts": facts, "verdict": verdict, "pages": _other_pages(summary)}
+    about |= {"removed": manifest.removed, "too_few": manifest.too_few}
     write_report(folder, report_files(summary, exposure_of(summary), about))
     return folder
 

@@ -10,9 +10,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ammrank_dask.features.eligibility import USER_GROUPS
 from ammrank_dask.features.store import open_features
 from ammrank_dask.scoring.chances import load_chances
 from ammrank_dask.scoring.exploration import describe_draws
+from ammrank_dask.scoring.exposure_bounds import parse_floor
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
@@ -21,6 +23,7 @@ from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.taxonomy import final_names
+from ammrank_dask.storage.lake.values import ValueTable, read_value_table
 from ammrank_dask.storage.objects.atomic import digest_file, digest_of
 from ammrank_dask.storage.objects.folders import is_file
 from ammrank_dask.storage.site.site import Site
@@ -31,6 +34,7 @@ from ammrank_dask.storage.store.runs import Run, is_finished, open_run, verify_r
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_path
+from ammrank_dask.workflows.stages.features import suppressed_users
 from ammrank_dask.workflows.stages.ingest import Ingested, recode_counts
 from ammrank_dask.workflows.stages.models import has_same_values, load_site_model, model_date
 from ammrank_dask.workflows.stages.published import find_previous
@@ -38,12 +42,15 @@ from ammrank_dask.workflows.stages.published import find_previous
 logger = logging.getLogger(__name__)
 
 
-def score_settings(config: Config, date: dt.date | None = None, *, has_chances: bool = True) -> ScoreSettings:
+def score_settings(
+    config: Config, date: dt.date | None = None, *, has_chances: bool = True, values: ValueTable | None = None
+) -> ScoreSettings:
     """Return what decides who gets which categories; without chances no policy is shown beside it that needs them.
 
-    Every night draws others for exploration: its `date` is part of the seed.
+    Every night draws others for exploration: its `date` is part of the seed. `values` are those of its clicks.
     """
     wanted, balanced = config.score, config.score.balanced
+    floors = {name: parse_floor(name, given) for name, given in balanced.floors.items()}
     shown = [name for name in config.report.policies if has_chances or not POLICIES[name].needs_chances]
     return ScoreSettings(
         k=wanted.k,
@@ -56,20 +63,40 @@ def score_settings(config: Config, date: dt.date | None = None, *, has_chances: 
         exclude_by_group={group: tuple(names) for group, names in wanted.exclude_by_group.items()},
         floor=config.report.limits.starved_ratio if balanced.floor is None else balanced.floor,
         cap=balanced.cap,
-        floors=dict(balanced.floors),
+        floors={name: floor.given for name, floor in floors.items() if date is None or floor.holds_on(date)},
         caps=dict(balanced.caps),
         explore=wanted.explore,
+        min_audience=wanted.min_audience,
         seed=config.train.seed + (0 if date is None else date.toordinal() << 32),
+        objective=wanted.objective,
+        values={} if values is None else values.values,
+        values_by_group={} if values is None else values.by_group,
     )
 
 
-def check_k(config: Config, ingested: Ingested) -> None:
+def night_values(night: Night, ingested: Ingested, date: dt.date | None = None) -> ValueTable | None:
+    """Return what clicks are worth on a date, by default that of the night; None where the config names no table."""
+    score = night.config.score
+    if score.values is None:
+        if score.objective == "value":
+            raise BadInput("score.objective: value needs score.values, found null; name the table of values")
+        return None
+    path = lake_path(night.site, score.values)
+    if not path.is_file():
+        raise BadInput(f"score.values must name a table of category,value, found none at {path}; write it or set null")
+    return read_value_table(
+        path, date or ingested.date, ingested.taxonomy.categories, USER_GROUPS, final_names(night.config.categories)
+    )
+
+
+def check_score(night: Night, ingested: Ingested) -> None:
     """Refuse settings of `score` that do not fit the categories, before anything is computed for them."""
+    config, values = night.config, night_values(night, ingested)
     n_categories = len(ingested.taxonomy.categories)
     if config.score.k > n_categories:
         raise BadInput(f"score.k must be between 1 and the number of categories ({n_categories}), got {config.score.k}")
     try:
-        score_settings(config).check(ingested.taxonomy.categories)
+        score_settings(config, values=values).check(ingested.taxonomy.categories)
     except BadInput as error:
         is_bound = str(error).startswith(("floor", "cap", "the floor"))
         raise BadInput(f"score.balanced: {error}" if is_bound else f"score.{error}") from None
@@ -83,13 +110,14 @@ def score_users(
     Those of a published night get it when they are published.
     """
     site, config = night.site, night.config
-    check_k(config, ingested)
+    check_score(night, ingested)
     if not has_same_values(model, config, ingested.taxonomy):
         raise BadInput(
             f"the model of {model_date(model)} was trained with another alpha, features.intensity or"
             f" features.normalize; run `ammrank train {shell_word(site.path)} --date {ingested.date}` first"
         )
-    settings = score_settings(config, ingested.date, has_chances=chances is not None)
+    values = night_values(night, ingested)
+    settings = score_settings(config, ingested.date, has_chances=chances is not None, values=values)
     previous = find_previous(site, ingested.date)
     inputs = {
         "features": features.digest,
@@ -106,7 +134,8 @@ def score_users(
     digest = _digest(inputs, settings)
     building = site.lists_in_work(ingested.date, digest)
     site.begin([building])
-    window = _count_label_window(config, ingested)
+    window = _count_label_window(config, ingested) | _count_suppressed(night, ingested)
+    window |= {} if values is None else values.to_json()
     opened = open_features(features.path)
     if not is_finished(building):
         counts = write_qualifications(
@@ -136,6 +165,12 @@ def score_users(
     if not site.is_published(ingested.date):
         building = site.name_lists(building, ingested.date)
     return open_run(building, KIND)
+
+
+def _count_suppressed(night: Night, ingested: Ingested) -> dict[str, int]:
+    """Return how many users `score.suppress` leaves out; nothing without such a file."""
+    suppressed, _ = suppressed_users(night, ingested)
+    return {"suppressed_users": sum(map(len, suppressed.values()))} if suppressed else {}
 
 
 def _find_tombstones(site: Site, previous: Qualifications | None) -> Path | None:

@@ -22,7 +22,7 @@ from ammrank_dask.workflows.session.sections import Notify, Publish
 from ammrank_dask.workflows.session.settings import CATEGORIES_NAME, lake_path
 
 FOLDER, WORK = "backtests", ".work"
-_PATHS = {"lake": ("events", "users", "taxonomy"), "score": ("suppress", "opt_out")}
+_PATHS = {"lake": ("events", "users", "taxonomy"), "score": ("suppress", "opt_out", "values")}
 """Keys of the config that name files; relative ones start at the site."""
 _COPIED = (CATEGORIES_NAME, LIST_NAME, KEY_NAME, "days/scanned.json", "users/scanned.json")
 

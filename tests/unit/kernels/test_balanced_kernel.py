@@ -19,6 +19,7 @@ from ammrank_dask.kernels.balanced import (
     step_prices,
 )
 from ammrank_dask.kernels.repair import repair_counts
+from ammrank_dask.scoring.prices import offers_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -35,7 +36,15 @@ def make_slots(rng, n, k):
 
 def held_at(chances, prices, slots):
     codes, border = np.empty((len(chances), max(1, slots.max())), np.int32), np.empty((len(chances), 2))
-    sums = assign_priced(chances, prices, slots, np.arange(chances.shape[1], dtype=np.int32), codes, border)
+    sums = assign_priced(
+        offers_of(chances),
+        prices,
+        slots,
+        np.arange(chances.shape[1], dtype=np.int32),
+        codes,
+        border,
+        np.zeros(chances.shape[1]),
+    )
     return codes, border, sums
 
 
@@ -45,7 +54,7 @@ def test_smooth_sums__equals_a_bracketed_root(seed, k, temperature):
     rng = np.random.default_rng(seed)
     chances, prices = make_chances(rng, 5, 7, levels=rng.choice([3, 10**6])), rng.normal(0, 0.2, 7)
     users, hessian, slots = np.zeros(7), np.zeros((7, 7)), make_slots(rng, 5, k)
-    total = smooth_sums(chances, prices, slots, temperature, users, hessian)
+    total = smooth_sums(offers_of(chances), prices, slots, temperature, users, hessian)
     expected, shares = smooth(chances, prices, slots, temperature)
     assert total == pytest.approx(expected, abs=1e-9)
     np.testing.assert_allclose(users, shares, atol=1e-7)
@@ -56,7 +65,7 @@ def test_smooth_sums__second_derivatives_are_those_of_the_shares():
     rng = np.random.default_rng(3)
     chances, prices = make_chances(rng, 40, 6), rng.normal(0, 0.1, 6)
     hessian = np.zeros((6, 6))
-    smooth_sums(chances, prices, np.full(40, 2), 0.05, np.zeros(6), hessian)
+    smooth_sums(offers_of(chances), prices, np.full(40, 2), 0.05, np.zeros(6), hessian)
     for c in range(6):
         ahead, behind = (smooth(chances, prices + step * np.eye(6)[c], 2, 0.05)[1] for step in (1e-5, -1e-5))
         np.testing.assert_allclose(hessian[:, c], (behind - ahead) / 2e-5, atol=1e-4)
@@ -70,7 +79,7 @@ def test_hold_priced__equals_sorted_lists(seed, k, levels):
     prices = rng.choice([-0.25, 0.0, 0.5], 7)
     tie_order = rng.permutation(7).astype(np.int32)
     codes, border, slots = np.empty((6, k), np.int32), np.empty((6, 2)), make_slots(rng, 6, k)
-    chance, value = assign_priced(chances, prices, slots, tie_order, codes, border)
+    chance, value = assign_priced(offers_of(chances), prices, slots, tie_order, codes, border, np.zeros(7))
     rows = hold(chances, prices, slots, tie_order.tolist())
     assert [[c for c in row if c >= 0] for row in codes.tolist()] == rows
     assert chance == pytest.approx(sum(float(chances[u, c]) for u, row in enumerate(rows) for c in row))
@@ -101,14 +110,14 @@ def test_list_movable__lists_what_is_near_and_the_ends(seed, k, levels):
     slots = make_slots(rng, 8, k)
     codes, border, _ = held_at(chances, prices, slots)
     leave, enter = (np.zeros((6, COST_BINS), np.int64) for _ in range(2))
-    count_margins(chances, prices, codes, border, leave, enter)
+    count_margins(offers_of(chances), prices, codes, border, leave, enter)
     last = rng.integers(-1, COST_BINS, (2, 6))
     indptr = np.empty(9, np.int64)
     list_movable(
-        chances, prices, codes, border, last[0], last[1], indptr, np.empty(0, np.int32), np.empty(0, bool)
+        offers_of(chances), prices, codes, border, last[0], last[1], indptr, np.empty(0, np.int32), np.empty(0, bool)
     )  # fmt: skip
     listed, holds = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], bool)
-    list_movable(chances, prices, codes, border, last[0], last[1], indptr, listed, holds)
+    list_movable(offers_of(chances), prices, codes, border, last[0], last[1], indptr, listed, holds)
     counts = np.zeros((2, 6, COST_BINS), np.int64)
     for user, row in enumerate(hold(chances, prices, slots, range(6))):
         value = [float(chances[user, c]) - prices[c] for c in range(6)]
@@ -178,10 +187,11 @@ def test_repair_counts__from_any_prices_ends_at_the_optimum(seed, k, levels):
     everything = np.full(n_categories, COST_BINS - 1)
     indptr = np.empty(n + 1, np.int64)
     list_movable(
-        chances, prices, codes, border, everything, everything, indptr, np.empty(0, np.int32), np.empty(0, bool)
+        offers_of(chances), prices, codes, border, everything, everything, indptr,
+        np.empty(0, np.int32), np.empty(0, bool),
     )  # fmt: skip
     listed, holds = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], bool)
-    list_movable(chances, prices, codes, border, everything, everything, indptr, listed, holds)
+    list_movable(offers_of(chances), prices, codes, border, everything, everything, indptr, listed, holds)
     user = np.repeat(np.arange(n), np.diff(indptr))
     items = chances[user, listed].astype(np.float64)
     n_users = np.bincount(codes[codes >= 0], minlength=n_categories)

@@ -9,7 +9,7 @@ from reference_balanced import best_assignment
 from ammrank_dask.report.charts import fairness_chart
 from ammrank_dask.report.fairness import price_fairness
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
-from ammrank_dask.scoring.sampled_users import SampledUsers
+from ammrank_dask.scoring.score_partition import SampledUsers
 
 NAMES = ["<a>", "b", "c", "d", "e"]
 CLICKS = np.array([500, 300, 100, 60, 40])

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from chance_world import collect, save_table
 from distributed import Client
 from examples import examples
 from hypothesis import given
@@ -10,40 +11,13 @@ from reference_balanced import best_assignment, dual, skewed_chances
 
 from ammrank_dask.report.thresholds import starved
 from ammrank_dask.scoring import balanced
-from ammrank_dask.scoring.balanced import assign_partition, balance
-from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts, sample_share
+from ammrank_dask.scoring.balanced import balance
+from ammrank_dask.scoring.chance_table import allowed_counts
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds, exposure_bounds
 from ammrank_dask.scoring.prices import find_prices
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.store.ids import ids_from_values
 
 NAMES = ["autos", "games", "news", "travel"]
-
-
-def save_table(folder, chances, n_partitions=1, share=None, ids=None):
-    """Keep the chances of users, dealt to partitions one after the other."""
-    n, n_categories = chances.shape
-    table = ChanceTable(folder, n_partitions)
-    ids = np.arange(n) * 7 if ids is None else ids
-    share = sample_share(n, n_categories) if share is None else share
-    for partition in range(n_partitions):
-        table.save(partition, chances[partition::n_partitions], ids_from_values(ids[partition::n_partitions]), share)
-    return table
-
-
-def collect(plan, table, chances, k):
-    """What users hold in the order of `chances`: (n, k) codes, their number by category, and the sum of chances."""
-    codes = np.empty((len(chances), k), np.int32)
-    for partition in range(table.n_partitions):
-        codes[partition :: table.n_partitions] = assign_partition(plan, partition, np.arange(chances.shape[1]))
-    for row, own in zip(codes, chances, strict=True):
-        kept = row[row >= 0]
-        assert len(set(kept.tolist())) == len(kept) == min(k, (own >= 0).sum())
-        assert (own[kept] >= 0).all()
-    users, _ = np.nonzero(codes >= 0)
-    return codes, np.bincount(codes[codes >= 0], minlength=chances.shape[1]), float(
-        chances[users, codes[codes >= 0]].sum(dtype=np.float64)
-    )  # fmt: skip
 
 
 @given(
@@ -71,7 +45,7 @@ def test_balance__equals_the_linear_program(client, tmp_path_factory, seed, k, n
     assert (n_users <= cap).all()
     assert n_users.tolist() == plan.n_users.tolist()
     assert value == pytest.approx(expected, rel=1e-3, abs=1e-6)
-    assert plan.value == pytest.approx(value, abs=1e-6)
+    assert plan.worth == pytest.approx(value, abs=1e-6)
     assert plan.bound == pytest.approx(dual(chances, plan.bound_prices, floor, cap, k), abs=1e-6)
     assert plan.bound >= expected - 1e-6
 
@@ -90,7 +64,7 @@ def test_balance__skewed_tables_have_no_gap(client, tmp_path, n, n_categories, s
     assert bounds.n_outside(n_users) == 0
     assert -1e-9 <= plan.gap <= 1e-6
     assert plan.bound == pytest.approx(dual(chances, plan.bound_prices, bounds.floor, bounds.cap, 10), rel=1e-9)
-    assert value == pytest.approx(plan.value, rel=1e-9)
+    assert value == pytest.approx(plan.worth, rel=1e-9)
     if n_categories < 100:
         assert value == pytest.approx(best_assignment(chances, bounds.floor, bounds.cap, 10), rel=1e-6)
     if floor <= 0.25:
@@ -105,16 +79,16 @@ def test_balance__a_large_sample_is_priced_by_a_part_of_it_first(client, tmp_pat
     plan = balance(client, table, bounds, 3, np.arange(12))
     _, n_users, value = collect(plan, table, chances, 3)
     assert bounds.n_outside(n_users) == 0
-    assert value == pytest.approx(plan.value, rel=1e-9)
+    assert value == pytest.approx(plan.worth, rel=1e-9)
     assert plan.bound == pytest.approx(dual(chances, plan.bound_prices, bounds.floor, bounds.cap, 3), rel=1e-9)
     assert -1e-9 <= plan.gap <= 1e-6
     priced = []
     monkeypatch.setattr(
         balanced,
         "find_prices",
-        lambda *a, **o: priced.append((len(a[0]), len(o["temperatures"]))) or find_prices(*a, **o),
+        lambda *a, **o: priced.append((len(a[0].chances), len(o["temperatures"]))) or find_prices(*a, **o),
     )
-    again, _ = balanced.price_sample(table, bounds, 3, None)
+    again, *_ = balanced.price_sample(table, bounds, 3, None)
     assert priced == [(1500, 3), (6000, 1)]
     whole = find_prices(chances, bounds.floor, bounds.cap, 3, temperatures=[step * 0.3 for step in (1e-2, 1e-3, 3e-4)])
     np.testing.assert_allclose(again.prices - again.prices.mean(), whole.prices - whole.prices.mean(), atol=0.01)
@@ -154,7 +128,7 @@ def test_balance__prices_of_the_night_before_lead_to_the_same_value(client, tmp_
     table = save_table(tmp_path, chances, 2)
     first = balance(client, table, bounds, 5, np.arange(30))
     second = balance(client, table, bounds, 5, np.arange(30), start=first.bound_prices)
-    assert second.value == pytest.approx(first.value, rel=1e-7)
+    assert second.worth == pytest.approx(first.worth, rel=1e-7)
     assert second.gap <= 1e-6
 
 
@@ -208,7 +182,7 @@ def test_exposure_bounds__no_category_at_its_floor_is_starved(ratio, seed):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"floors": {"news": 90}}, r"the floor of 'news' is 90 users and only 50 may hold it; lower it"),
+        ({"floors": {"news": 90}}, r"the floor of 'news' is 90 users and only 50 may hold it, 40 too few; lower it"),
         ({"floors": {"autos": 20}, "caps": {"autos": 9}},
          r"the floor of 'autos' is 20 users, above its cap of 9; lower the floor or raise the cap"),
         ({"floors": {"autos": 90, "games": 90, "travel": 90}},

@@ -98,6 +98,7 @@ def test_score__prices_of_the_night_before_start_the_next(client, tmp_path, mode
     one, two = (quals.run.manifest["facts"]["policies"]["balanced"] for quals in (first, second))
     assert two["expected_clicks"] == pytest.approx(one["expected_clicks"], rel=1e-6)
     assert last_prices(first, ["news", "brand new"]).tolist() == [one["prices"][4], 0.0]
+    assert last_prices(first, ["news"], "value") is None
 
 
 def test_score_settings__bounds_are_in_the_digest_of_balanced_runs_only():
@@ -109,7 +110,10 @@ def test_score_settings__bounds_are_in_the_digest_of_balanced_runs_only():
     ("options", "message"),
     [
         ({"chances": None}, r"policy balanced needs chances, got none; learn them with `learn_chances`"),
-        ({"floors": {"ünï": 7000}}, r"the floor of 'ünï' is 7000 users and only 6000 may hold it; lower it"),
+        (
+            {"floors": {"ünï": 7000}},
+            r"the floor of 'ünï' is 7000 users and only 6000 may hold it, 1000 too few",
+        ),
         ({"floors": {"nws": 1}}, r"floors: there is no ranked category 'nws'"),
         ({"cap": 0.5}, r"the caps sum to \d+ users and there are 12000 slots to fill; raise cap or lower k"),
     ],
