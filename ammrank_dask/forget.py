@@ -17,6 +17,7 @@ import pyarrow as pa
 from ammrank_dask.runtime.thread_tasks import Item, Progress, batches, read_ahead, run_in_threads, silent
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
+from ammrank_dask.storage.objects.folders import make_folder
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
@@ -262,7 +263,7 @@ def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -
         if schema is FEATURES:
             of_matrix = part.open().attributes("X")
             attributes["X"] = {**of_matrix, "shape": [int((~dropped).sum()), of_matrix["shape"][1]]}
-        building.mkdir(parents=True, exist_ok=True)
+        make_folder(building)
         write_part(building, partition, schema, left, group_attributes=attributes)
     return Removed(1, int(dropped.any()), int(dropped.sum()))
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.storage.site.probe import Probe, probe_folder
+from ammrank_dask.storage.objects.probe import Probe, probe_folder
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.options import AmmrankCommand, computing_options, site_argument

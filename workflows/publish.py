@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.folders import is_folder
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.notify import announce
@@ -27,7 +28,7 @@ from ammrank_dask.workflows.stages.report import redraw_report
 def command(site: Path, date: dt.date, anyway: bool, as_json: bool) -> None:
     """Publish a night that a check of publish.hold put on hold."""
     place = Site(site)
-    if not place.path.is_dir():
+    if not is_folder(place.path):
         raise BadInput(f"there is no site at {site}")
     config = load_config(place.config_path)
     copies_target(place, config)  # refused before ROOT is written

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.objects.folders import is_folder
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.operations.status import describe_for_people, describe_site
 from ammrank_dask.workflows.session.config import load_config
@@ -22,7 +23,7 @@ from ammrank_dask.workflows.stages.metrics import site_metrics
 def command(site: Path, max_behind: int | None, as_json: bool, prometheus: bool) -> None:
     """Show what is published, how old it is, and what is missing."""
     place = Site(site)
-    if not place.path.is_dir():
+    if not is_folder(place.path):
         raise BadInput(f"there is no site at {site}")
     if as_json and prometheus:
         raise click.UsageError("give --json or --prometheus, not both")

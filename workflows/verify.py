@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
+from ammrank_dask.storage.objects.folders import is_file, is_folder, list_paths
 from ammrank_dask.storage.site.reports import CHECKSUMS, check_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import is_finished, verify_run
@@ -23,11 +24,11 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
     Each damaged run and report is named.
     """
     place = Site(site)
-    if not place.config_path.is_file():
+    if not is_file(place.config_path):
         raise BadInput(f"there is no site at {site}: it has no ammrank.yaml; check the path")
     runs = place.kept_runs()
     current = place.current()
-    reports = {path.parent for path in (place.path / "reports").glob(f"date=*/{CHECKSUMS}")}
+    reports = {path.parent for path in list_paths(place.path / "reports", f"date=*/{CHECKSUMS}")}
     damaged = []
     if current is not None:
         for role, name in current.runs.items():
@@ -51,7 +52,7 @@ def command(site: Path, digest: bool, as_json: bool) -> None:
         try:
             n_bytes += check_report(report)
         except DamagedStore as error:
-            if report.is_dir() or (current is not None and place.relative(report) in current.runs.values()):
+            if is_folder(report) or (current is not None and place.relative(report) in current.runs.values()):
                 damaged.append(str(error))
     if damaged:
         for sentence in damaged:

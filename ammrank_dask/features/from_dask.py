@@ -27,6 +27,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import KEPT
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.numbers import whole_number
+from ammrank_dask.storage.objects.folders import make_folder
 from ammrank_dask.storage.store.ids import (
     ID_ARRAYS,
     IntegerIds,
@@ -196,7 +197,7 @@ def write_people_slices(users: pd.DataFrame, number: int, paths: Sequence[Path],
 
 
 def _write(path: Path, sections: Any, n_partitions: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     write_slices(path, n_partitions, [sections])
 
 

@@ -25,7 +25,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import check_in_memory, is_collection
 from ammrank_dask.storage.numbers import whole_number
 from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, temporary_beside, write_text
-from ammrank_dask.storage.objects.folders import local_path
+from ammrank_dask.storage.objects.folders import is_folder, is_there, list_paths, local_path, make_folder
 from ammrank_dask.storage.store.groups import METADATA, encode_group
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_values, one_kind
 from ammrank_dask.storage.store.parts import checksum_file, write_part
@@ -191,7 +191,7 @@ def write_row_slices(
     sections["indices"] = matrix.indices.astype(np.int32, copy=False), matrix.indptr[starts]
     if codes is not None:
         sections["rankings"] = (codes[order].ravel().astype(np.int32), starts * codes.shape[1])
-    paths[number].parent.mkdir(parents=True, exist_ok=True)
+    make_folder(paths[number].parent)
     write_slices(paths[number], n_partitions, [sections])
     return ids.kind if len(ids) else None
 
@@ -286,7 +286,7 @@ def _finish(
     )
     # An earlier store at this place stays until the new one is whole.
     swap_folder(building, folder)
-    if building.is_dir():
+    if is_folder(building):
         remove_run(building)
     return open_features(folder)
 
@@ -314,7 +314,7 @@ def _ranking_arrays(codes: np.ndarray, n_categories: int) -> dict[str, np.ndarra
 
 def _refuse_other_folder(folder: Path) -> None:
     """Refuse a folder that is neither empty nor a features store."""
-    if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+    if is_there(folder) and not (is_folder(folder) and not list_paths(folder)):
         try:
             open_run(folder, FEATURES.kind)
         except BadInput as error:

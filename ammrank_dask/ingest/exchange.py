@@ -21,6 +21,7 @@ import pyarrow as pa
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_json
+from ammrank_dask.storage.objects.folders import create_file, open_to_read, read_file
 from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.tables import CountedFile, decode_lists, encode_lists
 
@@ -89,7 +90,7 @@ def write_slices(path: Path, n_partitions: int, batches: Sequence[Sections]) -> 
     index = np.empty(n_partitions + 1, _PLACE)
 
     def write(temporary: Path) -> None:
-        with open(temporary, "xb") as file:
+        with create_file(temporary) as file:
             counted = CountedFile(file)
             with pa.PythonFile(counted, "w") as sink, pa.ipc.new_file(sink, first.schema) as writer:
                 for partition in range(n_partitions):
@@ -147,10 +148,10 @@ def read_slices(paths: Sequence[Path], partition: int, n_partitions: int) -> Sli
 def _read_batch(path: Path, partition: int, n_partitions: int) -> pa.RecordBatch:
     """Read the record batch of a partition, and compare it with its checksum before Arrow sees it."""
     try:
-        with open(_index_of(path), "rb", buffering=0) as index:
+        with open_to_read(_index_of(path)) as index:
             place = _read_place(index, partition)
             schema = _read_checked(index, *_read_place(index, n_partitions))
-        with open(path, "rb", buffering=0) as file:
+        with open_to_read(path) as file:
             data = _read_checked(file, *place)
     except (FileNotFoundError, ValueError):
         raise DamagedStore(f"{path} is not what was written; run the command again") from None
@@ -204,10 +205,10 @@ class _JoinedSection:
 @retried
 def _is_whole_file(path: Path, n_partitions: int, checksum: int) -> bool:
     """Return whether a file and its index are what was written."""
-    data = _index_of(path).read_bytes()
+    data = read_file(_index_of(path))
     if google_crc32c.value(data) != checksum:
         return False
-    with open(path, "rb", buffering=0) as file:
+    with open_to_read(path) as file:
         for place in np.frombuffer(data, _PLACE, n_partitions).tolist():
             _read_checked(file, *place)
     return True

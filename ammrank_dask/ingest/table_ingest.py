@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
 from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.objects.atomic import begin_sync
-from ammrank_dask.storage.objects.folders import list_paths, make_folder
+from ammrank_dask.storage.objects.folders import list_paths, make_folder, remove
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import append_counts, read_counts, write_part
@@ -201,7 +200,7 @@ def ingest_tables(
             inputs=[file.identity for file in table.files],
             counts={**table.counts, **counts.to_json(VALUES_SHOWN)},
         )
-        shutil.rmtree(table.folder, ignore_errors=True)
+        remove(table.folder)
         finished.append((run, counts))
     return finished
 

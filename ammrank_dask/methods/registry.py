@@ -19,6 +19,7 @@ from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.plane_model import PlaneModel
 from ammrank_dask.model.search import make_grid, scale_to_pairs
 from ammrank_dask.storage.errors import BadInput, suggest
+from ammrank_dask.storage.objects.folders import is_file
 
 _importing = threading.Lock()
 """Held while a method is imported: two threads that import scikit-learn from two sides find it half initialised."""
@@ -95,7 +96,7 @@ def resolve_methods(names: Sequence[Any]) -> list[Any]:
             found.append(name)
         elif name.endswith(".py"):
             path = Path(name).resolve()
-            if not path.is_file():
+            if not is_file(path):
                 raise BadInput(f"{name} must be a file that defines a method, found none there")
             load_method(str(path))
             found.append(str(path))

@@ -46,7 +46,7 @@ from ammrank_dask.storage.objects.atomic import (
     temporary_beside,
     write_text,
 )
-from ammrank_dask.storage.objects.folders import local_path, remove, rename
+from ammrank_dask.storage.objects.folders import is_file, is_folder, list_paths, local_path, remove, rename
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualification_files import (
     WORK,
@@ -184,7 +184,7 @@ def _score_store(
         ids = opt_outs.user_ids.to_arrow().to_pylist()
         inputs["opt_out"] = digest_of([ids, opt_outs.user.tolist(), opt_outs.code.tolist()])
     digest = digest_of([inputs, variant, settings.to_json()])
-    if path.exists() and any(path.iterdir()) and open_qualifications(path).run.digest == digest:
+    if list_paths(path) and open_qualifications(path).run.digest == digest:
         return open_qualifications(path)
     building = path.with_name(f".building-{path.name}-{digest}")
     if not is_finished(building):
@@ -194,7 +194,7 @@ def _score_store(
         )  # fmt: skip
         finish_qualifications(building, digest, features, settings, counts, inputs=inputs)
     swap_folder(building, path)
-    if building.is_dir():
+    if is_folder(building):
         remove_run(building)
     return open_qualifications(path)
 
@@ -238,7 +238,7 @@ def write_qualifications(
     if settings.min_audience is None:
         return write(settings)
     marker = run / WORK / TOO_FEW
-    too_few: dict[str, int] = read_json(marker) if marker.is_file() else {}
+    too_few: dict[str, int] = read_json(marker) if is_file(marker) else {}
     while True:
         counts = write(settings.without(too_few))
         users = counts.policies[settings.policy].exposure.sum(axis=1)

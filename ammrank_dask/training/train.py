@@ -7,7 +7,6 @@ folder and read from there; after every round the merged model is written, and a
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -24,7 +23,7 @@ from ammrank_dask.runtime.client import client_by_name, current_client
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput, suggest
 from ammrank_dask.storage.objects.atomic import digest_of
-from ammrank_dask.storage.objects.folders import local_path
+from ammrank_dask.storage.objects.folders import local_path, remove
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.training.driver import Training, TrainingPlan, Windows
 from ammrank_dask.training.own_parameters import own_parameters
@@ -168,7 +167,7 @@ def train(
     folder = local_path(scratch, "scratch") if scratch is not None else features.path.parent
     training = Training(client, features, ranker, plan, variant, folder / f".training-{digest}", progress, windows)
     fitted = training.run(chosen.average, start, digest)
-    shutil.rmtree(training.folder.path, ignore_errors=True)
+    remove(training.folder.path)
     return fitted
 
 

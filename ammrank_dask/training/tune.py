@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import shutil
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,7 +32,7 @@ from ammrank_dask.model.search import (
 from ammrank_dask.runtime.client import client_by_name, current_client
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
-from ammrank_dask.storage.objects.folders import local_path
+from ammrank_dask.storage.objects.folders import local_path, remove
 from ammrank_dask.storage.store.scratch_arrays import load_facts
 from ammrank_dask.training.own_parameters import own_parameters
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
@@ -126,7 +125,7 @@ def tune(
         settings = grid(given or (KAPPAS if is_plus else scale_to_pairs(REGULARIZATIONS, mean_pairs)))
         tuning = search(settings, measure, widens=[] if given else names[:1], popularity=popularity)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
     _tell(tuning, sample.n_rows)
     return tuning
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import io
 import os
 import re
 import shutil
@@ -11,6 +12,7 @@ import stat
 from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import BinaryIO
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.retry import is_passing, retried
@@ -162,3 +164,31 @@ def remove(path: Path) -> None:
         if is_passing(error):
             raise
         shutil.rmtree(path, ignore_errors=True)  # another process is at it, or it is nobody's business
+
+
+@retried
+def is_there(path: Path) -> bool:
+    """Return whether there is a file or a folder of that name."""
+    return path.exists()
+
+
+@retried
+def read_file(path: Path) -> bytes:
+    """Return the bytes of a file."""
+    return path.read_bytes()
+
+
+@retried
+def stat_of(path: Path) -> os.stat_result:
+    """Return size, time, owner and permissions of a file or folder."""
+    return path.stat()
+
+
+def open_to_read(path: Path) -> io.FileIO:
+    """Open a file to read from where it is asked for."""
+    return open(path, "rb", buffering=0)
+
+
+def create_file(path: Path) -> BinaryIO:
+    """Open a file to write that is not there yet."""
+    return open(path, "xb")

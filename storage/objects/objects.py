@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,3 +181,37 @@ class PosixObjects:
 
 def _tag_of(data: bytes) -> Tag:
     return hashlib.sha256(data).hexdigest()
+
+
+def open_lock(path: Path) -> int:
+    """Open the file of a lock, make it for its owner if it is not there, and return its descriptor."""
+    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+
+
+@retried
+def take_lock(descriptor: int, seconds: float) -> bool:
+    """Wait some time for a lock, which goes with the process that has it; return whether it was taken."""
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if time.monotonic() > end:
+                return False
+        time.sleep(0.05)
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether somebody has a lock, as far as the caller may look."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except (FileNotFoundError, PermissionError):
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False

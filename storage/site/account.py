@@ -13,6 +13,7 @@ import stat
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, shell_word
+from ammrank_dask.storage.objects.folders import stat_of
 from ammrank_dask.storage.objects.retry import retried
 
 _OF_GROUP = stat.S_ISGID | stat.S_IWGRP
@@ -21,13 +22,13 @@ _OF_GROUP = stat.S_ISGID | stat.S_IWGRP
 @retried
 def is_of_group(site: Path) -> bool:
     """Return whether the accounts of a group share a site."""
-    return _shared_group(site.stat()) is not None
+    return _shared_group(stat_of(site)) is not None
 
 
 @retried
 def refuse_account(site: Path) -> None:
     """Refuse to write to a site as an account whose files would end the later nights of the site's own."""
-    found = site.stat()
+    found = stat_of(site)
     if os.geteuid() == found.st_uid or _shared_group(found) in (os.getegid(), *os.getgroups()):
         return
     owner = account_name(found.st_uid)
@@ -41,9 +42,9 @@ def refuse_account(site: Path) -> None:
 @retried
 def refuse_foreign_file(path: Path) -> None:
     """Refuse a file of a site's folder that accounts can have written who have no say in the site."""
-    folder = path.parent.stat()
+    folder = stat_of(path.parent)
     group = _shared_group(folder)
-    for found in (path.lstat(), path.stat()):
+    for found in (path.lstat(), stat_of(path)):
         is_of_site = group is not None and found.st_gid == group
         if found.st_uid not in (0, os.geteuid(), folder.st_uid) and not is_of_site:
             only_link = "-h " if stat.S_ISLNK(found.st_mode) else ""

@@ -21,6 +21,7 @@ import google_crc32c
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore
 from ammrank_dask.storage.lake.paths import map_at_once
 from ammrank_dask.storage.objects.atomic import TEMPORARY, digest_of, json_text, read_json
+from ammrank_dask.storage.objects.folders import is_file, read_file
 from ammrank_dask.storage.objects.objects import Objects
 from ammrank_dask.storage.site.reports import CHECKSUMS
 from ammrank_dask.storage.site.site import Site
@@ -45,7 +46,7 @@ class NightFiles:
         run = open_run(site.qualifications_folder(date))
         files = [(name, run.path / name, size, checksum) for name, (size, checksum) in run.files.items()]
         report = site.report_folder(date)
-        if (report / CHECKSUMS).is_file():
+        if is_file(report / CHECKSUMS):
             listed = read_json(report / CHECKSUMS)["files"]
             files += [(f"{REPORT}/{name}", report / name, *entry) for name, entry in listed.items()]
         return cls(date, tuple(sorted(files)))
@@ -131,7 +132,7 @@ def copied_nights(target: Objects) -> dict[dt.date, dict[str, list[str]]]:
 
 
 def _copy_file(target: Objects, source: Path, key: str, size: int, checksum: int) -> None:
-    data = source.read_bytes()
+    data = read_file(source)
     if len(data) != size or google_crc32c.value(data) != checksum:
         raise DamagedStore(f"{source} is not what was written (checksum differs); make it again with {REBUILD_COMMAND}")
     target.put(key, [data])

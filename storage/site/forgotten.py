@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import read_json, sync_folder, write_atomic, write_json
+from ammrank_dask.storage.objects.folders import is_file, read_file, remove
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays
@@ -130,12 +131,12 @@ def load_forgotten(site: Path | None) -> ForgetList | None:
     if site is None:
         return None
     place, key_place = site / LIST_NAME, site / KEY_NAME
-    if not place.is_file():
+    if not is_file(place):
         return None
     content = read_json(place)
     if not isinstance(content, dict) or content.get("format") != LIST_FORMAT or "hashes" not in content:
         raise DamagedStore(f"{place} is not the JSON that was written; put it back from a copy")
-    if not key_place.is_file() or len(key := key_place.read_bytes()) != _KEY_BYTES:
+    if not is_file(key_place) or len(key := read_file(key_place)) != _KEY_BYTES:
         raise DamagedStore(f"{key_place}, the key of {place}, is missing or cut; put it back from a copy")
     return ForgetList(key, frozenset(content["hashes"]))
 
@@ -220,9 +221,9 @@ def write_without(path: Path, table: pa.Table, dropped: np.ndarray) -> None:
 
 def _make_key(path: Path) -> bytes:
     """Return the key of an earlier attempt, or a new one in a file that only the site's own accounts can read."""
-    if path.is_file() and len(found := path.read_bytes()) == _KEY_BYTES:
+    if is_file(path) and len(found := read_file(path)) == _KEY_BYTES:
         return found
-    path.unlink(missing_ok=True)
+    remove(path)
     key = secrets.token_bytes(_KEY_BYTES)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "wb") as file:

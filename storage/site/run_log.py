@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import read_json, write_json
-from ammrank_dask.storage.objects.folders import make_folder
+from ammrank_dask.storage.objects.folders import is_file, make_folder, read_file
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.registry import FORMAT
 
@@ -47,7 +47,7 @@ def write_attempt(folder: Path, attempt: Mapping[str, Any]) -> None:
 def read_attempt(folder: Path) -> dict[str, Any] | None:
     """Return the last attempt at a night, None when there was none or its file cannot be read."""
     path = folder / RUN
-    if not path.is_file():
+    if not is_file(path):
         return None
     try:
         content = read_json(path)
@@ -66,7 +66,7 @@ def read_last_end(site: Path) -> dict[str, Any] | None:
     """Return how the last command for a night ended, None when there was none or its file cannot be read."""
     path = site / LAST
     try:
-        content = read_json(path) if path.is_file() else None
+        content = read_json(path) if is_file(path) else None
     except DamagedStore:
         return None
     return content if isinstance(content, dict) and content.get("format") == FORMAT else None
@@ -109,7 +109,7 @@ class JsonLines(logging.Handler):
 @retried
 def _open_to_append(path: Path) -> TextIO:
     make_folder(path.parent)
-    cut_off = path.is_file() and not path.read_bytes().endswith(b"\n")
+    cut_off = is_file(path) and not read_file(path).endswith(b"\n")
     file = path.open("a", encoding="utf-8")
     if cut_off:  # a killed night may have left half a line
         file.write("\n")

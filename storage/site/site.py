@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import fcntl
 import os
 import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,8 +13,8 @@ from typing import Any
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, name_night
 from ammrank_dask.storage.objects.atomic import OTHERS, TEMPORARY, digest_tree, swap_folder, write_text
-from ammrank_dask.storage.objects.folders import is_folder, list_paths, remove
-from ammrank_dask.storage.objects.objects import PosixObjects
+from ammrank_dask.storage.objects.folders import is_file, is_folder, is_there, list_paths, make_folder, remove, stat_of
+from ammrank_dask.storage.objects.objects import PosixObjects, is_locked, open_lock, take_lock
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.storage.site.root import (
@@ -35,6 +33,7 @@ LISTS_IN_WORK = f"{LISTS}/runs"
 """Where lists are until they have the name that readers know, and what a rebuild replaced until the next night."""
 PROMISED = ("state", "users", "features", "models", "chances", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
+LOCK = ".lock"
 LOOK_SECONDS = 2.0
 """How long a run waits for a lock before it takes its holder for another run."""
 OPTIONAL_ROLES = frozenset({"users", "lag", "chances"})
@@ -180,7 +179,7 @@ class Site:
                 # A later run may have the name that readers know: what is removed gets one that nobody takes again.
                 key = root.next_place(f"{LISTS_IN_WORK}/{run.name.removeprefix('date=')}-removed")
                 root = root.rename(self.relative(run), key, self.identity(run))
-            left = (night for night in root.nights if self.qualifications_folder(night).is_dir())
+            left = (night for night in root.nights if is_folder(self.qualifications_folder(night)))
             return replace(root, nights=tuple(night for night in left if night not in nights))
 
         self.move(without)
@@ -286,7 +285,7 @@ class Site:
 
     def _remove(self, run: Path) -> None:
         """Remove a run that ROOT does not name, and the folder of its day if it was the last in it."""
-        if run.is_dir():
+        if is_folder(run):
             remove_run(run)
             if run.parent.name.startswith("date="):
                 with contextlib.suppress(OSError):
@@ -311,12 +310,12 @@ class Site:
         nights = self.published_nights()
         for night in nights:
             folder = self.qualifications_folder(night)
-            if (folder / MANIFEST).is_file() and not (folder / SUCCESS).is_file():
+            if is_file(folder / MANIFEST) and not is_file(folder / SUCCESS):
                 (folder / SUCCESS).touch()
-        if nights and self.qualifications_folder(nights[-1]).is_dir():
+        if nights and is_folder(self.qualifications_folder(nights[-1])):
             latest = self.path / LISTS / LATEST
             text = f"{self.qualifications_folder(nights[-1]).name}\n"
-            if not latest.is_file() or latest.read_text(encoding="utf-8") != text:
+            if not is_file(latest) or latest.read_text(encoding="utf-8") != text:
                 write_text(latest, text)
 
     def published_nights(self) -> list[dt.date]:
@@ -335,7 +334,7 @@ class Site:
         names = {name for name in current.runs.values() if name.split("/")[0] in PROMISED}
         if "report" in current.runs:
             names |= {f"{current.runs['report']}/{name}" for name in ("exposure.csv", "summary.json")}
-        missing = sorted(name for name in names if not (self.path / name).exists())
+        missing = sorted(name for name in names if not is_there(self.path / name))
         if missing:
             sentence = f"{self.path / missing[0]} is published and missing; make it again with {REBUILD_COMMAND}"
             raise DamagedStore(name_night(sentence, self.path, current.date))
@@ -345,17 +344,7 @@ class Site:
 
     def is_held(self) -> bool:
         """Return whether a run is going on, as far as the caller may look."""
-        try:
-            descriptor = os.open(self.path / ".lock", os.O_RDONLY)
-        except (FileNotFoundError, PermissionError):
-            return False
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
-        return False
+        return is_locked(self.path / LOCK)
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -368,7 +357,8 @@ class Site:
         """
         descriptor = self._open_lock()
         try:
-            self._lock(descriptor)
+            if not take_lock(descriptor, LOOK_SECONDS):
+                raise SiteBusy(f"another run holds {self.path}; wait for it or stop it")
             with contextlib.suppress(BadInput):  # whoever needs ROOT says what is wrong with it
                 self._settle()
                 self.sweep()
@@ -379,26 +369,13 @@ class Site:
     @retried
     def _open_lock(self) -> int:
         """Make the folder, refuse an account that is not its own, close it to others, and open the file of the lock."""
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_folder(self.path)
         refuse_account(self.path)
-        found = self.path.stat()
+        found = stat_of(self.path)
         is_own = found.st_uid == os.geteuid()
         if found.st_mode & OTHERS and is_own:  # who is only in its group cannot change it
             self.path.chmod(found.st_mode & 0o7777 & ~OTHERS)
-        descriptor = os.open(self.path / ".lock", os.O_RDWR | os.O_CREAT, 0o600)
+        descriptor = open_lock(self.path / LOCK)
         if is_of_group(self.path) and os.fstat(descriptor).st_uid == os.geteuid():
             os.fchmod(descriptor, 0o660)
         return descriptor
-
-    @retried
-    def _lock(self, descriptor: int) -> None:
-        """Take the lock; whoever only looks whether a run is going on has it for a moment."""
-        end = time.monotonic() + LOOK_SECONDS
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
-            except BlockingIOError:
-                if time.monotonic() > end:
-                    raise SiteBusy(f"another run holds {self.path}; wait for it or stop it") from None
-            time.sleep(0.05)

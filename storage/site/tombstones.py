@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.objects.atomic import write_atomic
-from ammrank_dask.storage.objects.folders import list_paths, remove
+from ammrank_dask.storage.objects.folders import is_file, list_paths, remove
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values, union
 from ammrank_dask.storage.vocabulary import USER_ID
@@ -35,7 +35,7 @@ def read_tombstones(path: Path) -> UserIds:
 def add_tombstones(site: Path, night: dt.date, ids: UserIds) -> None:
     """Put users on the list of a night."""
     path = tombstones_path(site, night)
-    everyone = union([ids, *([read_tombstones(path)] if path.is_file() else [])])
+    everyone = union([ids, *([read_tombstones(path)] if is_file(path) else [])])
     table = pa.table({USER_ID: everyone.to_arrow()})
     write_atomic(path, lambda temporary: pq.write_table(table, temporary, write_page_checksum=True))
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from ammrank_dask.storage.objects.atomic import temporary_beside
+from ammrank_dask.storage.objects.folders import create_file, remove
 from ammrank_dask.storage.store.qualifications import QualificationPart, first_rows
 from ammrank_dask.storage.vocabulary import CATEGORY, FORMULA_STARTS, HELD_BY, PROPENSITY, RANK, USER_ID
 
@@ -57,7 +58,7 @@ def save_export(path: Path, chunks: Iterable[tuple[bytes, int]]) -> int:
     temporary = temporary_beside(path)
     n_users = 0
     try:
-        with open(temporary, "xb") as file:
+        with create_file(temporary) as file:
             for chunk, n in chunks:
                 file.write(chunk)
                 n_users += n
@@ -65,7 +66,7 @@ def save_export(path: Path, chunks: Iterable[tuple[bytes, int]]) -> int:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     finally:
-        temporary.unlink(missing_ok=True)
+        remove(temporary)
     return n_users
 
 

@@ -10,7 +10,6 @@ import io
 import json
 import math
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +19,7 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.objects.atomic import rename_folder, temporary_beside
-from ammrank_dask.storage.objects.folders import walk
+from ammrank_dask.storage.objects.folders import create_file, make_folder, open_to_read, remove, walk
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.scratch_arrays import read_values
 
@@ -58,14 +57,14 @@ def write_group(
     temporary = temporary_beside(folder)
     try:
         for parent in sorted({Path(name).parent for name in files}):
-            (temporary / parent).mkdir(parents=True, exist_ok=True)
+            make_folder(temporary / parent)
         for name, data in files.items():
-            with open(temporary / name, "xb") as file:
+            with create_file(temporary / name) as file:
                 file.write(data.data)
         tell(sum(data.nbytes for data in files.values()), f"{google_crc32c.value(files[METADATA]):08x}")
         rename_folder(temporary, folder)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
 
 
 def encode_group(
@@ -190,7 +189,7 @@ class Group:
 
     def _open(self, name: str) -> io.FileIO:
         try:
-            return open(self._folder / name, "rb", buffering=0)
+            return open_to_read(self._folder / name)
         except FileNotFoundError:
             path = self._folder / name
             raise DamagedStore(f"{path} is missing; {self._remedy}", missing=path) from None

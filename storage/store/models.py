@@ -6,7 +6,6 @@ are compared before anything is decoded. What imports this to serve a model wait
 
 import io
 import json
-import shutil
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
 from ammrank_dask.storage.objects.atomic import json_text, swap_folder, temporary_beside
-from ammrank_dask.storage.objects.folders import is_file, list_paths, local_path, make_folder
+from ammrank_dask.storage.objects.folders import is_file, list_paths, local_path, make_folder, read_file, remove
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.registry import FORMAT, MODEL
 
@@ -60,7 +59,7 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
         retried((temporary / ABOUT).write_bytes)(about.encode())
         swap_folder(temporary, path)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        remove(temporary)
 
 
 def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -105,7 +104,7 @@ def _read_about(path: Path) -> dict[str, Any]:
 @retried
 def _read_file(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_file(path)
     except FileNotFoundError:
         raise DamagedStore(f"{path} is missing; {MODEL.remedy}", missing=path) from None
 

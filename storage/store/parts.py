@@ -20,7 +20,7 @@ import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.folders import is_folder, is_there, list_paths, read_file, remove
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.groups import Group, write_group
 from ammrank_dask.storage.store.registry import FEATURES, REBUILD, PartSchema
@@ -124,13 +124,13 @@ def part_names(partition: int) -> tuple[str, str]:
 def part_path(run: Path, partition: int) -> Path:
     """Return where a partition of a run is: its file, or its folder."""
     table, group = (run / name for name in part_names(partition))
-    return group if group.is_dir() else table
+    return group if is_folder(group) else table
 
 
 @retried
 def is_written(run: Path, partition: int) -> bool:
     """Return whether a partition was written whole."""
-    return part_path(run, partition).exists()
+    return is_there(part_path(run, partition))
 
 
 @retried
@@ -198,7 +198,7 @@ class CheckedReader:
         if name not in self.listing:
             raise DamagedStore(f"{path} is not in the list of its part; {self.remedy}")
         try:
-            data = path.read_bytes()
+            data = read_file(path)
         except FileNotFoundError:
             raise DamagedStore(f"{path} is missing; {self.remedy}", missing=path) from None
         if self.listing[name] != [len(data), google_crc32c.value(data)]:
@@ -215,7 +215,7 @@ def check_files(folder: Path, listing: Mapping[str, list[int]]) -> int:
 @retried
 def checksum_file(path: Path) -> list[int]:
     """Return size and checksum of a file."""
-    data = path.read_bytes()
+    data = read_file(path)
     return [len(data), google_crc32c.value(data)]
 
 
@@ -258,7 +258,7 @@ def append_counts(folder: Path, piece: int, counts: Mapping[str, Any]) -> None:
 def remove_counts(folder: Path) -> None:
     """Forget what was kept."""
     for path in list_paths(folder, LINES):
-        path.unlink(missing_ok=True)
+        remove(path)
 
 
 @retried
@@ -266,7 +266,7 @@ def read_counts(folder: Path) -> dict[int, dict[str, Any]]:
     """Return the counts that were kept, by piece; a line that a crash cut short does not count."""
     found: dict[int, dict[str, Any]] = {}
     for path in list_paths(folder, LINES):
-        for line in path.read_bytes().split(b"\n"):
+        for line in read_file(path).split(b"\n"):
             try:
                 piece, counts = json.loads(line)
             except ValueError:

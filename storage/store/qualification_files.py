@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_text
-from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.folders import create_file, list_paths, make_folder
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.parts import check_files
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, read_checked, table_path
@@ -76,7 +76,7 @@ def category_folder(category: str) -> str:
 @retried
 def read_chances(run: Path, category: str) -> np.ndarray:
     """Return the click probabilities of the users who have a category, none of a night without any."""
-    paths = sorted((run / BY_CATEGORY / category_folder(category)).glob("part-*.parquet"))
+    paths = list_paths(run / BY_CATEGORY / category_folder(category), "part-*.parquet")
     having = [path for path in paths if CHANCE in pq.read_schema(path).names]
     return np.concatenate([np.zeros(0), *(read_checked(path, columns=[CHANCE])[CHANCE].to_numpy() for path in having)])
 
@@ -158,14 +158,14 @@ def written_files(run: Path, n_partitions: int) -> dict[str, list[int]]:
 def make_folders(run: Path, categories: Iterable[str]) -> None:
     """Make the folders of a run, so that no task has to."""
     for name in (WORK, BY_USER, DELTA, *(f"{BY_CATEGORY}/{category_folder(category)}" for category in categories)):
-        (run / name).mkdir(parents=True, exist_ok=True)
+        make_folder(run / name)
 
 
 @retried
 def remove_empty_folders(run: Path) -> None:
     """Remove the folders of categories that nobody holds."""
-    for folder in (run / BY_CATEGORY).iterdir():
-        if not any(folder.iterdir()):
+    for folder in list_paths(run / BY_CATEGORY):
+        if not list_paths(folder):
             folder.rmdir()
 
 
@@ -192,7 +192,7 @@ def _write_pieces(path: Path, pieces: Sequence[np.ndarray]) -> list[int]:
     """Write the pieces of a file one behind the other, and return the number of their bytes and the checksum."""
 
     def write(temporary: Path) -> None:
-        with open(temporary, "xb") as file:
+        with create_file(temporary) as file:
             for piece in pieces:
                 file.write(piece.data)
 

@@ -18,7 +18,7 @@ from ammrank_dask.storage.objects.atomic import (
     sync_tree,
     write_json,
 )
-from ammrank_dask.storage.objects.folders import list_paths, remove, walk
+from ammrank_dask.storage.objects.folders import is_file, list_paths, make_folder, remove, walk
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.parts import (
     LINES,
@@ -104,7 +104,7 @@ def start_run(path: Path, n_parts: int, keep: Container[int] | None = None) -> l
 
     A partition that was written before is kept only if its bytes are still what was written, and it is one of `keep`.
     """
-    path.mkdir(parents=True, exist_ok=True)
+    make_folder(path)
     sweep_temporary(path)
     # Listed once: asking for each of them takes a day of many partitions longer than making them.
     names, written = {found.name for found in list_paths(path)}, read_counts(path)
@@ -210,7 +210,7 @@ def replace_counts(run: Run, counts: Mapping[str, Any]) -> None:
 @retried
 def is_finished(path: Path) -> bool:
     """Return whether a run is whole."""
-    return (path / MANIFEST).is_file()
+    return is_file(path / MANIFEST)
 
 
 def open_run(path: Path, kind: str | None = None) -> Run:
@@ -267,5 +267,5 @@ def _found_beside_parts(run: Run) -> set[str]:
 @retried
 def remove_run(path: Path) -> None:
     """Remove a run: first its manifest, so that no reader ever sees half of it as whole."""
-    (path / MANIFEST).unlink(missing_ok=True)
+    remove(path / MANIFEST)
     remove(path)

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import io
 import math
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Self
@@ -19,7 +18,7 @@ import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import read_json, rename_folder, temporary_beside, write_json
-from ammrank_dask.storage.objects.folders import remove
+from ammrank_dask.storage.objects.folders import open_to_read, remove, stat_of
 from ammrank_dask.storage.objects.retry import is_passing, retried
 
 FACTS = "facts.json"
@@ -49,7 +48,7 @@ class ArrayWriter:
         return self
 
     def __exit__(self, *error: object) -> None:
-        shutil.rmtree(self._temporary, ignore_errors=True)
+        remove(self._temporary)
 
     @retried
     def pack(self, arrays: Mapping[str, np.ndarray]) -> None:
@@ -100,7 +99,7 @@ def is_saved(folder: Path) -> bool:
         ends: dict[str, int] = {}
         for dtype, shape, offset, file in places.values():
             ends[file] = max(ends.get(file, 0), offset + math.prod(shape) * np.dtype(dtype).itemsize)
-        return all((folder / file).stat().st_size == end for file, end in ends.items())
+        return all(stat_of(folder / file).st_size == end for file, end in ends.items())
     except (OSError, BadInput) as error:
         if is_passing(error):
             raise
@@ -169,7 +168,7 @@ class RowReader:
         kind, row = np.dtype(dtype), math.prod(shape[1:])
         lengths = (stops - starts) * row
         values, ends = np.empty(int(lengths.sum()), kind), np.cumsum(lengths)
-        with open(self._folder / file, "rb", buffering=0) as source:
+        with open_to_read(self._folder / file) as source:
             for start, begin, end in zip(starts.tolist(), (ends - lengths).tolist(), ends.tolist(), strict=True):
                 _fill(values[begin:end], source, offset + start * row * kind.itemsize)
         return values.reshape(-1, *shape[1:])
@@ -185,7 +184,7 @@ def read_values(path: Path, dtype: np.dtype, count: int, offset: int) -> np.ndar
     Not with np.fromfile, which takes an error of the disk for the end of the file.
     """
     values = np.empty(count, dtype)
-    with open(path, "rb", buffering=0) as file:
+    with open_to_read(path) as file:
         _fill(values, file, offset)
     return values
 

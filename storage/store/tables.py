@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import write_atomic
+from ammrank_dask.storage.objects.folders import create_file, open_to_read
 from ammrank_dask.storage.objects.retry import retried
 
 IDS, ID_STARTS, ID_BYTES = "user_id", "user_id_offsets", "user_id_bytes"
@@ -110,7 +111,7 @@ def write_arrow(path: Path, batch: pa.RecordBatch, tell: Callable[[int, str], No
     """Write a table under a temporary name, `tell` its size and CRC-32C, and rename it. The end of the run syncs it."""
 
     def write(temporary: Path) -> None:
-        with open(temporary, "xb") as file:
+        with create_file(temporary) as file:
             counted = CountedFile(file)
             with pa.PythonFile(counted, "w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write_batch(batch)
@@ -158,7 +159,7 @@ def read_arrow(path: Path, checksum: str, remedy: str) -> Memory:
 
 def read_bytes(path: Path) -> np.ndarray:
     """Return the bytes of a file in memory that may be changed."""
-    with open(path, "rb", buffering=0) as file:
+    with open_to_read(path) as file:
         data = np.empty(file.seek(0, 2), np.uint8)
         file.seek(0)
         n = 0

@@ -333,3 +333,142 @@ def test_commands__listed_help_is_the_help_of_the_command():
 def test_benchmarks__can_be_imported():
     for path in sorted((ROOT / "benchmarks").rglob("[a-z]*.py")):
         importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
+OF_PATHS = frozenset(
+    [
+        "mkdir",
+        "rmdir",
+        "unlink",
+        "is_file",
+        "is_dir",
+        "iterdir",
+        "glob",
+        "rglob",
+        "read_bytes",
+        "read_text",
+        "write_bytes",
+        "write_text",
+        "touch",
+        "samefile",
+        "symlink_to",
+        "hardlink_to",
+        "readlink",
+        "lstat",
+        "stat",
+        "exists",
+        "chmod",
+    ]
+)
+OF_MODULES = {
+    "os": frozenset(
+        [
+            "open",
+            "replace",
+            "rename",
+            "link",
+            "scandir",
+            "listdir",
+            "walk",
+            "fsync",
+            "remove",
+            "unlink",
+            "mkdir",
+            "makedirs",
+            "rmdir",
+            "stat",
+            "lstat",
+            "statvfs",
+            "chmod",
+            "access",
+            "umask",
+            "fchmod",
+            "pread",
+            "write",
+            "symlink",
+            "truncate",
+        ]
+    ),
+    "shutil": None,
+    "tempfile": None,
+    "fcntl": None,
+    "np": frozenset(["memmap", "load", "save", "fromfile"]),
+    "pq": frozenset(["read_table", "write_table"]),
+}
+"""What touches files: methods of paths, and functions of modules, None for all of them."""
+OF_THE_FILE_SYSTEM = ("storage/objects/", "storage/lake/")
+FREE = frozenset(
+    {
+        "ammrank_dask/evaluation/oracle.py",
+        "ammrank_dask/kernels/jit.py",
+        "ammrank_dask/monitor/plugin.py",
+        "ammrank_dask/runtime/collections.py",
+        "ammrank_dask/simulation/simulate.py",
+        "ammrank_dask/simulation/world.py",
+        "workflows/category.py",
+        "workflows/check.py",
+        "workflows/cluster/certificates.py",
+        "workflows/cluster/checks.py",
+        "workflows/cluster/cluster_file.py",
+        "workflows/cluster/local.py",
+        "workflows/cluster/open.py",
+        "workflows/examples/fair_shares.py",
+        "workflows/examples/own_cluster.py",
+        "workflows/export.py",
+        "workflows/nights.py",
+        "workflows/operations/backtest.py",
+        "workflows/operations/demo.py",
+        "workflows/operations/evaluate.py",
+        "workflows/operations/lake_init/findings.py",
+        "workflows/operations/lake_init/places.py",
+        "workflows/session/config.py",
+        "workflows/session/deadline.py",
+        "workflows/session/options.py",
+    }
+)
+"""Modules that are not on the path of a site's data: config and cluster files, simulation, folders that a user names
+for the output of a command, and caches of kernels and workers."""
+MOST_CALLS_OF_FREE = 80
+LEFT = {
+    "ammrank_dask/ingest/exchange.py": 3,
+    "ammrank_dask/runtime/tasks.py": 1,
+    "storage/site/account.py": 1,
+    "storage/site/forgotten.py": 6,
+    "storage/site/site.py": 6,
+    "storage/site/tombstones.py": 2,
+    "storage/store/exports.py": 2,
+    "storage/store/models.py": 3,
+    "storage/store/parts.py": 2,
+    "storage/store/qualification_files.py": 2,
+    "storage/store/qualifications.py": 2,
+    "storage/store/scratch_arrays.py": 6,
+    "workflows/operations/repartition.py": 1,
+    "workflows/operations/status.py": 1,
+    "workflows/session/settings.py": 1,
+    "workflows/stages/features.py": 1,
+    "workflows/stages/score.py": 2,
+}
+"""Modules on the path of a site's data that still call the file system themselves, and how often. It only gets shorter:
+what they need belongs into `storage/objects`."""
+
+
+def file_calls(path):
+    """Return how often a module touches files."""
+    count = 0
+    for node in nodes_of(path):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in OF_MODULES:
+            names = OF_MODULES[node.value.id]
+            count += names is None or node.attr in names
+        elif isinstance(node, ast.Attribute):
+            count += node.attr in OF_PATHS
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            count += node.func.id == "open"
+    return count
+
+
+def test_file_system__is_called_in_one_place():
+    found = {str(path.relative_to(ROOT)): file_calls(path) for path in SOURCES}
+    calls = {name: n for name, n in found.items() if n and not name.startswith(OF_THE_FILE_SYSTEM)}
+    assert {name: n for name, n in calls.items() if name not in FREE} == LEFT
+    assert calls.keys() >= FREE
+    assert sum(calls[name] for name in FREE) <= MOST_CALLS_OF_FREE

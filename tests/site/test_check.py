@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 from lakes import replace_by
 
-from ammrank_dask.storage.site import probe
+from ammrank_dask.storage.objects import probe
 from ammrank_dask.workflows.check import command
 from ammrank_dask.workflows.cluster import checks
 

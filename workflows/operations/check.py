@@ -8,8 +8,8 @@ from pathlib import Path
 from distributed import Client
 
 from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.objects.probe import Probe
 from ammrank_dask.storage.site.copies import try_target
-from ammrank_dask.storage.site.probe import Probe
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.checks import (
     MOST_SKEW,

@@ -51,7 +51,7 @@ def forget_users(
     site.begin_command(FORGET, True)
     _blank_day_rows(site, ids)
     _remove_leftovers(site)
-    runs, tables = site.kept_runs(), sorted((site.path / "quarantine").glob("*.parquet"))
+    runs, tables = site.kept_runs(), list_paths(site.path / "quarantine", "*.parquet")
     command = Forgetting(client, site.path, wanted, lambda gone: add_tombstones(site.path, head.date, gone), progress)
     renewed = command.forget(name_renewals(site, runs), tables)
     left = command.scan([renewed.runs.get(run, run) for run in runs], tables, renewed.tables)

@@ -8,6 +8,7 @@ from typing import Any
 
 from ammrank_dask.report.figures import ON_HOLD
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.folders import is_folder, list_paths
 from ammrank_dask.storage.site.run_log import HELD, read_attempt
 from ammrank_dask.storage.site.site import Published, Site
 from ammrank_dask.storage.store.manifests import ModelManifest
@@ -42,7 +43,7 @@ def _describe_published(site: Site, current: Published | None, today: dt.date) -
     if current is None:
         return {"published": None, "nights_behind": None, "whole": None}
     whole = all(
-        (site.path / name).is_dir() if role == "report" else is_finished(site.path / name)
+        is_folder(site.path / name) if role == "report" else is_finished(site.path / name)
         for role, name in current.runs.items()
     )
     facts: dict[str, Any] = {"published": str(current.date)}
@@ -67,7 +68,7 @@ def _describe_published(site: Site, current: Published | None, today: dt.date) -
 
 def _describe_last_attempt(site: Site, running: bool) -> dict[str, Any]:
     """Return how the newest attempts ended; one that says it is running while nothing does was killed."""
-    attempts = [read_attempt(path) for path in (site.path / "runs").glob("date=*")]
+    attempts = [read_attempt(path) for path in list_paths(site.path / "runs", "date=*")]
     found = sorted((attempt for attempt in attempts if attempt is not None), key=lambda a: a["started"])
     if not found:
         return {"last_run": None}

@@ -24,7 +24,7 @@ from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import AmmrankError, DamagedStore, HeldBack, name_night
 from ammrank_dask.storage.objects.atomic import bytes_below, read_json
-from ammrank_dask.storage.objects.folders import list_paths
+from ammrank_dask.storage.objects.folders import is_file, list_paths
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import HELD, LOG, JsonLines, read_attempt, utc_now, write_attempt
@@ -246,7 +246,7 @@ def _summarise(attempt: dict[str, Any], report: Path) -> dict[str, Any]:
         "seconds": attempt.get("seconds"),
         "stages": {stage["name"]: stage["seconds"] for stage in attempt.get("stages", [])},
     }
-    if not (report / SUMMARY).is_file():
+    if not is_file(report / SUMMARY):
         return night
     with contextlib.suppress(DamagedStore):  # the report of that night is no business of this one
         summary = read_json(report / SUMMARY)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +19,7 @@ from ammrank_dask.model.simple import own_history_model, own_recent_model, popul
 from ammrank_dask.scoring.qualifications import NightPart, open_qualifications, parts_in
 from ammrank_dask.scoring.settings import ClickValues
 from ammrank_dask.storage.errors import TooFewUsers
+from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import Run, is_finished
@@ -270,7 +270,7 @@ def measure_sources(
 ) -> ForwardResult:
     """Return how the lists of sources compare with the clicks after the features, all beside the first source."""
     folder = night.site.scratch / "forward"
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     given: dict[str, Path | RankingEstimator] = dict(sources)
     for name, source in sources.items():
         if isinstance(source, RankModel):
@@ -281,5 +281,5 @@ def measure_sources(
         night.client, opened, given, k=night.config.score.k, published=published,
         values=None if values is None else values.per_click, progress=night.progress,
     )  # fmt: skip
-    shutil.rmtree(folder, ignore_errors=True)
+    remove(folder)
     return result

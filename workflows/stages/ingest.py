@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,7 +139,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
         remove_damaged(site)
         site.discard(site.finished_runs(WINDOWS))  # made again from the lake
         remove_popular_days(site.path)
-        shutil.rmtree(site.scratch, ignore_errors=True)
+        remove(site.scratch)
     check_memory(night.client, site, config, night.date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
     states = [earlier.recode(run) for run in fitting_states(kept, settings)]

@@ -16,7 +16,7 @@ from ammrank_dask.report.checks import OK
 from ammrank_dask.storage.errors import AmmrankError, SiteBusy
 from ammrank_dask.storage.lake.events import quarantined_share
 from ammrank_dask.storage.objects.atomic import read_json, write_text
-from ammrank_dask.storage.objects.folders import is_folder
+from ammrank_dask.storage.objects.folders import is_file, is_folder, stat_of
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import read_attempt, read_last_end, utc_now, write_last_end
@@ -113,7 +113,7 @@ def _published(site: Site) -> Iterator[Metric]:
     end = dt.datetime.combine(current.date + dt.timedelta(1), dt.time(), dt.UTC)
     yield _gauge("ammrank_published_timestamp_seconds", "End of the published night's day, UTC", end.timestamp())
     path = site.report_folder(current.date) / SUMMARY
-    if "report" not in current.runs or not path.is_file():
+    if "report" not in current.runs or not is_file(path):
         return
     summary = read_json(path)
     checks = GaugeMetricFamily("ammrank_published_check", "1 if the check of the report is ok", labels=["check"])
@@ -134,7 +134,7 @@ def _published(site: Site) -> Iterator[Metric]:
 def _day_of(site: Site, date: dt.date) -> DayManifest | None:
     """Return the manifest of a day that was taken in; of several the one that was written last."""
     runs = [path for path in site.finished_runs("days") if path.parent.name == f"date={date}"]
-    newest = max(runs, key=lambda path: path.stat().st_mtime, default=None)
+    newest = max(runs, key=lambda path: stat_of(path).st_mtime, default=None)
     return None if newest is None else DayManifest.of(open_run(newest))
 
 

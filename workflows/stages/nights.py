@@ -24,7 +24,7 @@ from ammrank_dask.report.figures import (
 from ammrank_dask.report.site_page import render_categories_page, render_site_page
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import read_json, write_text
-from ammrank_dask.storage.objects.folders import is_file, list_paths
+from ammrank_dask.storage.objects.folders import is_file, is_there, list_paths, stat_of
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.reports import PAGE, SUMMARY
 from ammrank_dask.storage.site.run_log import HELD, RUN, read_attempt, read_last_end
@@ -96,7 +96,7 @@ def _find_links(site: Site, date: dt.date) -> dict[str, str]:
         "lists": site.qualifications_folder(date) / "by_user",
     }
     return {
-        name: site.relative(path) + ("/" if name == "lists" else "") for name, path in paths.items() if path.exists()
+        name: site.relative(path) + ("/" if name == "lists" else "") for name, path in paths.items() if is_there(path)
     }
 
 
@@ -104,7 +104,7 @@ def _read_entry(site: Site, date: dt.date, before: Entry | None) -> tuple[Entry 
     """Return the figures of a night, as they were carried on or read again, and what is wrong with its summary."""
     path = site.report_folder(date) / SUMMARY
     try:
-        found = path.stat()
+        found = stat_of(path)
     except FileNotFoundError:
         return before, None if before is None else "its report is no longer kept (retention.reports)"
     stamp = [found.st_size, found.st_mtime_ns]
@@ -124,7 +124,7 @@ def _read_history(site: Site) -> dict[dt.date, Entry]:
     """Return what earlier nights left; nothing when the file is not there or is not what was written."""
     path = site.path / HISTORY
     try:
-        content = read_json(path) if path.is_file() else {}
+        content = read_json(path) if is_file(path) else {}
         if content.get("format") != HISTORY_FORMAT:
             return {}
         names = content["categories"]

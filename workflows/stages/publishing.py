@@ -12,6 +12,7 @@ from typing import Any
 
 from ammrank_dask.report.checks import WARN, name_warnings
 from ammrank_dask.storage.errors import BadInput, HeldBack, shell_word
+from ammrank_dask.storage.objects.folders import is_folder, list_paths
 from ammrank_dask.storage.site.copies import NightFiles, copied_nights, copy_night, point_to
 from ammrank_dask.storage.site.run_log import HELD, read_attempt, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
@@ -79,7 +80,7 @@ def publish_held(site: Site, config: Config, date: dt.date, *, anyway: bool) -> 
     if not anyway:
         raise HeldBack(attempt["error"]["message"], attempt["facts"])
     roles = {role: site.path / name for role, name in attempt["runs"].items()}
-    gone = [path for path in roles.values() if not path.is_dir()]
+    gone = [path for path in roles.values() if not is_folder(path)]
     current = site.current()
     is_newest = current is None or date > current.date
     if gone and (is_newest or roles["qualifications"] in gone):
@@ -102,7 +103,7 @@ def describe_outcome(outcome: Mapping[str, Any]) -> dict[str, Any]:
 def held_nights(site: Site) -> list[dict[str, Any]]:
     """Return the nights after the published one that are on hold, oldest first: `date` and the checks `held_by`."""
     current = site.current()
-    attempts = [read_attempt(path) for path in sorted((site.path / "runs").glob("date=*"))]
+    attempts = [read_attempt(path) for path in list_paths(site.path / "runs", "date=*")]
     return [
         {"date": attempt["date"], "held_by": attempt["facts"]["held_by"]}
         for attempt in attempts

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from ammrank_dask.scoring.score_partition import sample_users
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
-from ammrank_dask.storage.objects.folders import is_folder
+from ammrank_dask.storage.objects.folders import is_folder, remove
 from ammrank_dask.storage.site.reports import EXPOSURE, SUMMARY, check_report, read_summary, write_report
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import ChancesManifest, ModelManifest, QualificationsManifest
@@ -189,7 +188,7 @@ def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
             progress=night.progress,
         )
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        remove(folder)
 
 
 def _chance_facts(night: Night, ingested: Ingested, qualifications: Run) -> dict[str, Any] | None:

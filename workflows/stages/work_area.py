@@ -8,11 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import shutil
 from collections.abc import Iterator
 from typing import Any
 
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
+from ammrank_dask.storage.objects.folders import (
+    is_file,
+    is_folder,
+    is_there,
+    list_paths,
+    make_folder,
+    remove,
+    share_file,
+)
 from ammrank_dask.storage.site.forgotten import KEY_NAME, LIST_NAME
 from ammrank_dask.storage.site.renewals import share_run
 from ammrank_dask.storage.site.site import Site
@@ -37,13 +45,13 @@ def open_work(site: Site, config: Config, first: dt.date, every: int) -> Iterato
     with area.exclusive():
         with site.exclusive():
             listed = site.path / LIST_NAME
-            forgotten = read_json(listed) if listed.is_file() else None
+            forgotten = read_json(listed) if is_file(listed) else None
             name = digest_of([config.model_dump(mode="json"), str(first), every, forgotten])
-            for other in area.path.iterdir():
-                if other.is_dir() and other.name != name:
-                    shutil.rmtree(other)
+            for other in list_paths(area.path):
+                if is_folder(other) and other.name != name:
+                    remove(other)
             work = Site(area.path / name)
-            work.path.mkdir(exist_ok=True)
+            make_folder(work.path)
             share_runs(site, work)
         yield work
 
@@ -51,9 +59,9 @@ def open_work(site: Site, config: Config, first: dt.date, every: int) -> Iterato
 def remove_work(site: Site) -> None:
     """Remove the work area of backtests, which holds users; refuse while one runs."""
     area = Site(site.path / FOLDER / WORK)
-    if area.path.is_dir():
+    if is_folder(area.path):
         with area.exclusive():
-            shutil.rmtree(area.path)
+            remove(area.path)
 
 
 def own_config(site: Site, config: Config) -> Config:
@@ -77,15 +85,11 @@ def share_runs(site: Site, work: Site) -> None:
         if not is_finished(final):
             share_run(run, final)
     for name in _COPIED:
-        if (site.path / name).is_file() and not (work.path / name).exists():
-            (work.path / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(site.path / name, work.path / name)
+        if is_file(site.path / name) and not is_there(work.path / name):
+            share_file(site.path / name, work.path / name)
 
 
 def clear_work(work: Site) -> None:
     """Remove all that a work area holds."""
-    for path in work.path.iterdir():
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    for path in list_paths(work.path):
+        remove(path)
