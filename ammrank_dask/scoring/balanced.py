@@ -216,7 +216,7 @@ def _meet_clicks(
     slope: np.ndarray,
     weights: np.ndarray | None,
 ) -> tuple[PriceSearch, PricedCounts, np.ndarray]:
-    """Bring the boosts of a sample to where all users have their floors in clicks, or nearly; swaps mend the rest.
+    """Change the boosts of a sample so that all users nearly have their floors in clicks; swaps mend the rest.
 
     `slope` (L,) is how many more clicks a boost brings.
     """
