@@ -9,6 +9,7 @@ from click.testing import CliRunner
 from nights import LAKE, config_of, day
 
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
+from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run, verify_run
@@ -285,3 +286,15 @@ def test_nightly__without_users_to_learn_from_the_model_in_use_scores(client, si
     assert facts["training"].endswith("have no training user with a ranking; ingest more days")
     assert facts["model"] == f"of {day(5)}"
     assert facts["published"]
+
+
+def test_nightly__a_further_night_writes_few_files_and_names_every_run(client, site):
+    def files():
+        return {(path, path.stat().st_ino) for path in site.path.rglob("*") if path.is_file()}
+
+    before = files()
+    nightly(Night(client, site, config_of(), day(6)))
+    n_categories = len(open_qualifications(site.qualifications_folder(day(6))).categories)
+    assert len(files() - before) <= 21 * 2 + n_categories + 60
+    assert not site.unnamed()
+    assert {site.relative(run) for run in site.kept_runs()} == set(site.root().kept)
