@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -147,7 +148,7 @@ def published_people(site):
 
 
 def is_published(site):
-    return (site.path / "ROOT").exists()
+    return site.current() is not None
 
 
 # Rows of the log
@@ -499,7 +500,7 @@ def test_ingest__too_many_bad_rows_stop_the_run_and_publish_nothing(run, lake, t
     write_events(lake, 1, [*good_events(repeat=12), *bad])
     place = write_site(tmp_path / "site", lake)
     run("ingest", place)
-    before = (place.path / "ROOT").read_bytes()
+    before = place.current()
 
     output = run("ingest", place, date=date_of(1), exit_code=65)
     where = place.path / "quarantine" / "date=2026-01-06.parquet"
@@ -507,7 +508,7 @@ def test_ingest__too_many_bad_rows_stop_the_run_and_publish_nothing(run, lake, t
     assert "; values 'Sofas', 'hover'), more than quarantine.max_share 1.00%" in output
     assert f"see {where}, then map the values in ammrank.yaml or correct the log" in output
     assert len(pq.read_table(where)) == 3
-    assert (place.path / "ROOT").read_bytes() == before
+    assert place.current() == before
     assert [path.name for path in place.finished_runs("state")] == [(place.path / place.current().runs["head"]).name]
 
     write_site(place.path, lake, quarantine={"max_share": 0.02})
@@ -643,9 +644,8 @@ def test_verify__damaged_state_is_named_there_and_by_the_stage(run, ingested, da
 def test_verify__damaged_day_is_named_there_and_by_the_stage(run, lake, place):
     write_events(lake, 1, good_events())
     run("ingest", place)
-    shutil.rmtree(place.path / place.current().runs["head"])  # so that the day is folded again
-    (place.path / "ROOT").unlink()
-    shutil.rmtree(place.path / "roots")
+    head = place.current().runs["head"]  # nothing is published, and the state is gone: the day is folded again
+    place.move(lambda root: replace(root.discard([head]), date=None, runs={}))
     (day,) = place.finished_runs("days")
     path = flip_entry(part_path(day, 0))
     for output in (run("verify", place, exit_code=65), run("ingest", place, date=date_of(1), exit_code=65)):

@@ -22,6 +22,7 @@ from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.objects.atomic import digest_tree
+from ammrank_dask.storage.site.root import without_generation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import STATE
@@ -61,7 +62,7 @@ def ingested(ingested_world, tmp_path):
 
 def state_bytes(site, known):
     """One hash over the state at head and lag, and the features for scoring and training."""
-    return digest_tree(site.path, [site.relative(path) for path in known.roles.values()])
+    return digest_tree(site.path, [site.relative(path) for path in known.roles.values()], name_of=without_generation)
 
 
 def all_bytes(client, site, config, known):
@@ -70,7 +71,7 @@ def all_bytes(client, site, config, known):
         training_features(Night(client, site, config, known.date), known),
     ]
     features = [site.relative(run.path) for run in runs]
-    return state_bytes(site, known), digest_tree(site.path, features)
+    return state_bytes(site, known), digest_tree(site.path, features, name_of=without_generation)
 
 
 def other_site(empty_site, name):

@@ -27,6 +27,7 @@ from ammrank_dask import (
     write_features,
 )
 from ammrank_dask.storage.errors import AmmrankError
+from ammrank_dask.storage.site.site import Site
 
 N_COLUMNS, N_CATEGORIES = 6, 4
 
@@ -332,10 +333,12 @@ def test_open__finds_the_nights_of_a_site_by_date(published_world):
 def test_open__refuses_two_runs_of_a_date_and_a_folder_without_any(tmp_path):
     with pytest.raises(ValueError, match=r"features has no run of 2026-01-05; it has none$"):
         open_features(tmp_path, "2026-01-05")
-    for digest in ("a", "b"):
-        write_features(tmp_path / "features" / f"date=2026-01-05-{digest}", ROWS, [1, 2, 3, 4], list("abcd"))
+    runs = [tmp_path / "features" / f"date=2026-01-05-{digest}" for digest in "ab"]
+    Site(tmp_path).begin(runs)
+    for run in runs:
+        write_features(run, ROWS, [1, 2, 3, 4], list("abcd"))
     message = (
-        r"features must have one run of 2026-01-05, found date=2026-01-05-a, date=2026-01-05-b; open one of them by"
+        r"features must have one run of 2026-01-05, found date=2026-01-05-a, date=2026-01-05-b; open one by"
     )
     with pytest.raises(ValueError, match=message):
         open_features(tmp_path, "2026-01-05")
