@@ -8,7 +8,7 @@ import functools
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -105,6 +105,9 @@ class Root:
         check_format(path, version)
         if checksum != checksum_of(content):
             raise DamagedStore(f"{path} is not the JSON that was written (checksum differs)")
+        missing = [field.name for field in fields(cls) if field.name not in content]
+        if missing:
+            raise EarlierFormat(f"{path} has no {missing[0]}: a development version before 0.3.0 wrote it; {REBUILD}")
         return cls(
             None if content["date"] is None else dt.date.fromisoformat(content["date"]),
             content["runs"],

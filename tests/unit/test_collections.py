@@ -337,9 +337,7 @@ def test_open__refuses_two_runs_of_a_date_and_a_folder_without_any(tmp_path):
     Site(tmp_path).begin(runs)
     for run in runs:
         write_features(run, ROWS, [1, 2, 3, 4], list("abcd"))
-    message = (
-        r"features must have one run of 2026-01-05, found date=2026-01-05-a, date=2026-01-05-b; open one by"
-    )
+    message = r"features must have one run of 2026-01-05, found date=2026-01-05-a, date=2026-01-05-b; open one by"
     with pytest.raises(ValueError, match=message):
         open_features(tmp_path, "2026-01-05")
 

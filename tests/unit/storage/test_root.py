@@ -1,17 +1,19 @@
 """ROOT names all runs: late tasks, stopped holders and files of others do no harm, and nothing is used twice."""
 
 import datetime as dt
+import json
 import shutil
 
 import numpy as np
 import pytest
 
+from ammrank_dask.storage.errors import EarlierFormat
 from ammrank_dask.storage.objects.objects import Conflict
 from ammrank_dask.storage.site.renewals import name_renewals, replace_runs, restore_root
 from ammrank_dask.storage.site.root import KEPT_ROOTS, Root
 from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.parts import checksum_of, write_part
 from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.storage.store.runs import finish_run, open_run, remove_run, start_run, verify_run
 
@@ -181,3 +183,11 @@ def test_root__is_read_back_as_it_was():
     )  # fmt: skip
     assert Root.decode(None, root.encode()) == root
     assert Root.decode(None, root.encode()).number == 9
+
+
+def test_root__of_a_development_version_is_named(tmp_path):
+    content = json.loads(Root(number=3).encode())
+    del content["trash"], content["checksum"]
+    data = json.dumps({**content, "checksum": checksum_of(content)}).encode()
+    with pytest.raises(EarlierFormat, match=r"ROOT has no trash: a development version before 0\.3\.0 wrote it"):
+        Root.decode(tmp_path / "ROOT", data)
