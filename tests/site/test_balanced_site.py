@@ -105,7 +105,7 @@ def test_nightly__floors_that_cannot_be_met_are_refused_with_the_numbers(client,
     site = copy_world(world, tmp_path)
     name = summary_of(site, 5)["categories"][0]["category"]
     for floors, message in (
-        ({name: 301}, f"the floor of {name!r} is 301 users and only 300 may hold it; lower it"),
+        ({name: 301}, f"the floor of {name!r} is 301 users and only 300 may hold it, 1 too few; lower it to 300"),
         (
             {row["category"]: 30 for row in summary_of(site, 5)["categories"]},
             "the floors sum to 1500 users and there are 1200 slots",

@@ -117,7 +117,7 @@ def assert_short_history_is_told(site, facts):
     sentence = "history behind click probabilities: 3 days, tonight has 7 (share after decay)"
     assert check["what"] == sentence
     page = (site.report_folder(day(6)) / "report.html").read_text()
-    assert "They were learnt with 3 days of history where the night has 7." in page
+    assert "They were learned with 3 days of history where the night has 7." in page
     assert re.search(r"as\s+learnt, [\d,]+ clicked pairs would be expected of 49 of these users", page)
 
 

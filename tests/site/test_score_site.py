@@ -232,6 +232,7 @@ def test_runs_in_use__a_damaged_old_night_keeps_all_models(client, place, caplog
     old = place.qualifications_folder(NIGHT - dt.timedelta(3))
     old.mkdir()
     (old / "manifest.json").write_text("{")
+    place.move(lambda root: root.keep([place.relative(other), place.relative(old)]))
     with caplog.at_level("WARNING"):
         assert sorted(runs_in_use(place, "models", "model")) == [other, model]
     assert "all models are kept: " in caplog.text
@@ -246,8 +247,9 @@ def test_score_users__a_model_of_another_taxonomy_is_refused(client, place):
     broken.categories_ = [f"other {i}" for i in range(50)]
     written = model.manifest
     model = keep_model(
-        model.path, model.digest, broken, config=written["config"], inputs=written["inputs"], counts=written["facts"]
-    )
+        place, model.path, model.digest, broken,
+        config=written["config"], inputs=written["inputs"], counts=written["facts"],
+    )  # fmt: skip
     with pytest.raises(BadInput, match=r"the model must rank the categories of the features .*; train again"):
         score_users(Night(client, place, config_of(), known.date), known, features, model)
     assert not place.qualifications_folder(NIGHT).exists()

@@ -227,9 +227,11 @@ def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str,
 
 def _errors_by_date(site: Site) -> dict[str, dict[str, float]]:
     """Return the held-out error of the models that are kept, by the night that trained them; not of damaged ones."""
-    found = {}
-    for path in site.finished_runs("models"):
-        with contextlib.suppress(DamagedStore):  # --rebuild, which comes later, removes it
+    found, models = {}, []
+    with contextlib.suppress(DamagedStore):  # a rebuild, which comes later, puts ROOT back and removes damaged models
+        models = site.finished_runs("models")
+    for path in models:
+        with contextlib.suppress(DamagedStore):
             manifest = ModelManifest.of(open_run(path))
             found[manifest.date] = manifest.training
     return {
