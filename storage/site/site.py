@@ -278,6 +278,7 @@ class Site:
         root = self.root()
         for name, (key, identity) in root.exchanges.items():
             if self._is_there(key, identity):
+                make_folder((self.path / name).parent)  # a site of an earlier version has none for lists in work
                 swap_folder(self.path / key, self.path / name)
         for key in [key for key, (_, until) in root.trash.items() if not until]:
             self._remove(self.path / key)
