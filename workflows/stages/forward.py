@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
-import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +178,7 @@ def champion_before(
     A model of that date or older is taken as it is. A younger one has learned from clicks in the window: it is trained
     again without them, with its own parameters. Where these are those of the night, that is the new model.
     """
-    from ammrank_dask.training.train import train
+    from ammrank_dask.training.train import TrainSettings
 
     manifest = ModelManifest.of(champion)
     if manifest.simple is not None:
@@ -187,7 +186,7 @@ def champion_before(
     if dt.date.fromisoformat(manifest.date) <= ingested.date - dt.timedelta(night.config.label.days):
         return load_site_model(champion)
     now = night.config.train.parameters()
-    known = inspect.signature(train).parameters
+    known = {field.name for field in fields(TrainSettings)}
     then = {"model": AMMRank.method} | {name: value for name, value in manifest.settings.items() if name in known}
     return None if then == now else train_before(night, ingested, features, earlier, then)
 
