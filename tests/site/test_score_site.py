@@ -337,8 +337,8 @@ def test_explain__refuses_what_is_not_there_and_echoes_no_id(world, arguments, m
 def test_explain__any_user_of_a_night_without_lists(client, place):
     night = Night(client, place, config_of(min_score=1e9), NIGHT)
     known = ingest(night)
-    remove_run(place.qualifications_folder(NIGHT))
-    score_users(night, known, score_features(night, known), find_model(place, NIGHT))
+    lists = score_users(night, known, score_features(night, known), find_model(place, NIGHT), rebuild=True)
+    place.name_lists(lists.path, NIGHT)
     done = CliRunner().invoke(explain_command, [str(place.path), "--any"])
     assert done.exit_code == 65
     assert "no user of the night of 2026-01-10 holds a category; there is nothing to explain" in done.output
