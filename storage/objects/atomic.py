@@ -127,7 +127,7 @@ def swap_folder(finished: Path, final: Path) -> None:
     File systems that cannot exchange two names get three renames. After a crash between these the finished folder has
     either name, and the same call goes on.
     """
-    number = finished.stat().st_ino
+    number = retried(finished.stat)().st_ino
     # What fails in passing is tried again, unless the names were exchanged in spite of it.
     exchange = retried(lambda: final.stat().st_ino == number or exchange_names(finished, final))
     if not is_folder(final):

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from ammrank_dask.storage.errors import BadInput, SiteBusy
 from ammrank_dask.storage.objects.atomic import sync_folder, write_atomic
-from ammrank_dask.storage.objects.folders import share_file, walk
+from ammrank_dask.storage.objects.folders import make_folder, share_file, walk
 from ammrank_dask.storage.objects.retry import retried
 
 PUT_LOCK = ".put-lock"
@@ -135,6 +135,10 @@ class PosixObjects:
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         """Yield all objects whose keys begin with a prefix, in order of their keys: for sweep and verify only."""
+        yield from sorted(self._find(prefix), key=lambda one: one.key)
+
+    @retried
+    def _find(self, prefix: str) -> Sequence[Object]:
         above = prefix.rpartition("/")[0]
         top = self.path(above) if above else self.folder
         found = []
@@ -145,7 +149,7 @@ class PosixObjects:
                 if key.startswith(prefix) and key != PUT_LOCK:
                     with contextlib.suppress(FileNotFoundError):  # removed while we walk
                         found.append(Object(key, path.lstat().st_size))
-        yield from sorted(found, key=lambda one: one.key)
+        return found
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects, as far as they are there, and the folders that they leave empty."""
@@ -170,7 +174,7 @@ class PosixObjects:
     @contextlib.contextmanager
     def _only_writer(self) -> Iterator[None]:
         """Wait until no other process compares and replaces; the lock goes with the process, whatever ends it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         descriptor = retried(os.open)(self.folder / PUT_LOCK, os.O_RDWR | os.O_CREAT, 0o666)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
