@@ -94,7 +94,7 @@ def test_page__shows_a_running_night_and_no_user(site, cluster, browser, tmp_pat
     with Client(cluster, set_as_default=False) as client:
         assert watch_cluster(client)
     browser.open(f"{base}/ammrank")
-    browser.wait_for("!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 12")
+    browser.wait_for("!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 10")
     seen, texts = {name: [] for name in PANELS}, []
     for date in ("2026-01-27", "2026-01-28"):
         command = [sys.executable, "-m", "ammrank_dask.workflows.cli", "nightly", str(site), "--date", date]
@@ -168,7 +168,7 @@ def test_page__says_that_the_connection_was_lost_and_comes_back(browser, tmp_pat
                 browser.open(f"http://127.0.0.1:{port}/ammrank")
             # The second scheduler has the port of the first: the page loads itself again.
             browser.wait_for(
-                "!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 12 &&"
+                "!!window.Bokeh && Bokeh.documents.length > 0 && Bokeh.documents[0].roots().length == 10 &&"
                 f" Bokeh.documents[0].roots().some(root => root.name == 'head' && root.text.includes('{date}'))"
             )
             assert browser.evaluate("document.querySelector('#ammrank-lost').hidden") is True
