@@ -1,7 +1,5 @@
 """What commands print: tables, and what a narrow terminal does with them."""
 
-import os
-
 from ammrank_dask.workflows.session import options
 from ammrank_dask.workflows.session.options import show_table
 
@@ -12,7 +10,7 @@ ROWS = [["publish.hold", ", ".join(["used_share", "events_by_group", "heaviest_i
 def use_terminal(monkeypatch):
     """Let what is captured look like a terminal of 80 columns."""
     monkeypatch.setattr(options.sys.stdout, "isatty", lambda: True)
-    monkeypatch.setattr(options.shutil, "get_terminal_size", lambda: os.terminal_size((80, 24)))
+    monkeypatch.setenv("COLUMNS", "80")
 
 
 def test_show_table__of_a_pipe_is_never_wrapped(capsys):
