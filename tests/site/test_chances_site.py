@@ -118,7 +118,7 @@ def assert_short_history_is_told(site, facts):
     assert check["what"] == sentence
     page = (site.report_folder(day(6)) / "report.html").read_text()
     assert "They were learned with 3 days of history where the night has 7." in page
-    assert re.search(r"as\s+learnt, [\d,]+ clicked pairs would be expected of 49 of these users", page)
+    assert re.search(r"without that they would predict [\d,]+ clicked pairs for 49 of these users", page)
 
 
 def test_nightly__brings_chances_to_the_features_of_the_night(client, world):
