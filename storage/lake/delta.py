@@ -43,7 +43,10 @@ def read_snapshot(folder: LakePath) -> Snapshot:
         partitioned_by = tuple(table.metadata().partition_columns)
         actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
         version = table.version()
-    except (DeltaError, OSError, ValueError) as error:
+    except BaseException as error:
+        # A panic of deltalake, as some damaged checkpoints cause, is no Exception.
+        if not isinstance(error, DeltaError | OSError | ValueError) and type(error).__name__ != "PanicException":
+            raise
         failure = store_failure(folder, OSError(str(error)))
         if failure is not None:
             raise failure from None
