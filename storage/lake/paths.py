@@ -139,7 +139,7 @@ class RemotePath:
     def ask(self) -> FileStatus:
         """Return size and time as they are now."""
         with say_failures(self):
-            found = _open_store(self.store, self.options)
+            found = open_store(self.store, self.options)
             info = found.filesystem.get_file_info(found.path(self.key))
         if info.type != fs.FileType.File:
             raise FileNotFoundError(2, "there is no such file", str(self))
@@ -156,7 +156,7 @@ class RemotePath:
     def open(self) -> pa.NativeFile:
         """Open a file to read from any position of it."""
         with say_failures(self):
-            found = _open_store(self.store, self.options)
+            found = open_store(self.store, self.options)
             return found.filesystem.open_input_file(found.path(self.key))
 
     def read_bytes(self) -> bytes:
@@ -168,27 +168,14 @@ class RemotePath:
         """Return a file as text."""
         return self.read_bytes().decode(encoding)
 
-    def write_bytes(self, data: bytes) -> None:
-        """Write a file; readers see all of it or none."""
-        with say_failures(self):
-            found = _open_store(self.store, self.options)
-            with found.filesystem.open_output_stream(found.path(self.key)) as sink:
-                sink.write(data)
-
-    def unlink(self) -> None:
-        """Delete a file."""
-        with say_failures(self):
-            found = _open_store(self.store, self.options)
-            found.filesystem.delete_file(found.path(self.key))
-
     def _type(self) -> fs.FileType:
         with say_failures(self):
-            found = _open_store(self.store, self.options)
+            found = open_store(self.store, self.options)
             return found.filesystem.get_file_info(found.path(self.key)).type
 
     def _list(self, *, recursive: bool, files_only: bool) -> list[RemotePath]:
         with say_failures(self):
-            found = _open_store(self.store, self.options)
+            found = open_store(self.store, self.options)
             chosen = fs.FileSelector(found.path(self.key), recursive=recursive, allow_not_found=True)
             infos = found.filesystem.get_file_info(chosen)
             return sorted(
@@ -387,7 +374,7 @@ def _url_of(store: str, options: str) -> str:
 
 
 @functools.lru_cache(maxsize=64)
-def _open_store(store: str, options: str) -> _Store:
+def open_store(store: str, options: str) -> _Store:
     """Return the file system of a bucket; one for each is open in a process."""
     try:
         filesystem, base = fs.FileSystem.from_uri(_url_of(store, options))

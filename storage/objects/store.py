@@ -49,7 +49,9 @@ def open_objects(root: str | Path) -> Objects:
     """
     if isinstance(root, str) and "://" in root:
         address, _, options = root.partition("?")
-        return StoreObjects(address.rstrip("/"), options)
+        found = StoreObjects(address.rstrip("/"), options)
+        _open_store(found.url, found.options)  # a package that is missing is named before anything is computed
+        return found
     return PosixObjects(Path(root))
 
 
@@ -73,21 +75,16 @@ class StoreObjects:
 
     def get(self, key: str) -> tuple[bytes, Tag]:
         """Return an object and its tag; raises FileNotFoundError when there is none."""
-        import obstore
-
-        with self._say_failures():
-            found = obstore.get(self._store(), check_key(key))
+        with self._opened() as store:
+            found = store.get(check_key(key))
             return bytes(found.bytes()), _tag_of(found.meta)
 
     def get_ranges(self, key: str, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Return stretches of an object, fetched at once; one that ends behind its end is cut there."""
-        import obstore
-
         wanted = [(start, size) for start, size in zip(starts, sizes, strict=True) if size]
-        with self._say_failures():
+        with self._opened() as store:
             read = iter(
-                obstore.get_ranges(
-                    self._store(),
+                store.get_ranges(
                     check_key(key),
                     starts=[start for start, _ in wanted],
                     lengths=[size for _, size in wanted],
@@ -97,12 +94,10 @@ class StoreObjects:
 
     def put(self, key: str, pieces: Iterable[bytes]) -> Tag:
         """Write an object from pieces, in place of one that was there; it is durable when this returns."""
-        import obstore
-
         data = b"".join(pieces)
-        with self._say_failures():
+        with self._opened() as store:
             is_large = len(data) > ONE_REQUEST_BYTES
-            return _tag_of(obstore.put(self._store(), check_key(key), data, use_multipart=is_large))
+            return _tag_of(store.put(check_key(key), data, use_multipart=is_large))
 
     def put_if(self, key: str, data: bytes, tag: Tag | None) -> Tag:
         """Write an object if the one that is there has a tag, None for none there; raises Conflict otherwise.
@@ -111,14 +106,12 @@ class StoreObjects:
         a conflict is believed; what has the bytes that were to be written was written. Who must tell two writers from
         each other writes something of its own into the object.
         """
-        import obstore
-
         mode: Any = "create" if tag is None else {"e_tag": tag}
         for pause in (0, *PAUSES):
             time.sleep(pause)
             try:
-                with self._say_failures():
-                    return _tag_of(obstore.put(self._store(), check_key(key), data, mode=mode, use_multipart=False))
+                with self._opened() as store:
+                    return _tag_of(store.put(check_key(key), data, mode=mode, use_multipart=False))
             except (Conflict, StoreFailed) as error:
                 failure = error
             found, now = self._find(key)
@@ -136,21 +129,17 @@ class StoreObjects:
 
     def copy(self, source: str, target: str) -> None:
         """Give an object another key, within the store; objects do not change, so a target that is there stays."""
-        import obstore
-
-        with self._say_failures():
+        with self._opened() as store:
             try:
-                obstore.head(self._store(), check_key(target))
+                store.head(check_key(target))
             except FileNotFoundError:
-                obstore.copy(self._store(), check_key(source), target)
+                store.copy(check_key(source), target)
 
     def list(self, prefix: str = "") -> Iterator[Object]:
         """Yield all objects whose keys begin with a prefix, in order of their keys: for sweep and verify only."""
-        import obstore
-
         above = prefix.rpartition("/")[0]
-        with self._say_failures():
-            listed = [found for chunk in obstore.list(self._store(), above or None) for found in chunk]
+        with self._opened() as store:
+            listed = [found for chunk in store.list(above or None) for found in chunk]
         yield from sorted(
             (Object(found["path"], found["size"]) for found in listed if found["path"].startswith(prefix)),
             key=lambda one: one.key,
@@ -158,21 +147,17 @@ class StoreObjects:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects, as far as they are there."""
-        import obstore
-
-        with self._say_failures():
-            obstore.delete(self._store(), [check_key(key) for key in keys])
-
-    def _store(self) -> ObjectStore:
-        return _open_store(self.url, self.options)
+        with self._opened() as store:
+            store.delete([check_key(key) for key in keys])
 
     @contextlib.contextmanager
-    def _say_failures(self) -> Iterator[None]:
-        """Turn what the store answers into one sentence; of an object that is not there stays FileNotFoundError."""
+    def _opened(self) -> Iterator[ObjectStore]:
+        """Yield the store, and turn what it answers into one sentence; no such object stays FileNotFoundError."""
+        store = _open_store(self.url, self.options)
         from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, JoinError, PreconditionError
 
         try:
-            yield
+            yield store
         except (FileNotFoundError, BaseError) as error:
             reason = cut(str(error).partition("Debug source")[0])
             if "NoSuchBucket" in str(error):
@@ -223,4 +208,10 @@ def _open_store(url: str, options: str) -> ObjectStore:
     if endpoint.startswith("http://"):
         more["client_options"] = {"allow_http": True}
     retries: Any = {"max_retries": ATTEMPTS - 1, "retry_timeout": dt.timedelta(seconds=REQUEST_SECONDS)}
-    return from_url(url, retry_config=retries, **more)
+    from obstore.exceptions import BaseError
+
+    try:
+        return from_url(url, retry_config=retries, **more)
+    except BaseError as error:  # of the URL, or of what the environment says of the store
+        reason = cut(str(error).partition("Debug source")[0])
+        raise BadInput(f"{url} cannot be opened ({reason}); correct the URL, or the environment") from None

@@ -93,9 +93,9 @@ class Parquet(Target):
         if rng.random() < 0.6:
             self.path.write_bytes(change_bytes(rng, self.path.read_bytes(), "parquet"))
 
+    @abstractmethod
     def good_columns(self) -> dict[str, pa.Array]:
         """Return columns that can be read."""
-        raise NotImplementedError
 
 
 class Events(Parquet):
@@ -224,13 +224,13 @@ class Table(Target):
         self.root = self.make(write_lake(folder / "lake", n_days=2))
         self.good = {path: path.read_bytes() for path in self.logs() if path.suffix != ".crc"}
 
+    @abstractmethod
     def make(self, lake: Path) -> Path:
         """Make the table, and return its folder."""
-        raise NotImplementedError
 
+    @abstractmethod
     def logs(self) -> list[Path]:
         """Return the files that are changed."""
-        raise NotImplementedError
 
     def change(self, rng: random.Random) -> None:
         """Write one file of the log with other values, or other bytes; the others as they were."""

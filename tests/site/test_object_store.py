@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from deltalake import DeltaTable, write_deltalake
 from lakes import date_of, good_events, write_events, write_lake, write_site
 from nights import day
-from s3 import always, every, serve_s3, slow
+from s3 import always, every, remove_object, serve_s3, slow, write_object
 
 from ammrank_dask.ingest import scan
 from ammrank_dask.ingest.scan import scan_files
@@ -164,13 +164,13 @@ def test_parse_path__a_file_url_is_a_path(tmp_path):
 
 def test_remote_path__of_a_scheme_that_only_fsspec_has():
     folder = parse_path("memory://shop/lake")
-    (folder / "a=1" / "x.parquet").write_bytes(b"abc")
-    (folder / "b.txt").write_bytes(b"first")
+    write_object(folder / "a=1" / "x.parquet", b"abc")
+    write_object(folder / "b.txt", b"first")
     assert [(path.name, path.is_dir()) for path in folder.iterdir()] == [("a=1", True), ("b.txt", False)]
     assert [str(path) for path in folder.walk()] == ["memory://shop/lake/a=1/x.parquet", "memory://shop/lake/b.txt"]
     before = (folder / "b.txt").stat()
     assert before.st_size == 5
-    (folder / "b.txt").write_bytes(b"other")
+    write_object(folder / "b.txt", b"other")
     assert (folder / "b.txt").stat() != before  # it has no time; what fsspec knows of the file tells
     with pytest.raises(FileNotFoundError):
         (folder / "c.txt").stat()
@@ -183,7 +183,7 @@ def test_read_batches__an_object_that_changes_while_it_is_read_is_refused(store,
     next(batches)
     data = bytearray(path.read_bytes())
     data[10] ^= 1  # the same size, in the same second: only the ETag tells
-    path.write_bytes(bytes(data))
+    write_object(path, bytes(data))
     with pytest.raises(BadInput, match="changed while it was read; run the command again when it is complete"):
         list(batches)
 
@@ -213,7 +213,7 @@ def test_ingest__an_object_that_changes_while_it_is_read_loses_nothing(
     changed = write_events(lake, 2, good_events(repeat=5)).read_bytes()
     path = store.path(f"{bucket}/lake/events/date={date_of(2)}/part-0.parquet")
     scanned = remote.path / "days" / "scanned.json"
-    with store.faults(when(lambda *_: str(date_of(2)) in scanned.read_text(), lambda: path.write_bytes(changed))):
+    with store.faults(when(lambda *_: str(date_of(2)) in scanned.read_text(), lambda: write_object(path, changed))):
         said = run(cluster_file, "ingest", remote, "--date", str(date_of(2)), exit_code=65)
     assert "changed while it was read; run the command again when it is complete" in said
     assert said.count("\n") == 1
@@ -232,8 +232,8 @@ def test_ingest__an_object_that_vanishes_before_it_is_read_loses_nothing(store, 
     folder = store.path(f"{bucket}/lake/events/date={date_of(2)}")
 
     def compact():
-        (folder / compacted.name).write_bytes(compacted.read_bytes())
-        (folder / "part-0.parquet").unlink()
+        write_object(folder / compacted.name, compacted.read_bytes())
+        remove_object(folder / "part-0.parquet")
 
     opened = []
 
@@ -293,7 +293,7 @@ def test_scan_file__keeps_a_copy_that_is_read_whatever_becomes_of_the_object(sto
     file = scan_file(str(path), path.name, COLUMNS, {}, (1, 2), tmp_path / "copies")
     assert (file.size, file.mtime_ns, file.digest) == (len(data), 2, hashlib.sha256(data).hexdigest())
     assert [copy.read_bytes() for copy in (tmp_path / "copies").iterdir()] == [data]
-    path.write_bytes(b"something else")
+    write_object(path, b"something else")
     ((_, table),) = read_batches(FileSlice(file, (0,)), COLUMNS, (), tmp_path / "copies")
     assert table.equals(pq.read_table(pa.BufferReader(data), columns=list(COLUMNS)))
     with pytest.raises(BadInput, match="changed while it was read"):  # without the copy, the object is asked
@@ -313,7 +313,7 @@ def test_scan_file__an_object_that_changes_between_two_requests_is_refused(store
         n_read += method == "GET"
         if n_read == 2:
             n_read += 1
-            path.write_bytes(bytes(data))
+            write_object(path, bytes(data))
 
     with store.faults(change), pytest.raises(BadInput, match="changed while it was read; run the command again"):
         scan_file(str(path), path.name, COLUMNS, {}, (1, 2), tmp_path / "copies")
@@ -332,7 +332,7 @@ def test_scan_files__copies_are_bounded_and_the_last_files_have_them(
 
 def test_scan_file__an_object_that_vanished_is_named(store, bucket):
     path = store.path(f"{bucket}/lake/events/date={date_of(0)}/part-0.parquet")
-    path.unlink()
+    remove_object(path)
     with pytest.raises(BadInput, match="is gone since the lake was listed"):
         scan_file(str(path), path.name, COLUMNS)
 
@@ -350,15 +350,15 @@ def test_list_days__a_delta_table_in_a_bucket(store, bucket, lake, cluster_file,
     assert days[date_of(0)].version == 2
     gone = days[date_of(1)].files()[0]
     assert isinstance(gone, RemotePath)
-    gone.unlink()
+    remove_object(gone)
     with pytest.raises(BadInput, match=f"names {gone.name}, which is not there; restore the file, or repair the log"):
         list_days(store.path(f"{bucket}/delta"), "date")
 
 
 def test_read_user_list__from_a_bucket(store, bucket):
     listed, pairs = store.path(f"{bucket}/ids.txt"), store.path(f"{bucket}/pairs.csv")
-    listed.write_bytes(b"user_id\n3\n1\n")
-    pairs.write_bytes(b"user_id,category\n1,Shoes\n")
+    write_object(listed, b"user_id\n3\n1\n")
+    write_object(pairs, b"user_id,category\n1,Shoes\n")
     assert read_user_list(listed, "int64").to_arrow().to_pylist() == [1, 3]
     assert read_opt_outs(pairs, "int64", ["Hats", "Shoes"]).code.tolist() == [1]
     with (
@@ -379,8 +379,8 @@ def test_ingest__a_compacted_day_in_a_bucket_is_known_by_its_rows(store, bucket,
     shutil.rmtree(lake / "events")
     for number, half in enumerate((events[100:], events[:100])):
         file = write_events(lake, 0, half, file=f"half-{number}.parquet")
-        store.path(f"{folder}/{file.name}").write_bytes(file.read_bytes())
-    store.path(f"{folder}/part-0.parquet").unlink()
+        write_object(store.path(f"{folder}/{file.name}"), file.read_bytes())
+    remove_object(store.path(f"{folder}/part-0.parquet"))
     run(cluster_file, "ingest", site, "--date", str(date_of(2)))
     assert digest(cluster_file, site) == before
 
@@ -427,7 +427,7 @@ def test_copy_published__all_files_and_then_the_pointer(store, copied):
 
 def test_copy_published__a_crash_leaves_the_old_pointer_and_a_rerun_completes(store, copied):
     site, config, target = copied
-    (target / "CURRENT").write_bytes(b'{"date": "2000-01-01"}\n')
+    write_object(target / "CURRENT", b'{"date": "2000-01-01"}\n')
     n_written, most = 0, len(local_files(site, day(5))) // 2
 
     def refuse_after_some(method, path):
@@ -491,7 +491,7 @@ def test_forget__a_list_in_the_bucket_and_users_are_gone_from_the_copies(store, 
     first = json.loads((target / "CURRENT").read_bytes())["folder"]
     gone = pq.read_table(min((site.qualifications_folder(day(5)) / "by_user").iterdir()))["user_id"][0].as_py()
     listed = target.parent / "gone.txt"
-    listed.write_bytes(f"{gone}\n".encode())
+    write_object(listed, f"{gone}\n".encode())
     told = json.loads(run(cluster_file, "forget", site, "--users", str(listed), "--json"))
     assert told["copies made again"] == 1
     folder = json.loads((target / "CURRENT").read_bytes())["folder"]

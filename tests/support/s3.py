@@ -11,7 +11,7 @@ from typing import Any
 
 from pyarrow import fs
 
-from ammrank_dask.storage.lake.paths import RemotePath
+from ammrank_dask.storage.lake.paths import RemotePath, open_store
 
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "test",
@@ -51,7 +51,7 @@ class S3Server:
     def copy(self, folder: Path, path: str) -> str:
         """Copy a folder into a bucket, and return its URL."""
         for file in sorted(file for file in folder.rglob("*") if file.is_file()):
-            self.path(f"{path}/{file.relative_to(folder).as_posix()}").write_bytes(file.read_bytes())
+            write_object(self.path(f"{path}/{file.relative_to(folder).as_posix()}"), file.read_bytes())
         return self.url(path)
 
     @contextlib.contextmanager
@@ -71,6 +71,19 @@ class S3Server:
             yield
         finally:
             self.lost = None
+
+
+def write_object(path: RemotePath, data: bytes) -> None:
+    """Write an object of a lake, which the product only reads."""
+    found = open_store(path.store, path.options)
+    with found.filesystem.open_output_stream(found.path(path.key)) as sink:
+        sink.write(data)
+
+
+def remove_object(path: RemotePath) -> None:
+    """Remove an object of a lake."""
+    found = open_store(path.store, path.options)
+    found.filesystem.delete_file(found.path(path.key))
 
 
 @contextlib.contextmanager

@@ -8,7 +8,6 @@ import pytest
 
 from ammrank_dask.runtime import thread_tasks
 from ammrank_dask.runtime.thread_tasks import read_ahead, run_in_threads, write_behind
-from ammrank_dask.storage.objects import retry
 
 
 def test_run_in_threads__results_in_order_and_progress():
@@ -39,7 +38,7 @@ def test_run_in_threads__the_first_error_is_raised_when_nothing_runs_any_more(mo
 
 
 def test_run_in_threads__an_error_that_may_pass_is_tried_again(monkeypatch):
-    monkeypatch.setattr(retry, "PAUSES_OF_TASKS", (0.0, 0.0))
+    monkeypatch.setattr(thread_tasks, "PAUSES_OF_TASKS", (0.0, 0.0))
     tries = []
 
     def work(n_failures):

@@ -247,6 +247,7 @@ def test_open_objects__of_what_cannot_be_a_store(server):
         (server.url("nowhere/site"), "there is no bucket s3://nowhere; correct the URL s3://nowhere/site"),
         ("hdfs://host/site", "objects are not written to hdfs://; name a folder, s3://, gs:// or az://"),
         ("s3://key:secret@sites/a", "must not hold credentials; give them in the environment"),
+        ("az://container/site", "az://container/site cannot be opened (.*); correct the URL, or the environment"),
         ("s3://sites/a?color=red", "has an option color; give region, endpoint_override or scheme"),
     ):
         with pytest.raises(BadInput, match=sentence):
@@ -254,9 +255,10 @@ def test_open_objects__of_what_cannot_be_a_store(server):
 
 
 def test_open_objects__without_the_package(monkeypatch):
-    monkeypatch.setitem(sys.modules, "obstore.store", None)
+    for name in ("obstore", "obstore.store", "obstore.exceptions"):
+        monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(BadInput, match=r"run pip install 'ammrank-dask\[object-store\]'"):
-        open_objects("s3://other/site").get("a")
+        open_objects("s3://other/site")
 
 
 def test_open_objects__takes_the_endpoint_from_the_environment(server, bucket, monkeypatch):

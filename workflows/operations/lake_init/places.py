@@ -189,8 +189,3 @@ def _folders(folder: LakePath) -> list[LakePath]:
     if not is_lake_folder(folder):
         return []
     return [child for child in list_folder(folder) if not child.name.startswith((".", "_")) and is_lake_folder(child)]
-
-
-def says_groups(layout: str | None) -> bool:
-    """Return whether folders say the group."""
-    return layout is not None and "GROUP" in layout
