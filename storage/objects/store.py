@@ -13,12 +13,11 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
 from ammrank_dask.storage.errors import BadInput, StoreFailed, cut
-from ammrank_dask.storage.objects.objects import Conflict, Object, Objects, PosixObjects, Tag, check_key, conflict
+from ammrank_dask.storage.objects.objects import Conflict, Object, Tag, check_key, conflict
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -37,22 +36,6 @@ PAUSES = (0.1, 0.3, 1.0)
 """Seconds before a conditional write is made again that met another request at the same time."""
 
 _REFUSED = re.compile(r"status code: 40[013]|Expired|InvalidToken|InvalidAccessKey|SignatureDoesNotMatch|AuthFailure")
-
-
-def open_objects(root: str | Path) -> Objects:
-    """Return the objects below a folder or a URL.
-
-    Examples
-    --------
-    >>> str(open_objects("s3://ads/qualifications/?region=eu-west-1"))
-    's3://ads/qualifications'
-    """
-    if isinstance(root, str) and "://" in root:
-        address, _, options = root.partition("?")
-        found = StoreObjects(address.rstrip("/"), options)
-        _open_store(found.url, found.options)  # a package that is missing is named before anything is computed
-        return found
-    return PosixObjects(Path(root))
 
 
 @dataclass(frozen=True)
@@ -153,7 +136,7 @@ class StoreObjects:
     @contextlib.contextmanager
     def _opened(self) -> Iterator[ObjectStore]:
         """Yield the store, and turn what it answers into one sentence; no such object stays FileNotFoundError."""
-        store = _open_store(self.url, self.options)
+        store = open_bucket(self.url, self.options)
         from obstore.exceptions import AlreadyExistsError, BaseError, GenericError, JoinError, PreconditionError
 
         try:
@@ -182,7 +165,7 @@ def _tag_of(meta: Any) -> Tag:
 
 
 @functools.lru_cache(maxsize=16)
-def _open_store(url: str, options: str) -> ObjectStore:
+def open_bucket(url: str, options: str) -> ObjectStore:
     """Return the store of a URL; one for each is open in a process."""
     parts = urlsplit(url)
     if "@" in parts.netloc and parts.scheme.startswith("s3"):

@@ -15,7 +15,8 @@ from typing import Any, Self
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore, EarlierFormat, shell_word
 from ammrank_dask.storage.objects.atomic import json_text, read_json
 from ammrank_dask.storage.objects.folders import is_file
-from ammrank_dask.storage.objects.objects import PosixObjects, Tag
+from ammrank_dask.storage.objects.objects import Tag
+from ammrank_dask.storage.objects.posix import PosixObjects
 from ammrank_dask.storage.store.parts import checksum_of
 from ammrank_dask.storage.store.registry import FORMAT, REBUILD, check_format
 

@@ -14,7 +14,7 @@ from typing import Any
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, name_night
 from ammrank_dask.storage.objects.atomic import OTHERS, TEMPORARY, digest_tree, swap_folder, write_text
 from ammrank_dask.storage.objects.folders import is_file, is_folder, is_there, list_paths, make_folder, remove, stat_of
-from ammrank_dask.storage.objects.objects import PosixObjects, is_locked, open_lock, take_lock
+from ammrank_dask.storage.objects.posix import PosixObjects, is_locked, open_lock, take_lock
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.storage.site.root import (

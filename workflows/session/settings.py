@@ -16,7 +16,7 @@ from ammrank_dask.storage.lake.people import PeopleMapping
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
 from ammrank_dask.storage.objects.folders import is_file, is_folder, require_regular
 from ammrank_dask.storage.objects.objects import Objects
-from ammrank_dask.storage.objects.store import open_objects
+from ammrank_dask.storage.objects.posix import open_objects
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.registry import FORMAT
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GENDERS, IGNORE_GROUP

@@ -10,8 +10,8 @@ import pytest
 from s3 import always, every, serve_s3, slow
 
 from ammrank_dask.storage.errors import BadInput, StoreFailed
-from ammrank_dask.storage.objects.objects import Conflict, Object, PosixObjects
-from ammrank_dask.storage.objects.store import open_objects
+from ammrank_dask.storage.objects.objects import Conflict, Object
+from ammrank_dask.storage.objects.posix import PosixObjects, open_objects
 
 
 @pytest.fixture(scope="module")
