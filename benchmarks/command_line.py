@@ -43,6 +43,7 @@ Data = Annotated[
     Path,
     Option("Folder of label-ranking tables.", click.Path(exists=True, file_okay=False, path_type=Path)),
 ]
+MinCategories = Annotated[int, Option("Clicked categories from which a user trains and counts; before 0.3.0, 3.")]
 Sets = Annotated[Sequence[str], Option("Tables to take, by name, with commas between; by default all.")]
 
 FOLDER = click.Path(file_okay=False, resolve_path=True, path_type=Path)

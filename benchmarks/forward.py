@@ -30,15 +30,17 @@ from ammrank_dask.storage.objects.atomic import write_json, write_text
 from ammrank_dask.storage.site.reports import read_summary
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import CATEGORY, CLICK_GROUP, GROUP, RANK, USER_ID
-from ammrank_dask.workflows.session.config import load_config, write_config
+from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.settings import site_taxonomy
+from benchmarks import ta_feng
 from benchmarks.command_line import Option, benchmark
 from benchmarks.measure import cluster, describe_machine, make_lake
-from benchmarks.real import LOGS, build_lake_of, describe_run, run_command
+from benchmarks.real import LOGS, Data, build_lake_of, change_config, describe_run, run_command
 
 NIGHTS = {
     "shop": ("2017-06-30", "2017-08-31", "2017-10-31"),
     "flights": ("2013-06-30", "2013-08-31", "2013-10-31"),
+    "ta-feng": ta_feng.NIGHTS,
     "simulated": ("2026-03-31", "2026-06-30"),  # the first has one label window
 }
 SIMULATED_USERS, SIMULATED_DAYS = 2_000, 210
@@ -70,8 +72,10 @@ def compare_with_next_month(
     work: Path,
     *,
     log: Annotated[
-        Literal["shop", "flights", "simulated"], Option("Purchases, flights, or a simulated lake of 210 days.")
+        Literal["shop", "flights", "ta-feng", "simulated"],
+        Option("Purchases, flights, Ta-Feng, or a simulated lake of 210 days."),
     ] = "shop",
+    data: Data | None = None,
     households: Annotated[int, Option("Households of the shop, chosen by hash; by default all.")] | None = None,
     users: Annotated[int, Option("Users of the simulated lake.")] = SIMULATED_USERS,
     nights: Annotated[Sequence[str], Option("Nights, with commas between; by default three of the log.")] | None = None,
@@ -82,7 +86,7 @@ def compare_with_next_month(
     lists are compared with clicks that pandas reads from the files of the lake. `NAME-forward.md` and `.json` below
     `work` have the table; differences have the paired standard error over users.
     """
-    name, lake = simulate_lake(work, users) if log == "simulated" else build_lake_of(log, work, households)
+    name, lake = simulate_lake(work, users) if log == "simulated" else build_lake_of(log, work, households, data)
     events = read_events(lake)
     dates = check_nights(nights or NIGHTS[log], events[DATE].max().date())
     measured, found = [], {}
@@ -161,9 +165,7 @@ def publish_night(lake: Path, folder: Path, night: dt.date, **settings: str) -> 
     site = folder / "site"
     run_command("init", str(site), "--lake", str(folder / "lake"))
     if settings:
-        config = load_config(Site(site).config_path)
-        changed = config.model_copy(update={"lake": config.lake.model_copy(update=settings)})
-        Site(site).config_path.write_text(write_config(changed), encoding="utf-8")
+        change_config(Site(site), "lake", **settings)
     run_command("nightly", str(site), "--date", str(night))
     return Site(site)
 

@@ -14,8 +14,10 @@ from typing import Annotated, Any, Literal
 from ammrank_dask.evaluation.page import RESULT
 from ammrank_dask.methods.registry import METHODS, method_label
 from ammrank_dask.storage.objects.atomic import read_json, write_json, write_text
-from benchmarks import complete_journey, flights
-from benchmarks.command_line import Folds, Methods, Option, benchmark
+from ammrank_dask.storage.site.site import Site
+from ammrank_dask.workflows.session.config import load_config, write_config
+from benchmarks import complete_journey, flights, ta_feng
+from benchmarks.command_line import FOLDER, Folds, Methods, MinCategories, Option, benchmark
 from benchmarks.measure import describe_machine
 
 VARIANTS = ("adv", "no-adv")
@@ -44,31 +46,39 @@ class RealLog:
 LOGS = {
     "shop": RealLog("Complete Journey", "real", complete_journey.NIGHTS, VARIANTS, "households"),
     "flights": RealLog("flights from New York", "flights", flights.NIGHTS, ("no-adv",), "planes"),
+    "ta-feng": RealLog("Ta-Feng", "ta-feng", ta_feng.NIGHTS, ("no-adv",), "customers"),
 }
+LogName = Literal["shop", "flights", "ta-feng"]
+Data = Annotated[Path, Option("A folder with the file of Ta-Feng.", FOLDER)]
 
 
 @benchmark("real")
 def compare_on_real_log(
     work: Path,
     *,
-    log: Annotated[Literal["shop", "flights"], Option("Purchases, or flights, which have no ad views.")] = "shop",
+    log: Annotated[LogName, Option("Purchases, flights, or Ta-Feng; the latter two have no ad views.")] = "shop",
+    data: Data | None = None,
     households: Annotated[int, Option("Households of the shop, chosen by hash; by default all.")] | None = None,
     nights: Annotated[Sequence[str], Option("Nights to evaluate, with commas between.")] | None = None,
     methods: Methods | None = None,
     rivals: Annotated[bool, Option("Also EASE and LightGBM.")] = False,
+    min_categories: MinCategories = 1,
     folds: Folds = 5,
 ) -> None:
     """Print ε_dis of every method on three nights of a real log, with and without ad views, 5 folds.
 
-    The shop is Complete Journey; nothing was ever chosen on the flights. Lake, site and the evaluations of nights are
-    kept below `work` and taken from there the next time; `real.md` and `real.json` (`flights.md`, …) have the table.
+    The shop is Complete Journey; nothing was ever chosen on flights and Ta-Feng. Lake, site and the evaluations of
+    nights are kept below `work` and taken from there the next time; `real.md` and `real.json` (`flights.md`, …) have
+    the table.
     `rivals` adds EASE and LightGBM, which take longer than all others together.
     """
     about = LOGS[log]
-    name, lake = build_lake_of(log, work, households)
+    name, lake = build_lake_of(log, work, households, data)
+    name += "" if min_categories == 1 else f"-from-{min_categories}"
     site = work / f"{name}-site"
     if not (site / "ammrank.yaml").exists():
         run_command("init", str(site), "--lake", str(lake))
+        change_config(Site(site), "label", min_categories=min_categories)
     chosen = list(methods or (method for method in COMPARED if method in METHODS))
     if rivals:
         chosen += [str(Path(__file__).parent / "rivals" / f"{rival}.py") for rival in RIVALS]
@@ -89,7 +99,7 @@ def compare_on_real_log(
     print(f"{work / f'{name}.md'} and {name}.json")
 
 
-def build_lake_of(log: str, work: Path, households: int | None) -> tuple[str, Path]:
+def build_lake_of(log: str, work: Path, households: int | None, data: Path | None = None) -> tuple[str, Path]:
     """Return what the files of a log are called, and its lake below `work`, written unless it is there."""
     name = LOGS[log].name if households is None else f"{LOGS[log].name}-{households}"
     lake = work / f"{name}-lake"
@@ -97,7 +107,7 @@ def build_lake_of(log: str, work: Path, households: int | None) -> tuple[str, Pa
         return name, complete_journey.build_lake(lake, households=households)
     if households is not None:
         raise SystemExit("households are those of the shop; leave --households out")
-    return name, flights.build_lake(lake)
+    return name, ta_feng.build_lake(lake, data) if log == "ta-feng" else flights.build_lake(lake)
 
 
 def _has_methods(path: Path, methods: Sequence[str]) -> bool:
@@ -106,6 +116,13 @@ def _has_methods(path: Path, methods: Sequence[str]) -> bool:
         return False
     compared = next(iter(read_json(path)["variants"].values()))
     return set(compared) == {method_label(method) for method in methods}
+
+
+def change_config(site: Site, section: str, **settings: Any) -> None:
+    """Give keys of a section of the config of a site other values."""
+    config = load_config(site.config_path)
+    changed = getattr(config, section).model_copy(update=settings)
+    site.config_path.write_text(write_config(config.model_copy(update={section: changed})), encoding="utf-8")
 
 
 def run_command(*arguments: str, may_be_held: bool = False) -> None:
