@@ -34,6 +34,8 @@ SIMPLE = {
 """Sources of lists, as verdicts name them, and what texts call those that are not trained. `published` are the lists of
 the night before the window: they are measured, and make none."""
 ROWS_AT_ONCE = 4096
+ENOUGH_USERS = 200_000
+"""Users who suffice to choose between sources: they know a difference in hits to some thousandths."""
 HITS, NDCG, PRECISION_1, DISAGREEMENT = MEASURES = ("hits", "ndcg", "precision_1", "disagreement")
 """Of a user's list: clicked categories in it, its NDCG, whether its first was clicked; and the ε_dis of all scores."""
 VALUE = "value"
@@ -342,6 +344,7 @@ def compare_forward(
     k: int,
     published: tuple[Sequence[GivenLists], Sequence[str]] | None = None,
     values: np.ndarray | None = None,
+    enough_users: int | None = None,
     progress: Progress = silent,
 ) -> ForwardResult:
     """Return how the lists of models compare with the rankings of later clicks, for all users with a history.
@@ -357,12 +360,21 @@ def compare_forward(
         for their categories. A user without a list has no hits, and there is no ε_dis.
     values
         (groups, L) what a click is worth, by `group_of` the user: adds `VALUE`.
+    enough_users
+        Only the first partitions, which have so many users with rankings; a partition is a random sample of them.
     """
     nothing: tuple[Sequence[GivenLists | None], Sequence[str]] = ([None] * features.n_partitions, ())
     parts, names = nothing if published is None else published
     calls: list[Call] = [
         (measure_forward, (features.path, number, dict(models), k, part, names, values))
-        for number, part in enumerate(parts)
+        for number, part in enumerate(parts[: _enough_parts(features, enough_users)])
     ]
     first, *others = run_together(client, "forward", calls, progress=progress)
     return sum(others, start=first)
+
+
+def _enough_parts(features: Features, n_users: int | None) -> int | None:
+    """Return the number of the first partitions that have so many users together; None for all."""
+    if n_users is None:
+        return None
+    return 1 + int(np.searchsorted(np.cumsum([part.rows for part in features.run.parts]), n_users))

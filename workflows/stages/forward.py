@@ -24,6 +24,7 @@ from ammrank_dask.storage.store.qualifications import qualification_parts
 from ammrank_dask.storage.store.runs import Run, is_finished
 from ammrank_dask.training.forward import (
     CHAMPION,
+    ENOUGH_USERS,
     MODEL,
     NDCG,
     OWN_HISTORY,
@@ -72,11 +73,11 @@ def look_forward(
 ) -> Forward:
     """Train as nights do, but without the last label window, and compare the lists with the clicks in it.
 
-    All users may judge, because the clicks are later than all that was learned. Another simple source replaces own
-    history if its lists have more hits, and the model in use the new one, each by more than a standard error; and the
-    model makes the lists if they have more hits than those of the simple source, by more than a standard error. Where
-    no model can be tried, the simple source makes them. The lists that were published at the beginning of the window
-    are measured beside them.
+    All users may judge, because the clicks are later than all that was learned; of large sites `ENOUGH_USERS` do.
+    Another simple source replaces own history if its lists have more hits, and the model in use the new one, each by
+    more than a standard error; and the model makes the lists if they have more hits than those of the simple source, by
+    more than a standard error. Where no model can be tried, the simple source makes them. The lists that were published
+    at the beginning of the window are measured beside them.
 
     Parameters
     ----------
@@ -106,7 +107,8 @@ def look_forward(
     if model is not None and champion is not None:
         rival = champion_before(night, ingested, features, earlier, champion)
         sources |= {} if rival is None else {CHAMPION: rival}
-    result = measure_sources(night, features, sources, published=_lists_before(night, ingested))
+    published = _lists_before(night, ingested)
+    result = measure_sources(night, features, sources, published, enough_users=ENOUGH_USERS)
     return _choose_source(night, ingested, result, why)
 
 
@@ -206,7 +208,7 @@ def tune_forward(night: Night, ingested: Ingested, features: Run, earlier: list[
         str(number): train_before(night, ingested, features, earlier, given | setting)
         for number, setting in enumerate(settings)
     }
-    return measure_sources(night, features, models).tuning(settings)
+    return measure_sources(night, features, models, enough_users=ENOUGH_USERS).tuning(settings)
 
 
 def _lists_before(night: Night, ingested: Ingested) -> tuple[Sequence[NightPart], Sequence[str]] | None:
@@ -266,6 +268,7 @@ def measure_sources(
     sources: Mapping[str, RankingEstimator],
     published: tuple[Sequence[NightPart], Sequence[str]] | None = None,
     values: ClickValues | None = None,
+    enough_users: int | None = None,
 ) -> ForwardResult:
     """Return how the lists of sources compare with the clicks after the features, all beside the first source."""
     folder = night.site.scratch / "forward"
@@ -278,7 +281,7 @@ def measure_sources(
     opened = open_features(features.path)
     result = compare_forward(
         night.client, opened, given, k=night.config.score.k, published=published,
-        values=None if values is None else values.per_click, progress=night.progress,
+        values=None if values is None else values.per_click, enough_users=enough_users, progress=night.progress,
     )  # fmt: skip
     remove(folder)
     return result

@@ -73,6 +73,19 @@ def test_compare_forward__differences_are_paired_by_user(client, tmp_path, n_par
         assert result.gain("saved", measure, of="turned") == pytest.approx(((other - ours).mean(), error), abs=1e-12)
 
 
+def test_compare_forward__asks_as_many_of_the_first_partitions_as_are_enough(client, tmp_path):
+    rows, rankings = np.tile(ROWS[:3], (40, 1)), np.tile(RANKINGS[:3], (40, 1))
+    write_features(
+        tmp_path / "features", rows, np.arange(120), COLUMNS, rankings, categories=list("abc"), n_partitions=3,
+        normalize=False,
+    )  # fmt: skip
+    features, models = open_features(tmp_path / "features"), {"model": one_plane_model(np.eye(3))}
+    sizes = [len(features.partition(number).user_ids) for number in range(3)]
+    assert min(sizes) > 0
+    for enough, parts in ((1, 1), (sizes[0], 1), (sizes[0] + 1, 2), (119, 3), (1000, 3), (None, 3)):
+        assert compare_forward(client, features, models, k=2, enough_users=enough).n_users == sum(sizes[:parts])
+
+
 @pytest.mark.parametrize(
     ("hits", "squares", "expected"),
     [
