@@ -60,7 +60,7 @@ class StoreObjects:
         """Return an object and its tag; raises FileNotFoundError when there is none."""
         with self._opened() as store:
             found = store.get(check_key(key))
-            return bytes(found.bytes()), _tag_of(found.meta)
+            return bytes(found.bytes()), self._tag_of(found.meta)
 
     def get_ranges(self, key: str, starts: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Return stretches of an object, fetched at once; one that ends behind its end is cut there."""
@@ -80,7 +80,7 @@ class StoreObjects:
         data = b"".join(pieces)
         with self._opened() as store:
             is_large = len(data) > ONE_REQUEST_BYTES
-            return _tag_of(store.put(check_key(key), data, use_multipart=is_large))
+            return self._tag_of(store.put(check_key(key), data, use_multipart=is_large))
 
     def put_if(self, key: str, data: bytes, tag: Tag | None) -> Tag:
         """Write an object if the one that is there has a tag, None for none there; raises Conflict otherwise.
@@ -89,20 +89,29 @@ class StoreObjects:
         a conflict is believed; what has the bytes that were to be written was written. Who must tell two writers from
         each other writes something of its own into the object.
         """
-        mode: Any = "create" if tag is None else {"e_tag": tag}
+        mode: Any = "create" if tag is None else {self._tag_name: tag}
         for pause in (0, *PAUSES):
             time.sleep(pause)
             try:
                 with self._opened() as store:
-                    return _tag_of(store.put(check_key(key), data, mode=mode, use_multipart=False))
+                    return self._tag_of(store.put(check_key(key), data, mode=mode, use_multipart=False))
             except (Conflict, StoreFailed) as error:
                 failure = error
-            found, now = self._find(key)
-            if found == data and now is not None:
-                return now
-            if now != tag:
-                raise conflict(f"{self.url}/{key}", now)
+            with contextlib.suppress(StoreFailed):  # nobody knows: what is put again has the tag of the first time
+                found, now = self._find(key)
+                if found == data and now is not None:
+                    return now
+                if now != tag:
+                    raise conflict(f"{self.url}/{key}", now)
         raise failure
+
+    @property
+    def _tag_name(self) -> str:
+        """What the store compares: Google's generations, entity tags of all others."""
+        return "version" if self.url.startswith("gs:") else "e_tag"
+
+    def _tag_of(self, meta: Any) -> Tag:
+        return str(meta[self._tag_name])
 
     def _find(self, key: str) -> tuple[bytes | None, Tag | None]:
         try:
@@ -158,10 +167,6 @@ class StoreObjects:
                     f"{self.url} cannot be reached ({reason}); what is published is whole, run the command again"
                 ) from None
             raise
-
-
-def _tag_of(meta: Any) -> Tag:
-    return str(meta["e_tag"])
 
 
 @functools.lru_cache(maxsize=16)

@@ -7,15 +7,15 @@ import datetime as dt
 import functools
 import json
 import re
+import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore, EarlierFormat, shell_word
-from ammrank_dask.storage.objects.atomic import json_text, read_json
-from ammrank_dask.storage.objects.folders import is_file
-from ammrank_dask.storage.objects.objects import Tag
+from ammrank_dask.storage.objects.atomic import json_text
+from ammrank_dask.storage.objects.objects import Conflict, Objects, Tag
 from ammrank_dask.storage.objects.posix import PosixObjects
 from ammrank_dask.storage.store.parts import checksum_of
 from ammrank_dask.storage.store.registry import FORMAT, REBUILD, check_format
@@ -67,6 +67,11 @@ class Root:
         again meanwhile: a process that was stopped before it removed the key may still do so.
     unfinished
         What a command that spans several writes has begun, by its name.
+    number
+        How many contents the site had before and with this one.
+    writes
+        Ids of the last writes, that of this content first: a writer whose answer was lost finds its own here, also
+        when others have written since.
     """
 
     date: dt.date | None = None
@@ -78,6 +83,7 @@ class Root:
     trash: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     unfinished: Mapping[str, Any] = field(default_factory=dict)
     number: int = field(default=0, compare=False)
+    writes: tuple[str, ...] = field(default=(), compare=False)
 
     def encode(self) -> bytes:
         """Return the JSON of the object, with a checksum of its content."""
@@ -92,11 +98,12 @@ class Root:
             "exchanges": {key: list(entry) for key, entry in self.exchanges.items()},
             "trash": {key: list(entry) for key, entry in self.trash.items()},
             "unfinished": dict(self.unfinished),
+            "writes": list(self.writes),
         }
         return json_text({**content, "checksum": checksum_of(content)}).encode()
 
     @classmethod
-    def decode(cls, path: Path, data: bytes) -> Self:
+    def decode(cls, path: Path | str, data: bytes) -> Self:
         """Return what the JSON says; raises DamagedStore where it is not what was written."""
         try:
             content = json.loads(data)
@@ -119,6 +126,7 @@ class Root:
             {key: (number, until) for key, (number, until) in content["trash"].items()},
             content["unfinished"],
             content["number"],
+            tuple(content["writes"]),
         )
 
     def place(self, key: str) -> str:
@@ -173,72 +181,100 @@ def _without(keys: tuple[str, ...], gone: set[str]) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=8)
-def _decode(path: Path, data: bytes) -> Root:
-    return Root.decode(path, data)
+def _decode(where: str, data: bytes) -> Root:
+    return Root.decode(where, data)
 
 
-def read_root(objects: PosixObjects) -> tuple[Root | None, Tag | None]:
+def read_root(objects: Objects) -> tuple[Root | None, Tag | None]:
     """Return what a site has, None before the first time, and the tag of the object.
 
     Raises DamagedStore, with the content to put back, where the object is damaged or lost.
     """
-    path = objects.path(ROOT)
+    where = f"{objects}/{ROOT}"
     try:
         data, tag = objects.get(ROOT)
     except FileNotFoundError:
         if _kept(objects):
-            raise DamagedStore(f"{path} is missing; {_remedy(objects)}", missing=path) from None
-        before = objects.path(BEFORE_ROOT)
-        if is_file(before):
-            version = read_json(before).get("format", 1)
-            check_format(before, version if isinstance(version, int) else 2)
+            raise DamagedStore(f"{where} is missing; {_remedy(objects)}") from None
+        _refuse_earlier_site(objects)
         return None, None
     try:
-        return _decode(path, data), tag
+        return _decode(where, data), tag
     except EarlierFormat:
         raise
     except DamagedStore as error:
         raise DamagedStore(f"{error}; {_remedy(objects)}") from None
 
 
-def move_root(objects: PosixObjects, root: Root, tag: Tag | None) -> None:
-    """Replace the content that has the tag, None for none there, by another one: the site moves, or nothing changes."""
+def _refuse_earlier_site(objects: Objects) -> None:
+    try:
+        data = objects.get(BEFORE_ROOT)[0]
+    except FileNotFoundError:
+        return
+    where = f"{objects}/{BEFORE_ROOT}"
+    try:
+        version = json.loads(data).get("format", 1)
+    except (ValueError, AttributeError):
+        raise DamagedStore(f"{where} is not the JSON that was written; {REBUILD}") from None
+    check_format(where, version if isinstance(version, int) else 2)
+
+
+def move_root(objects: Objects, root: Root, tag: Tag | None) -> None:
+    """Replace the content that has the tag, None for none there, by another one: the site moves, or nothing changes.
+
+    Raises Conflict where somebody else has replaced it. A writer that was stopped may learn of its own write when
+    others have built on it.
+    """
     kept = _kept(objects)
-    number = 1 + max(kept, default=0)
-    data = replace(root, number=number).encode()
-    objects.put(_key(number), [data])
-    objects.put_if(ROOT, data, tag)
+    number, write = 1 + max(kept, default=0), uuid.uuid4().hex[:16]
+    root = replace(root, number=number, writes=(write, *root.writes)[:KEPT_ROOTS])
+    data = root.encode()
+    objects.put_if(_key(number), data, None)
+    try:
+        objects.put_if(ROOT, data, tag)
+    except Conflict:
+        now = read_root(objects)[0]
+        if now is None or write not in now.writes:
+            objects.delete([_key(number)])  # nobody is to take it for the newest content
+            raise
     objects.delete(_key(number) for number in kept[: -KEPT_ROOTS + 1])
 
 
-def put_root_back(objects: PosixObjects) -> bool:
+def put_root_back(objects: Objects) -> bool:
     """Give a damaged or lost object its newest whole content; return whether there is one."""
     newest = _newest(objects)
     if newest is None:
         objects.delete([ROOT, BEFORE_ROOT, *map(_key, _kept(objects))])
-    else:
-        objects.put(ROOT, [objects.get(newest)[0]])
-    return newest is not None
+        return False
+    try:
+        tag: Tag | None = objects.get(ROOT)[1]
+    except FileNotFoundError:
+        tag = None
+    move_root(objects, Root.decode(newest, objects.get(newest)[0]), tag)
+    return True
 
 
-def _remedy(objects: PosixObjects) -> str:
+def _remedy(objects: Objects) -> str:
     newest = _newest(objects)
     if newest is None:
         return REBUILD
-    copy = f"cp {shell_word(objects.path(newest))} {shell_word(objects.path(ROOT))}"
-    return f"its newest whole content is put back by `{copy}`, or by {REBUILD_COMMAND}"
+    if isinstance(objects, PosixObjects):
+        copy = f"`cp {shell_word(objects.path(newest))} {shell_word(objects.path(ROOT))}`"
+    else:
+        copy = f"a copy of {objects}/{newest} to {objects}/{ROOT}"
+    return f"its newest whole content is put back by {copy}, or by {REBUILD_COMMAND}"
 
 
-def _newest(objects: PosixObjects) -> str | None:
+def _newest(objects: Objects) -> str | None:
     """Return the key of the newest content that is whole."""
     for number in reversed(_kept(objects)):
         with contextlib.suppress(DamagedStore):
-            Root.decode(objects.path(_key(number)), objects.get(_key(number))[0])
+            Root.decode(f"{objects}/{_key(number)}", objects.get(_key(number))[0])
             return _key(number)
     return None
 
 
-def _kept(objects: PosixObjects) -> list[int]:
+def _kept(objects: Objects) -> list[int]:
     names = (found.key.removeprefix(ROOTS).removesuffix(".json") for found in objects.list(ROOTS))
     return sorted(int(name) for name in names if name.isdecimal())
 

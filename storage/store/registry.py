@@ -46,7 +46,7 @@ REBUILD = f"make it again with {REBUILD_COMMAND}"
 UNSIGNED = ("uint16", "uint32")
 
 
-def check_format(path: Path, version: object) -> None:
+def check_format(path: Path | str, version: object) -> None:
     """Refuse what another version wrote: what an earlier one wrote a rebuild replaces, a later one's stays."""
     if version == FORMAT:
         return

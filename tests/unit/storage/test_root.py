@@ -3,14 +3,18 @@
 import datetime as dt
 import json
 import shutil
+import uuid
+from dataclasses import replace
 
 import numpy as np
 import pytest
+from s3 import serve_s3
 
-from ammrank_dask.storage.errors import EarlierFormat
+from ammrank_dask.storage.errors import DamagedStore, EarlierFormat
 from ammrank_dask.storage.objects.objects import Conflict
+from ammrank_dask.storage.objects.posix import PosixObjects, open_objects
 from ammrank_dask.storage.site.renewals import name_renewals, replace_runs, restore_root
-from ammrank_dask.storage.site.root import KEPT_ROOTS, Root
+from ammrank_dask.storage.site.root import KEPT_ROOTS, Root, move_root, put_root_back, read_root
 from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import checksum_of, write_part
@@ -191,3 +195,142 @@ def test_root__of_a_development_version_is_named(tmp_path):
     data = json.dumps({**content, "checksum": checksum_of(content)}).encode()
     with pytest.raises(EarlierFormat, match=r"ROOT has no trash: a development version before 0\.3\.0 wrote it"):
         Root.decode(tmp_path / "ROOT", data)
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve_s3() as running:
+        running.make_bucket("sites")
+        yield running
+
+
+@pytest.fixture
+def bucket(server):
+    return open_objects(server.url(f"sites/{uuid.uuid4().hex}"))
+
+
+@pytest.fixture(params=["posix", "bucket"])
+def objects(request, tmp_path):
+    """An empty store of each kind."""
+    return PosixObjects(tmp_path / "site") if request.param == "posix" else request.getfixturevalue("bucket")
+
+
+def publish(objects, *days):
+    """Publish one night after the other."""
+    for day in days:
+        root, tag = read_root(objects)
+        move_root(objects, replace(root or Root(), date=DATE.replace(day=day)), tag)
+
+
+def published(objects):
+    return read_root(objects)[0].date.day
+
+
+def roots(objects):
+    return [one.key for one in objects.list("roots/")]
+
+
+def test_move_root__the_last_contents_are_kept(objects):
+    assert read_root(objects) == (None, None)
+    publish(objects, *range(1, 6))
+    assert published(objects) == 5
+    assert objects.get("roots/000005.json")[0] == objects.get("ROOT")[0]
+    assert objects.get("roots/000004.json")[0] != objects.get("ROOT")[0]
+    for _ in range(KEPT_ROOTS):
+        publish(objects, 6)
+    assert roots(objects) == [f"roots/{number:06d}.json" for number in range(6, 6 + KEPT_ROOTS)]
+    assert len(read_root(objects)[0].writes) == KEPT_ROOTS
+
+
+def test_move_root__the_slower_of_two_changes_nothing(objects):
+    publish(objects, 1)
+    root, tag = read_root(objects)
+    publish(objects, 2)
+    with pytest.raises(Conflict, match=f"{objects}/ROOT was written by another run meanwhile, found another one; run"):
+        move_root(objects, replace(root, date=DATE), tag)
+    assert published(objects) == 2
+    assert len(roots(objects)) == 2
+
+
+def test_move_root__a_content_of_a_crash_is_no_conflict(objects):
+    publish(objects, 1)
+    objects.put("roots/000002.json", [b"begun"])
+    publish(objects, 2)
+    assert read_root(objects)[0].number == 3
+
+
+@pytest.mark.parametrize("how", ["damaged", "lost"])
+def test_put_root_back__gives_the_newest_whole_content(objects, how):
+    publish(objects, 1, 2, 3)
+    objects.put("roots/000003.json", [b"{"])
+    if how == "damaged":
+        objects.put("ROOT", [b"{"])
+    else:
+        objects.delete(["ROOT"])
+    said = "is not the JSON that was written" if how == "damaged" else "is missing"
+    copy = "`cp .*/roots/000002.json .*/ROOT`" if isinstance(objects, PosixObjects) else "a copy of s3://.* to s3://"
+    with pytest.raises(DamagedStore, match=f"{objects}/ROOT {said}; its newest whole content is put back by {copy}"):
+        read_root(objects)
+    assert put_root_back(objects)
+    assert published(objects) == 2
+    publish(objects, 4)
+    assert published(objects) == 4
+
+
+def test_put_root_back__without_a_whole_content(objects):
+    publish(objects, 1)
+    for key in ("ROOT", "roots/000001.json"):
+        objects.put(key, [b"{"])
+    with pytest.raises(DamagedStore, match="ROOT is not the JSON that was written; make it again with `ammrank night"):
+        read_root(objects)
+    assert not put_root_back(objects)
+    assert read_root(objects) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("version", "error", "sentence"),
+    [
+        (b'{"format": 2}', EarlierFormat, "CURRENT has format 2 of an earlier version, this one reads 0.3.0"),
+        (b"{", DamagedStore, "CURRENT is not the JSON that was written; make it again"),
+    ],
+)
+def test_read_root__names_the_site_of_another_version(objects, version, error, sentence):
+    objects.put("CURRENT", [version])
+    with pytest.raises(error, match=sentence):
+        read_root(objects)
+
+
+LOST = [("500 Internal Server Error", "InternalError"), ("409 Conflict", "ConditionalRequestConflict")]
+
+
+@pytest.mark.parametrize("answer", LOST, ids=["500", "409"])
+@pytest.mark.parametrize("others", [0, 1, 3])
+def test_move_root__a_write_is_one_whose_answer_was_lost_while_others_went_on(server, bucket, answer, others):
+    publish(bucket, 1)
+    left = [others]
+
+    def lose_once(method, path):
+        if method != "PUT" or not path.endswith("/ROOT") or not left:
+            return None
+        publish(bucket, *range(10, 10 + left.pop()))
+        return answer
+
+    with server.losses(lose_once):
+        publish(bucket, 2)
+    assert published(bucket) == (9 + others if others else 2)
+    assert read_root(bucket)[0].number == 2 + others
+
+
+@pytest.mark.parametrize("answer", LOST, ids=["500", "409"])
+def test_move_root__a_request_that_was_refused_is_made_again(server, bucket, answer):
+    publish(bucket, 1)
+    seen = []
+
+    def refuse_first(method, path):
+        seen.append((method, path))
+        return answer if method == "PUT" and seen.count((method, path)) == 1 else None
+
+    with server.faults(refuse_first):
+        publish(bucket, 2)
+    assert published(bucket) == 2
+    assert len(roots(bucket)) == 2
