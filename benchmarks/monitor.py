@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
-from typing import Any
 
-from bokeh.client import pull_session
 from distributed import Client
 
 import ammrank_dask.monitor.events as events
@@ -78,25 +77,24 @@ def _run_night(client: Client, n_tasks: int) -> None:
 
 @contextlib.contextmanager
 def _page(client: Client, is_watched: bool) -> Iterator[None]:
-    """Keep the page open as a browser does, with a session that takes all changes."""
+    """Keep the page open as a browser does, and read all its updates."""
     if not is_watched:
         yield
         return
-    session: Any = pull_session(url=page_address(client))
     is_over = threading.Event()
 
-    def take_changes() -> None:
-        while not is_over.wait(1.0):
-            session.force_roundtrip()
+    def take_updates() -> None:
+        with urllib.request.urlopen(f"{page_address(client)}.events") as updates:
+            while not is_over.is_set():
+                updates.readline()
 
-    reader = threading.Thread(target=take_changes, daemon=True)
+    reader = threading.Thread(target=take_updates, daemon=True)
     reader.start()
     try:
         yield
     finally:
         is_over.set()
         reader.join(timeout=10)
-        session.close()
 
 
 @contextlib.contextmanager

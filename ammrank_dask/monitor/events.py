@@ -6,8 +6,8 @@ watches the topic (`ammrank_dask.monitor.plugin`, or a script with `client.subsc
 ========  =====================================================================================================
 kind      facts
 ========  =====================================================================================================
-night     `state` (begin, end, failed); at the beginning `date`, `stages` (names in order) and `history`, the
-          summaries of earlier nights; at the end `error`, the class of what went wrong
+night     `state` (begin, end, failed); at the beginning `date`, `stages` (names in order) and `usual`, the seconds
+          that stages took in earlier nights; at the end `error`, the class of what went wrong
 stage     `name`, `state` (begin, end, failed, skipped): a stage of the night
 tasks     `name`, `token`, `state` (begin, end, failed); at the beginning `total`, `unit` and, where it is known,
           `units`: how many users or rows each task stands for, or `counted` when they come in `units` events
@@ -17,7 +17,6 @@ train     `epoch` and `round` (from 1), `planes`, `users_per_second`; where know
           `categories`
 exposure  `users` scored so far, `users_total`, `categories` (names), `counts` (users who hold each), `clicks` of the
           label window by category, or none, `starved_below` where it is not the usual share
-checks    `checks`: of each check of the night's report `name`, `what`, `value`, `limit` and `status`
 note      `name`, `text`: one sentence about the night that people should read, as the verdict of the gate; a later
           one of the same name replaces it
 ========  =====================================================================================================
@@ -30,7 +29,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from distributed import Client
@@ -64,10 +63,10 @@ def publish(client: Client, kind: str, **facts: Any) -> None:
 
 @contextlib.contextmanager
 def watch_night(
-    client: Client, date: object, stages: Sequence[str], history: Sequence[dict[str, Any]] = ()
+    client: Client, date: object, stages: Sequence[str], usual: Mapping[str, float] | None = None
 ) -> Iterator[None]:
     """Publish the beginning and the end of a night around its stages."""
-    publish(client, "night", state="begin", date=str(date), stages=list(stages), history=list(history))
+    publish(client, "night", state="begin", date=str(date), stages=list(stages), usual=usual or {})
     try:
         yield
     except BaseException as error:  # Ctrl-C too: a scheduler that lives on must not show a night that is over
@@ -87,12 +86,6 @@ def watch_stage(client: Client, name: str) -> Iterator[None]:
         publish(client, "stage", name=name, state="failed")
         raise
     publish(client, "stage", name=name, state="end")
-
-
-def show_checks(client: Client, checks: Iterable[dict[str, Any]]) -> None:
-    """Publish how the checks of a night came out."""
-    names = ("name", "what", "value", "limit", "status")
-    publish(client, "checks", checks=[{name: check[name] for name in names} for check in checks])
 
 
 class LiveExposure:
@@ -147,19 +140,6 @@ class LiveExposure:
         """Publish the counts so far, if there are any; call it after the last part."""
         if self.users:
             publish(self.client, "exposure", users=self.users, counts=self.counts, **self.facts)
-
-
-class LivePrices:
-    """Publish the prices of categories and the duality gap while they are shared out."""
-
-    def __init__(self, client: Client, categories: Sequence[str]) -> None:
-        self.client = client
-        self.categories = list(categories)
-
-    def show(self, prices: Iterable[float], gap: float | None, n_passes: int) -> None:
-        """Publish prices by category code, the gap as a share of the expected clicks (None before it is known)."""
-        listed = [float(price) for price in prices]
-        publish(self.client, "prices", categories=self.categories, prices=listed, gap=gap, passes=n_passes)
 
 
 class Throttle:

@@ -1,94 +1,43 @@
-"""The AMM-rank page: what night, which stage, how far, how fast, whether it converges, who is starved."""
+"""The AMM-rank page: which night, which stage, how far, how fast, with how much memory; served beside Dask's own pages.
+
+All that is used of `distributed` without a promise that it stays is here: `Scheduler.http_application`,
+`template_variables` and the `title` filter of the dashboard's templates.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
-from bokeh.core.properties import without_property_validation
-from bokeh.document import Document
-from bokeh.models import InlineStyleSheet
-from bokeh.models.widgets import Div
+from jinja2.filters import do_title
+from tornado.iostream import StreamClosedError
+from tornado.web import RequestHandler
 
-from ammrank_dask.monitor.charts import make_panels
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
 
-REFRESH_MILLISECONDS = 2_000
-MAX_NIGHTS_SHOWN, MAX_TROUBLES = 10, 8
+REFRESH_SECONDS = 2.0
+MAX_FAILURES_SHOWN = 8
 NEARLY_FULL = 0.8
 """Share of its memory above which a worker is shown in red."""
-
-STYLE = """
-:host > div { width: 100%; }
-:host { font-family: Helvetica, Arial, sans-serif; color: #333c47; font-size: 13px; }
-h2 { font-size: 13px; margin: 2px 0 8px; }
-table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
-th { text-align: left; font-weight: normal; color: #707a87; border-bottom: 1px solid #e3e6ea; padding: 3px 6px; }
-td { padding: 3px 6px; border-bottom: 1px solid #f1f3f5; white-space: nowrap; }
-.none { color: #707a87; }
-.facts { display: flex; gap: 34px; align-items: baseline; flex-wrap: wrap; }
-.facts b { display: block; font-size: 23px; font-weight: 600; }
-.facts span { color: #707a87; }
-.bar { height: 9px; border-radius: 5px; background: #e3e6ea; margin-top: 9px; overflow: hidden; }
-.bar i { display: block; height: 100%; background: #e8912d; }
-.bad b { color: #c8372d; }
-.done b.state { color: #3f76b0; }
-.banner { margin: 0 0 8px; padding: 5px 10px; border-radius: 4px; background: #e8f0f8; color: #2c5a8a; }
-.banner.wrong { background: #fbeae8; color: #a82a21; }
-.notes td { white-space: normal; overflow-wrap: anywhere; }
-.notes td:first-child { white-space: nowrap; color: #707a87; }
-"""
+NIGHT_WORDS = {"none": "no night yet", "begin": "running", "end": "published", "failed": "failed"}
+STAGE_WORDS = {"waiting": "waits", "running": "running", "end": "done", "failed": "failed", "skipped": "not due"}
 
 
-def build_page(document: Document, read: Callable[[], dict[str, Any]]) -> Callable[[], None]:
-    """Fill the document of one visitor, keep it up to date, and return what brings it up to date at once.
-
-    Parameters
-    ----------
-    document
-        An empty document.
-    read
-        Returns the snapshot of the night.
-    """
-    style = InlineStyleSheet(css=STYLE)
-    texts = {
-        name: Div(name=name, sizing_mode="stretch_both", stylesheets=[style], disable_math=True)
-        for name in ("head", "notes", "troubles", "history")
-    }
-    panels = make_panels()
-    write = {
-        "head": head_html,
-        "notes": notes_html,
-        "troubles": troubles_html,
-        "history": history_html,
-    }
-
-    @without_property_validation
-    def update() -> None:
-        facts = read()
-        for panel in panels:
-            panel.update(facts)
-        for name, div in texts.items():
-            text = write[name](facts)
-            if div.text != text:
-                div.text = text
-
-    update()
-    for root in [*texts.values(), *(panel.figure for panel in panels)]:
-        document.add_root(root)
-    document.title = "AMM-rank"
-    document.add_periodic_callback(update, REFRESH_MILLISECONDS)
-    refresh: Callable[[], None] = update
-    return refresh
+def night_html(snapshot: dict[str, Any]) -> str:
+    """Return everything that changes on the page; all names are escaped."""
+    parts = (head_html(snapshot), stages_html(snapshot), notes_html(snapshot), failures_html(snapshot))
+    return "".join(f"<section>{part}</section>" for part in parts)
 
 
 def head_html(snapshot: dict[str, Any]) -> str:
     """Return the line that is read first."""
-    night = snapshot["night"]
+    night, exposure = snapshot["night"], snapshot["exposure"]
     stage = next((found for found in snapshot["stages"] if found["name"] == night["stage"]), None)
-    words = {"none": "no night yet", "begin": "running", "end": "published", "failed": "failed"}
-    state = words.get(night["state"], "")
+    state = NIGHT_WORDS.get(night["state"], "")
     if night["state"] == "none" and stage is not None:
         state = "running"
     if night["error"]:
@@ -103,29 +52,15 @@ def head_html(snapshot: dict[str, Any]) -> str:
         cells.append(_cell("left, as in earlier nights", seconds_text(night["left"])))
     elif stage is not None and stage["left"] is not None:
         cells.append(_cell("left in this stage", seconds_text(stage["left"])))
-    exposure = snapshot["exposure"]
     if exposure is not None:
         n_starved = exposure["starved_categories"]
-        cells.append(_cell("starved categories", f"{n_starved:,}", bad=n_starved > 0))
-    checks = snapshot["checks"]
-    if checks:
-        n_warned = len(_warned(snapshot))
-        cells.append(_cell("checks that warn", f"{n_warned} of {len(checks)}", bad=n_warned > 0))
-    prices = snapshot.get("prices")
-    if prices is not None:
-        cells.append(_cell("duality gap", "–" if prices["gap"] is None else f"{prices['gap']:.3%}"))
-        cells += [
-            _cell(f"{what}: {label_of(prices[what]['category'])}", f"{prices[what]['price']:+.4f}")
-            for what in ("dearest", "cheapest")
-            if prices[what] is not None
-        ]
+        cells.append(_cell("starved categories", f"{n_starved:,} of {exposure['categories']:,}", bad=n_starved > 0))
     cells += _memory_cell(snapshot["memory"])
     cells.append(_cell("failed tasks", f"{snapshot['tasks_failed']:,}", bad=snapshot["tasks_failed"] > 0))
     if snapshot["workers_lost"]:
         cells.append(_cell("lost workers", f"{snapshot['workers_lost']:,}", bad=True))
     kind = {"failed": " bad", "end": " done"}.get(night["state"], "")
-    bar = f'<div class="bar"><i style="width: {_share(snapshot):.1%}"></i></div>'
-    return f'{_banner(night)}<div class="facts{kind}">{"".join(cells)}</div>{bar}'
+    return f'{_banner(night)}<div class="facts{kind}">{"".join(cells)}</div>{_bar(_share(snapshot), night["state"])}'
 
 
 def _banner(night: dict[str, Any]) -> str:
@@ -153,6 +88,69 @@ def _memory_cell(memory: Sequence[dict[str, Any]]) -> list[str]:
     return [_cell(who, f"{_bytes_text(fullest['used'])}{of_limit}", bad=is_full)]
 
 
+def _share(snapshot: dict[str, Any]) -> float:
+    """Return how much of the night is done: by time where earlier nights tell it, else by stages and tasks."""
+    night = snapshot["night"]
+    if night["state"] == "end":
+        return 1.0
+    if night["left"] is not None and night["seconds"] is not None:
+        return float(night["seconds"] / max(1e-9, night["seconds"] + night["left"]))
+    return sum(map(_stage_share, snapshot["stages"])) / max(1, len(snapshot["stages"]))
+
+
+def _stage_share(stage: dict[str, Any]) -> float:
+    """Return how much of a stage is done, a running one without tasks counts as not begun."""
+    if stage["state"] != "running":
+        return float(stage["state"] in ("end", "skipped"))
+    if stage["left"] is not None and stage["usual_seconds"] is not None:
+        return float(stage["seconds"] / max(1e-9, stage["seconds"] + stage["left"]))
+    return stage["step"]["done"] / max(1, stage["step"]["total"]) if stage["step"] else 0.0
+
+
+def stages_html(snapshot: dict[str, Any]) -> str:
+    """Return a row for each stage: its state, how far it is, its tasks, its throughput, and its time."""
+    names = ("stage", "state", "", "tasks", "throughput", "time", "left", "doing")
+    head = "".join(f"<th>{name}</th>" for name in names)
+    rows = "".join(_stage_row(stage, snapshot["training"]) for stage in snapshot["stages"])
+    empty = f'<tr><td class="none" colspan="{len(names)}">Waits for a night to begin.</td></tr>'
+    return f"<h2>Stages</h2><table><thead><tr>{head}</tr></thead><tbody>{rows or empty}</tbody></table>"
+
+
+def _stage_row(stage: dict[str, Any], training: dict[str, Any] | None) -> str:
+    state = stage["state"]
+    is_begun = state not in ("waiting", "skipped")
+    left = stage["left"] if state in ("running", "waiting") else None
+    cells = [
+        escape(label_of(stage["name"])),
+        STAGE_WORDS.get(state, ""),
+        _bar(_stage_share(stage), state) if is_begun else "",
+        f"{stage['tasks_done']:,}" if is_begun else "",
+        f"{number_text(stage['rate'])} {escape(label_of(stage['unit']))}/s" if stage["rate"] is not None else "",
+        seconds_text(stage["seconds"]) if is_begun else "",
+        seconds_text(left) if left is not None else "",
+        escape(_doing(stage, training)),
+    ]
+    return f'<tr class="{state}">{"".join(f"<td>{cell}</td>" for cell in cells)}</tr>'
+
+
+def _doing(stage: dict[str, Any], training: dict[str, Any] | None) -> str:
+    """Return the step of a running stage; of training its last round."""
+    if stage["name"] == "train" and training is not None and stage["state"] in ("running", "end"):
+        loss, error, popularity = (training.get(f) for f in ("loss", "validation_error", "popularity_error"))
+        measures = [
+            f"epoch {training['epoch']}" + (f" of {training['epochs']}" if "epochs" in training else ""),
+            f"{training['planes']:,} planes" if training.get("planes") is not None else "",
+            f"loss {loss:.4g}" if loss is not None else "",
+            f"validation ε_dis {error:.4g}" if error is not None else "",
+            f"popularity {popularity:.4g}" if popularity is not None else "",
+        ]
+        return ", ".join(filter(None, measures))
+    step = stage["step"]
+    if stage["state"] != "running" or step is None:
+        return ""
+    return f"{label_of(step['name'], 26)} {step['done']:,} of {step['total']:,}"
+
+
 def notes_html(snapshot: dict[str, Any]) -> str:
     """Return what people should read about the night: input, training, gate, and where the report is.
 
@@ -163,69 +161,18 @@ def notes_html(snapshot: dict[str, Any]) -> str:
         for note in snapshot["notes"]
     ]
     empty = '<p class="none">Waits for what ingest, training, gate and report find.</p>'
-    found = f"<table><tbody>{''.join(rows)}</tbody></table>" if rows else empty
-    return f'<div class="notes"><h2>What the night found</h2>{found}</div>'
+    found = f'<table class="notes"><tbody>{"".join(rows)}</tbody></table>' if rows else empty
+    return f"<h2>What the night found</h2>{found}"
 
 
-def _share(snapshot: dict[str, Any]) -> float:
-    """Return how much of the night is done: by time where earlier nights tell it, else by stages and tasks."""
-    night = snapshot["night"]
-    if night["state"] == "end":
-        return 1.0
-    if night["left"] is not None and night["seconds"] is not None:
-        return float(night["seconds"] / max(1e-9, night["seconds"] + night["left"]))
-    stages = snapshot["stages"]
-    done = sum(stage["state"] in ("end", "skipped") for stage in stages)
-    running = [stage["step"] for stage in stages if stage["state"] == "running" and stage["step"]]
-    return (done + sum(step["done"] / max(1, step["total"]) for step in running)) / max(1, len(stages))
-
-
-def troubles_html(snapshot: dict[str, Any]) -> str:
-    """Return checks that warn, failing and slow partitions."""
+def failures_html(snapshot: dict[str, Any]) -> str:
+    """Return the tasks that failed last, with the class of their error and not its text."""
     rows = [
-        ("check", "–", "–", label_of(check["name"], 28), f"{check['value']:.3g}, limit {check['limit']:.3g}")
-        for check in _warned(snapshot)[:MAX_TROUBLES]
+        (label_of(row["stage"], 28), row["part"], label_of(row["worker"]), label_of(row["error"], 28))
+        for row in snapshot["failures"][:MAX_FAILURES_SHOWN]
     ]
-    rows += [
-        (label_of(row["stage"], 28), row["part"], label_of(row["worker"]), label_of(row["error"], 28), "")
-        for row in snapshot["failures"][: max(0, MAX_TROUBLES - len(rows))]
-    ]
-    rows += [
-        (
-            label_of(row["stage"], 28),
-            row["part"],
-            label_of(row["worker"]),
-            "slow, in hand" if row["state"] == "running" else "slowest",
-            f"{seconds_text(row['seconds'])}, mean {seconds_text(row['mean_seconds'])}",
-        )
-        for row in snapshot["slow"][: max(0, MAX_TROUBLES - len(rows))]
-    ]
-    found = table(
-        ("step", "partition", "worker", "what", "time"), rows, empty="No warning, no slow and no failed partition."
-    )
-    return f"<h2>Warnings, failing and slow partitions</h2>{found}"
-
-
-def _warned(snapshot: dict[str, Any]) -> list[dict[str, Any]]:
-    return [check for check in snapshot["checks"] if check["status"] != "ok"]
-
-
-def history_html(snapshot: dict[str, Any]) -> str:
-    """Return the last nights, the newest first."""
-    rows = [
-        (
-            label_of(night.get("date")),
-            seconds_text(night.get("seconds")),
-            number_text(night.get("users")),
-            _decimal(night.get("validation_error")),
-            number_text(night.get("starved_categories")),
-            _percent(night.get("coverage")),
-            _decimal(night.get("gini")),
-        )
-        for night in snapshot["history"][::-1][:MAX_NIGHTS_SHOWN]
-    ]
-    head = ("night", "took", "users", "ε_dis, validation users", "starved categories", "coverage", "Gini")
-    return f"<h2>Last nights</h2>{table(head, rows, empty='This is the first night the scheduler knows of.')}"
+    found = table(("step", "partition", "worker", "error"), rows, empty="No failed partition.")
+    return f"<h2>Failed partitions</h2>{found}"
 
 
 def _cell(name: str, value: object, kind: str = "", *, bad: bool = False) -> str:
@@ -234,14 +181,118 @@ def _cell(name: str, value: object, kind: str = "", *, bad: bool = False) -> str
     return f"<div{outer}><b{inner}>{escape(str(value))}</b><span>{escape(name)}</span></div>"
 
 
+def _bar(share: float, state: str) -> str:
+    return f'<div class="bar {state}"><i style="width: {share:.1%}"></i></div>'
+
+
 def _bytes_text(n_bytes: float) -> str:
     gigabytes = n_bytes / 2**30
     return f"{gigabytes:.2g} GiB" if gigabytes >= 1 else f"{n_bytes / 2**20:.0f} MiB"
 
 
-def _decimal(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4f}"
+# In the scheduler's web server
 
 
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:.0%}"
+class Updates:
+    """What open pages show: read anew every two seconds, and at once when there is news."""
+
+    def __init__(self, read: Callable[[], dict[str, Any]]) -> None:
+        self.read = read
+        self.is_closed = False
+        self._news: set[asyncio.Event] = set()
+
+    def announce(self) -> None:
+        """Update all open pages at once: a scheduler of one night may be gone before they ask again."""
+        for news in self._news:
+            news.set()
+
+    def close(self) -> None:
+        """End the streams of all open pages."""
+        self.is_closed = True
+        self.announce()
+
+    async def stream(self) -> AsyncGenerator[str]:
+        """Yield the page as events for the `EventSource` of a browser."""
+        news = asyncio.Event()
+        self._news.add(news)
+        try:
+            while not self.is_closed:
+                yield "data: " + night_html(self.read()).replace("\n", " ") + "\n\n"
+                news.clear()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(news.wait(), REFRESH_SECONDS)
+        finally:
+            self._news.discard(news)
+
+
+def add_page(scheduler: Any, name: str, to_json: Callable[[], str], updates: Updates) -> None:
+    """Serve the page, its updates and its JSON, and put the page first into the navigation bar of Dask's pages.
+
+    Parameters
+    ----------
+    scheduler
+        The scheduler whose web server gets the page; one without a web server is left alone.
+    name
+        Path of the page without slashes; the others are `name.events` and `name.json`.
+    to_json
+        Returns the snapshot of the night as JSON.
+    updates
+        What the page shows.
+    """
+    from distributed.dashboard.components.scheduler import env
+    from distributed.dashboard.scheduler import template_variables
+
+    application = getattr(scheduler, "http_application", None)
+    if application is None:
+        return
+    applications = getattr(application, "applications", [])
+    prefix = next((found.prefix for found in applications if hasattr(found, "prefix")), "")
+    routes = [
+        ("", _PageHandler, {"updates": updates}),
+        (r"\.events", _UpdatesHandler, {"updates": updates}),
+        (r"\.json", _JsonHandler, {"read": to_json}),
+    ]
+    application.add_handlers(".*", [(f"{prefix}/{name}{end}", handler, facts) for end, handler, facts in routes])
+    env.filters["title"] = lambda page: "AMM-rank" if page == name else do_title(page)
+    pages = template_variables(scheduler)["pages"]
+    if name not in pages:
+        pages.insert(0, name)
+
+
+class _Handler(RequestHandler):
+    def set_default_headers(self) -> None:
+        self.set_header("Cache-Control", "no-store")
+        self.set_header("X-Content-Type-Options", "nosniff")
+
+
+class _PageHandler(_Handler):
+    def initialize(self, updates: Updates) -> None:
+        self.updates = updates
+
+    def get(self) -> None:
+        page = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
+        self.write(page.replace("<!-- night -->", night_html(self.updates.read())))
+
+
+class _UpdatesHandler(_Handler):
+    def initialize(self, updates: Updates) -> None:
+        self.updates = updates
+
+    async def get(self) -> None:
+        self.set_header("Content-Type", "text/event-stream; charset=utf-8")
+        async with contextlib.aclosing(self.updates.stream()) as events:
+            async for event in events:
+                self.write(event)
+                try:
+                    await self.flush()
+                except StreamClosedError:  # the page was closed
+                    return
+
+
+class _JsonHandler(_Handler):
+    def initialize(self, read: Callable[[], str]) -> None:
+        self.read = read
+
+    def get(self) -> None:
+        self.set_header("Content-Type", "application/json; charset=utf-8")
+        self.write(self.read())

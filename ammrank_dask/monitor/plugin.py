@@ -6,20 +6,14 @@ import json
 import logging
 import re
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
-from weakref import WeakKeyDictionary
 
-from bokeh.document import Document
 from distributed import Client, SchedulerPlugin
 
-from ammrank_dask.monitor.dashboard import add_metrics, add_page, add_route, find_dashboard, remove_metrics
 from ammrank_dask.monitor.events import TOPIC
-from ammrank_dask.monitor.page import build_page
-from ammrank_dask.monitor.prometheus import NightCollector
-from ammrank_dask.monitor.snapshot import take_snapshot
-from ammrank_dask.monitor.state import NightState
+from ammrank_dask.monitor.page import Updates, add_page
+from ammrank_dask.monitor.prometheus import NightCollector, add_metrics, remove_metrics
+from ammrank_dask.monitor.state import NightState, take_snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -38,10 +32,9 @@ class NightPlugin(SchedulerPlugin):
         self.state = NightState()
         self.collector = NightCollector(self.read)
         self._scheduler: Any = None
-        self._page: Any = None
         self._snapshot: dict[str, Any] | None = None
         self._taken = 0.0
-        self._pages: WeakKeyDictionary[Document, Callable[[], None]] = WeakKeyDictionary()
+        self._updates = Updates(self.read)
 
     def __reduce__(self) -> tuple[type[NightPlugin], tuple[()]]:
         """Travel without state: the scheduler makes its own."""
@@ -54,17 +47,13 @@ class NightPlugin(SchedulerPlugin):
         self._scheduler = scheduler
         for address in scheduler.workers:
             self.add_worker(scheduler, address)
-        template = Path(__file__).with_name("page.html").read_text(encoding="utf-8")
-        self._page = add_page(scheduler, PAGE, self._build, template)
-        add_route(scheduler, f"{PAGE}.json", self.to_json)
+        add_page(scheduler, PAGE, self.to_json, self._updates)
         add_metrics(self.collector)
 
     async def close(self) -> None:
-        """Take the metrics away and end the sessions of the page."""
+        """Take the metrics away and end the updates of open pages."""
         remove_metrics(self.collector)
-        if self._page is not None:
-            self._page.stop()
-            self._page = None
+        self._updates.close()
 
     def read(self) -> dict[str, Any]:
         """Return the snapshot, at most half a second old."""
@@ -91,7 +80,8 @@ class NightPlugin(SchedulerPlugin):
         if topic == TOPIC and isinstance(msg, dict):
             self.state.apply(dict(msg), time.time())
             if msg.get("kind") == "night":
-                self._refresh_pages()
+                self._snapshot = None
+                self._updates.announce()
 
     def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
         """Count one task that changed its state."""
@@ -99,14 +89,12 @@ class NightPlugin(SchedulerPlugin):
             return
         task, key = key, key[:3]  # the fourth tells how often it was taken from a worker
         if finish == "processing":
-            held_by = self._scheduler.tasks[task].processing_on
-            if held_by is not None:
-                self.state.start_task(key, held_by.address, time.time())
+            worker = self._scheduler.tasks[task].processing_on
+            if worker is not None:
+                self.state.start_task(key, worker.address)
         elif start == "processing":
             if finish == "memory":
-                times = kwargs.get("startstops", ())
-                seconds = sum(time["stop"] - time["start"] for time in times if time["action"] == "compute")
-                self.state.finish_task(key, kwargs["worker"], seconds)
+                self.state.finish_task(key)
             elif finish == "erred":
                 self.state.fail_task(key, kwargs.get("worker") or "", _error_class(kwargs))
             else:
@@ -124,16 +112,6 @@ class NightPlugin(SchedulerPlugin):
         """End what a client that left was running."""
         self.state.lose_client(client, time.time())
 
-    def _build(self, document: Document) -> None:
-        self._pages[document] = build_page(document, self.read)
-
-    def _refresh_pages(self) -> None:
-        """Update all open pages at once: a scheduler of one night is gone before they look again."""
-        self._snapshot = None
-        for document, update in list(self._pages.items()):
-            if document.session_context is not None:
-                document.add_next_tick_callback(update)
-
 
 def watch_cluster(client: Client) -> bool:
     """Register the plugin at the client's scheduler and tell whether it is there.
@@ -149,13 +127,8 @@ def watch_cluster(client: Client) -> bool:
 
 
 def page_address(client: Client) -> str:
-    """Return the address of the AMM-rank page, or of its facts where the scheduler was started without a dashboard."""
-    page = PAGE if client.run_on_scheduler(_has_dashboard) else f"{PAGE}.json"
-    return re.sub(r"/status$", f"/{page}", client.dashboard_link)
-
-
-def _has_dashboard(dask_scheduler: Any) -> bool:
-    return find_dashboard(dask_scheduler) is not None
+    """Return the address of the AMM-rank page."""
+    return re.sub(r"/status$", f"/{PAGE}", client.dashboard_link)
 
 
 def _error_class(kwargs: dict[str, Any]) -> str:

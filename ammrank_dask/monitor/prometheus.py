@@ -5,11 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import prometheus_client
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 NIGHT_STATES = ("none", "begin", "end", "failed")
 STAGE_STATES = ("waiting", "running", "end", "failed", "skipped")
+
+_collectors: list[Collector] = []
+
+
+def add_metrics(collector: Collector) -> None:
+    """Add metrics to `/metrics`; of several schedulers in one process the newest is shown."""
+    for old in list(_collectors):
+        remove_metrics(old)
+    prometheus_client.REGISTRY.register(collector)
+    _collectors.append(collector)
+
+
+def remove_metrics(collector: Collector) -> None:
+    """Take metrics away again."""
+    if collector in _collectors:
+        _collectors.remove(collector)
+        prometheus_client.REGISTRY.unregister(collector)
 
 
 class NightCollector(Collector):
@@ -33,7 +51,7 @@ class NightCollector(Collector):
         yield CounterMetricFamily("ammrank_tasks_done", "Tasks finished", value=facts["tasks_done"])
         yield CounterMetricFamily("ammrank_tasks_failed", "Tasks failed or lost", value=facts["tasks_failed"])
         yield CounterMetricFamily("ammrank_workers_lost", "Workers lost at work", value=facts["workers_lost"])
-        yield from _training(facts["training"])
+        yield from _training(facts["training"] or {})
         exposure = facts["exposure"] or {}
         yield from _gauge("ammrank_exposure_users", "Users scored so far", exposure.get("users"))
         yield from _gauge("ammrank_exposure_coverage", "Share of categories with a user", exposure.get("coverage"))
@@ -58,15 +76,12 @@ def _stages(stages: list[dict[str, Any]]) -> Iterator[Metric]:
     yield from (state, seconds, usual, tasks, rate)
 
 
-def _training(rounds: list[dict[str, Any]]) -> Iterator[Metric]:
-    last = rounds[-1] if rounds else {}
-    errors = [fact["validation_error"] for fact in rounds if fact.get("validation_error") is not None]
+def _training(last: dict[str, Any]) -> Iterator[Metric]:
     yield from _gauge("ammrank_training_epoch", "Epoch of the last round", last.get("epoch"))
     yield from _gauge("ammrank_training_loss", "Loss of the last round", last.get("loss"))
     yield from _gauge("ammrank_training_planes", "Planes of the model", last.get("planes"))
-    yield from _gauge("ammrank_validation_error", "Held-out disagreement error", errors[-1] if errors else None)
-    known = [fact["popularity_error"] for fact in rounds if fact.get("popularity_error") is not None]
-    yield from _gauge("ammrank_popularity_error", "The same error of popularity", known[-1] if known else None)
+    yield from _gauge("ammrank_validation_error", "Held-out disagreement error", last.get("validation_error"))
+    yield from _gauge("ammrank_popularity_error", "The same error of popularity", last.get("popularity_error"))
 
 
 def _gauge(name: str, meaning: str, value: float | None) -> Iterator[Metric]:

@@ -6,27 +6,22 @@ a batch of tasks costs one byte a task while it runs, and everything else is a l
 
 from __future__ import annotations
 
-import heapq
 import math
 from collections import OrderedDict, deque
-from collections.abc import Container
-from dataclasses import dataclass, field
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from ammrank_dask.report.thresholds import Thresholds, share_of, starved
+from ammrank_dask.report.thresholds import Thresholds, starved
 
-FORMAT = 1
-MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_ROUNDS, MAX_NIGHTS = 64, 64, 1_000, 2_000, 30
-MAX_SLOW, MAX_FAILURES, MAX_CHECKS, MAX_NOTES, MAX_NOTE = 5, 20, 64, 12, 400
-SLOW_FACTOR, SLOW_SECONDS = 3.0, 5.0
-"""A task in hand is slow when it takes three times the mean of its batch, and five seconds."""
+FORMAT = 2
+MAX_BATCHES, MAX_STAGES, MAX_WORKERS, MAX_FAILURES, MAX_NOTES, MAX_NOTE = 64, 64, 1_000, 20, 12, 400
+MAX_SHOWN_WORKERS = 200
 
 Key = tuple[str, str, int]
 """(stage, token, index): how `run_tasks` names its tasks."""
-
-RECENT_TASKS = 16
 
 
 @dataclass
@@ -43,12 +38,8 @@ class Batch:
     is_done: bytearray
     done: int = 0
     units_done: int = 0
-    busy_seconds: float = 0.0
     state: str = "running"
     ended: float | None = None
-    slowest: list[tuple[float, int, str]] = field(default_factory=list)
-    is_counted: bool = False
-    uncounted: dict[int, tuple[str, float]] = field(default_factory=dict)
 
     def left(self, now: float) -> float | None:
         """Return the seconds that are left at the rate so far, None where there is no rate."""
@@ -57,8 +48,10 @@ class Batch:
         part, whole = (self.units_done, self.units_total) if self.units else (self.done, self.total)
         return (now - self.started) * (whole - part) / part if part else None
 
-    def rate(self, now: float) -> float:
-        """Return units a second since the beginning; tasks where no units are known."""
+    def rate(self, now: float) -> float | None:
+        """Return units a second since the beginning, tasks where no units are known; None before the first task."""
+        if not self.done:
+            return None
         seconds = max(1e-3, (self.ended or now) - self.started)
         return (self.done if self.unit == "tasks" else self.units_done) / seconds
 
@@ -81,24 +74,6 @@ class Stage:
         return 0.0 if self.started is None else (self.ended if self.ended is not None else now) - self.started
 
 
-class WorkerPace:
-    """The last tasks of one worker in one stage."""
-
-    def __init__(self, unit: str) -> None:
-        self.unit = unit
-        self.tasks = 0
-        self.recent: deque[tuple[int, float]] = deque(maxlen=RECENT_TASKS)
-
-    def add(self, units: int, seconds: float) -> None:
-        """Count a finished task."""
-        self.tasks += 1
-        self.recent.append((units, seconds))
-
-    def rate(self) -> float:
-        """Return units per second of work."""
-        return sum(units for units, _ in self.recent) / max(1e-6, sum(seconds for _, seconds in self.recent))
-
-
 class NightState:
     """The facts behind the page, the JSON and the metrics."""
 
@@ -106,11 +81,10 @@ class NightState:
         self.tasks_done = 0
         self.tasks_failed = 0
         self.workers_lost = 0
-        self.nights: deque[dict[str, Any]] = deque(maxlen=MAX_NIGHTS)
+        self.usual: dict[str, float] = {}
         self.batches: OrderedDict[str, Batch] = OrderedDict()
         self.worker_names: OrderedDict[str, str] = OrderedDict()
-        self.rounds: deque[dict[str, Any]] = deque(maxlen=MAX_ROUNDS)
-        self.planes: dict[str, Any] | None = None
+        self.training: dict[str, Any] = {}
         self._begin_night({}, None)
 
     # Events of the client
@@ -124,8 +98,6 @@ class NightState:
             "units": self._units,
             "train": self._train,
             "exposure": self._exposure,
-            "prices": self._prices,
-            "checks": self._checks,
             "note": self._note,
         }.get(str(event.get("kind")))
         if handler is not None:
@@ -142,7 +114,7 @@ class NightState:
             elif stage.state == "waiting" and event["state"] == "end":
                 stage.state = "skipped"
         if event["state"] == "end":
-            self._remember(self._summary(now))
+            self.usual |= {stage.name: stage.seconds(now) for stage in self.stages.values() if stage.started}
 
     def _begin_night(self, event: dict[str, Any], now: float | None) -> None:
         state = "begin" if event else "none"
@@ -151,20 +123,10 @@ class NightState:
         self.stages = OrderedDict((name, Stage(name)) for name in event.get("stages", [])[:MAX_STAGES])
         self.open_stage: str | None = None
         self.exposure: dict[str, Any] | None = None
-        self.prices: dict[str, Any] | None = None
-        self.checks: list[dict[str, Any]] = []
         self.notes: OrderedDict[str, str] = OrderedDict()
-        self.in_hand: dict[Key, tuple[float, str]] = {}
-        self.paces: OrderedDict[tuple[str, str], WorkerPace] = OrderedDict()
+        self.in_hand: dict[Key, str] = {}
         self.failures: deque[dict[str, Any]] = deque(maxlen=MAX_FAILURES)
-        for night in event.get("history", []):
-            self._remember(night)
-
-    def _remember(self, night: dict[str, Any]) -> None:
-        by_date = {old.get("date"): old for old in self.nights}
-        by_date[night.get("date")] = by_date.get(night.get("date"), {}) | night
-        self.nights.clear()
-        self.nights.extend(sorted(by_date.values(), key=lambda found: str(found.get("date"))))
+        self.usual |= event.get("usual", {})
 
     def _stage(self, event: dict[str, Any], now: float) -> None:
         stage = self._find_stage(str(event["name"]))
@@ -184,10 +146,8 @@ class NightState:
             stage = self._find_stage(self.open_stage or name.split("-")[0])
             total = int(event["total"])
             units = event.get("units") or None
-            is_counted = bool(event.get("counted"))
-            unit = event.get("unit", "users") if units or is_counted else "tasks"
+            unit = event.get("unit", "users") if units or event.get("counted") else "tasks"
             batch = Batch(name, stage.name, total, unit, units, sum(units or []), now, bytearray(total))
-            batch.is_counted = is_counted
             self.batches[token] = stage.batch = batch
             if unit != "tasks" or stage.measured is None:
                 stage.measured = batch  # merges between rounds must not hide the users per second
@@ -206,36 +166,20 @@ class NightState:
 
     def _units(self, event: dict[str, Any], now: float) -> None:
         batch = self.batches.get(str(event["token"]))
-        for index, units in event["counts"] if batch is not None else ():
-            if batch is not None and index in batch.uncounted:
-                batch.units_done += units
-                self._pace(batch, *batch.uncounted.pop(index), units)
+        if batch is not None:
+            batch.units_done += sum(units for _, units in event["counts"])
 
     def _train(self, event: dict[str, Any], now: float) -> None:
-        categories, counts = event.pop("categories", None), event.pop("planes_per_category", None)
-        if counts is not None:
-            self.planes = {"categories": categories or [str(code) for code in range(len(counts))], "counts": counts}
-        facts = {name: value for name, value in event.items() if name not in ("kind", "client")}
-        facts["night"] = self.night["date"]
-        if self.rounds and self.rounds[-1]["night"] != facts["night"]:
-            self.rounds.clear()  # until a night trains, the page shows the training of the night that did last
-        last = self.rounds[-1] if self.rounds else {}
-        if self.rounds and (facts["epoch"], facts["round"]) < (last["epoch"], last["round"]):
-            self.rounds.clear()  # another training of the night: that of the model which is tried on later clicks
-            last = {}
-        if (last.get("epoch"), last.get("round")) == (facts["epoch"], facts["round"]):
-            self.rounds[-1] = facts | last  # the end of an epoch adds what was measured to its last round
-        else:
-            self.rounds.append(facts)
+        names = ("epoch", "epochs", "round", "rounds", "loss", "planes", "validation_error", "popularity_error")
+        facts = {name: event[name] for name in names if name in event}
+        before = self.training if self.training.get("night") == self.night["date"] else {}
+        if before and (facts["epoch"], facts["round"]) < (before["epoch"], before["round"]):
+            before = {}  # another training, perhaps of the same night: that of the model that is tried on later clicks
+        # An epoch ends with a second event of its last round; its measures stay until the next epoch has ended.
+        self.training = before | facts | {"night": self.night["date"]}
 
     def _exposure(self, event: dict[str, Any], now: float) -> None:
         self.exposure = {name: value for name, value in event.items() if name not in ("kind", "client")}
-
-    def _prices(self, event: dict[str, Any], now: float) -> None:
-        self.prices = {name: event.get(name) for name in ("categories", "prices", "gap", "passes")}
-
-    def _checks(self, event: dict[str, Any], now: float) -> None:
-        self.checks = list(event["checks"])[:MAX_CHECKS]
 
     def _note(self, event: dict[str, Any], now: float) -> None:
         self.notes[str(event["name"])[:MAX_NOTE]] = str(event["text"])[:MAX_NOTE]
@@ -251,18 +195,18 @@ class NightState:
 
     # Transitions of tasks
 
-    def start_task(self, key: Key, worker: str, now: float) -> None:
+    def start_task(self, key: Key, worker: str) -> None:
         """Note that a worker has a task in hand."""
         if key[1] in self.batches:
-            self.in_hand[key] = (now, worker)
+            self.in_hand[key] = worker
 
     def drop_task(self, key: Key, workers: Container[str]) -> None:
         """Note that a task is in no worker's hand any more, without a result; `workers` are those there are."""
-        held = self.in_hand.pop(key, None)
-        if held is not None and held[1] not in workers:
-            self._fail(key, held[1], "worker lost")
+        worker = self.in_hand.pop(key, None)
+        if worker is not None and worker not in workers:
+            self.fail_task(key, worker, "worker lost")
 
-    def finish_task(self, key: Key, worker: str, seconds: float) -> None:
+    def finish_task(self, key: Key) -> None:
         """Count a finished task; one that ran twice counts once."""
         self.in_hand.pop(key, None)
         batch = self.batches.get(key[1])
@@ -272,34 +216,19 @@ class NightState:
         self.tasks_done += 1
         batch.is_done[index] = 1
         batch.done += 1
-        batch.busy_seconds += seconds
-        heapq.heappush(batch.slowest, (seconds, index, worker))
-        if len(batch.slowest) > MAX_SLOW:
-            heapq.heappop(batch.slowest)
+        batch.units_done += batch.units[index] if batch.units else 0
         self._find_stage(batch.stage).tasks_done += 1
-        if batch.is_counted:
-            batch.uncounted[index] = (worker, seconds)
-        else:
-            units = batch.units[index] if batch.units else 1
-            batch.units_done += units
-            self._pace(batch, worker, seconds, units)
-
-    def _pace(self, batch: Batch, worker: str, seconds: float, units: int) -> None:
-        pace = self.paces.get((worker, batch.stage))
-        if pace is not None and batch.unit == "tasks" != pace.unit:
-            return  # users or events per second say more than tasks
-        if pace is None or pace.unit != batch.unit:
-            pace = self.paces[worker, batch.stage] = WorkerPace(batch.unit)
-            if len(self.paces) > MAX_WORKERS:
-                self.paces.popitem(last=False)
-        # What is done beside users says nothing about how fast they are.
-        pace.add(units, seconds if units or batch.unit == "tasks" else 0.0)
 
     def fail_task(self, key: Key, worker: str, error: str) -> None:
         """Count a task that raised; `error` is the name of the exception's class."""
         self.in_hand.pop(key, None)
-        if key[1] in self.batches:
-            self._fail(key, worker, error)
+        batch = self.batches.get(key[1])
+        if batch is None:
+            return
+        self.tasks_failed += 1
+        self._find_stage(batch.stage).tasks_failed += 1
+        name = self.worker_name(worker)
+        self.failures.append({"stage": batch.name, "part": key[2], "worker": name, "error": error})
 
     def name_worker(self, address: str, name: str) -> None:
         """Keep the name of a worker, also for the time after it left; without one it is its address."""
@@ -321,65 +250,124 @@ class NightState:
         if client == self.client and self.night["state"] == "begin":
             self._night({"state": "failed", "error": "the driver went away"}, now)
 
-    def _fail(self, key: Key, worker: str, error: str) -> None:
-        batch = self.batches.get(key[1])
-        if batch is None:
-            return
-        self.tasks_failed += 1
-        self._find_stage(batch.stage).tasks_failed += 1
-        name = self.worker_name(worker)
-        self.failures.append({"stage": batch.name, "part": key[2], "worker": name, "error": error})
 
-    def _summary(self, now: float) -> dict[str, Any]:
-        own = [fact for fact in self.rounds if fact["night"] == self.night["date"]]
-        errors = [fact["validation_error"] for fact in own if "validation_error" in fact]
-        stages = {stage.name: round(stage.seconds(now), 3) for stage in self.stages.values() if stage.started}
-        seconds = now - self.night["started"] if self.night["started"] is not None else None
-        summary: dict[str, Any] = {"date": self.night["date"], "seconds": seconds, "stages": stages}
-        if errors and not math.isnan(errors[-1]):
-            summary["validation_error"] = errors[-1]
-        if self.exposure is not None:
-            found = exposure_facts(self.exposure)
-            summary |= {
-                "users": found["users"],
-                "starved_categories": found["starved_categories"],
-                "coverage": found["coverage"],
-            }
-        return summary
+def take_snapshot(state: NightState, now: float, memory: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Return everything that page, JSON and metrics show about a night, as plain values.
+
+    Parameters
+    ----------
+    state
+        The state in the scheduler.
+    now
+        Seconds since the epoch.
+    memory
+        Of every worker that is there its `worker` (address), the bytes it has `used` and its `limit`, None without one.
+
+    Returns
+    -------
+    dict
+        `night`, `stages`, `training`, `memory`, `failures`, `exposure`, `notes` and counters; numbers that are not
+        known are None.
+    """
+    stages = [_describe_stage(stage, state, now) for stage in state.stages.values()]
+    running = [stage for stage in stages if stage["state"] == "running"]
+    started = state.night["started"]
+    left = [stage["left"] for stage in stages if stage["state"] in ("running", "waiting")]
+    snapshot = {
+        "format": FORMAT,
+        "now": now,
+        "night": {
+            "date": state.night["date"],
+            "state": state.night["state"],
+            "started": started,
+            "seconds": None if started is None else (state.night.get("ended") or now) - started,
+            "left": sum(left) if left and None not in left and state.night["state"] == "begin" else None,
+            "stage": running[-1]["name"] if running else None,
+            "error": state.night.get("error"),
+        },
+        "stages": stages,
+        "training": state.training or None,
+        "memory": [row | {"worker": state.worker_name(row["worker"])} for row in memory][:MAX_SHOWN_WORKERS],
+        "failures": list(state.failures)[::-1],
+        "exposure": None if state.exposure is None else measure_exposure(state.exposure),
+        "notes": [{"name": name, "text": text} for name, text in state.notes.items()],
+        "tasks_done": state.tasks_done,
+        "tasks_failed": state.tasks_failed,
+        "workers_lost": state.workers_lost,
+    }
+    return _finite(snapshot)
 
 
-def exposure_facts(event: dict[str, Any]) -> dict[str, Any]:
-    """Return shares and starved categories of an exposure event.
+def _describe_stage(stage: Stage, state: NightState, now: float) -> dict[str, Any]:
+    batch, measured, usual = stage.batch, stage.measured, state.usual.get(stage.name)
+    step = None
+    if batch is not None:
+        step = {"name": batch.name, "state": batch.state, "done": batch.done, "total": batch.total}
+    return {
+        "name": stage.name,
+        "state": stage.state,
+        "started": stage.started,
+        "ended": stage.ended,
+        "seconds": stage.seconds(now),
+        "left": _seconds_left(stage, state, now),
+        "usual_seconds": usual,
+        "tasks_done": stage.tasks_done,
+        "tasks_failed": stage.tasks_failed,
+        "step": step,
+        "unit": None if measured is None else measured.unit,
+        "rate": None if measured is None else measured.rate(now),
+    }
+
+
+def _seconds_left(stage: Stage, state: NightState, now: float) -> float | None:
+    """Return what a stage needs still: what it took last time, or longer if its tasks say so."""
+    usual = state.usual.get(stage.name)
+    if stage.state == "waiting":
+        return usual
+    if stage.state != "running":
+        return 0.0
+    seconds = stage.seconds(now)
+    left = _training_left(state, seconds) if stage.name == "train" else None
+    if left is None and stage.batch is not None:
+        left = stage.batch.left(now)
+    return left if usual is None else max(usual - seconds, left or 0.0)
+
+
+def _training_left(state: NightState, seconds: float) -> float | None:
+    """Return the seconds that training has left, from the epochs it has done."""
+    last = state.training
+    if "epochs" not in last or last["night"] != state.night["date"]:
+        return None
+    done = (last["epoch"] - 1 + last["round"] / max(1, last.get("rounds", 1))) / max(1, last["epochs"])
+    return seconds * (1 - done) / done if done else None
+
+
+def measure_exposure(event: dict[str, Any]) -> dict[str, Any]:
+    """Return how many categories are starved so far, and the share of categories with a user.
 
     A category is starved without a user, or when its share of exposure is below `starved_below` (or the usual ratio)
     of its share of clicks.
     """
     counts = event["counts"]
     clicks = event.get("clicks") or [0] * len(counts)
-    held, clicked = np.array(counts, np.int64), np.array(clicks, np.int64)
     may_hold = np.array([name not in event.get("excluded", ()) for name in event["categories"]], bool)
-    is_starved = starved(held, clicked, event.get("starved_below", Thresholds().starved_ratio), may_hold)
+    ratio = event.get("starved_below", Thresholds().starved_ratio)
+    is_starved = starved(np.array(counts, np.int64), np.array(clicks, np.int64), ratio, may_hold)
     return {
         "users": event.get("users", 0),
         "users_total": event.get("users_total"),
-        "categories": event["categories"],
-        "counts": counts,
-        "share": share_of(held).tolist(),
-        "click_share": share_of(clicked).tolist() if clicked.any() else None,
-        "starved": is_starved.tolist(),
+        "categories": len(counts),
         "starved_categories": int(is_starved.sum()),
         "coverage": sum(count > 0 for count in counts) / max(1, len(counts)),
     }
 
 
-def price_facts(event: dict[str, Any]) -> dict[str, Any]:
-    """Return the duality gap and the dearest and the cheapest category of an event of prices."""
-    named = sorted(zip(event["prices"], event["categories"], strict=True))
-    ends = [{"category": name, "price": price} for price, name in (named[:1] + named[-1:])]
-    return {
-        "gap": event["gap"],
-        "passes": event["passes"],
-        "prices": dict(zip(event["categories"], event["prices"], strict=True)),
-        "cheapest": ends[0] if ends else None,
-        "dearest": ends[-1] if ends else None,
-    }
+def _finite(value: Any) -> Any:
+    """Return the value with None in place of numbers that JSON does not have."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return value

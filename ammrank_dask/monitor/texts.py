@@ -11,19 +11,14 @@ from markupsafe import Markup
 
 MAX_LABEL = 22
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
-_MATHS = re.compile(r"\$\$|\\\(|\\\[|\\\)|\\\]")
 
 MOST_BARS = 12
 _WIDTH, _ROW = 220, 16
 
 
 def label_of(name: object, length: int = MAX_LABEL) -> str:
-    """Return a name that is safe to draw: short, without control characters, and not read as a formula.
-
-    Bokeh takes text between `$$` for TeX and fetches a script from the network to draw it.
-    """
+    """Return a name that is short and has no control characters."""
     text = _CONTROLS.sub(" ", str(name))
-    text = _MATHS.sub(lambda found: found.group()[0] + " " + found.group()[1:], text)
     return text if len(text) <= length else text[: length - 1] + "…"
 
 

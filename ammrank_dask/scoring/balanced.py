@@ -19,7 +19,6 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.kernels.balanced import COST_BINS, Offers
-from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chance_table import ChanceTable
 from ammrank_dask.scoring.exposure_bounds import ExposureBounds, refuse_click_floors
@@ -133,7 +132,6 @@ def balance(
     weights: np.ndarray | None = None,
     unit: float | None = None,
     start: np.ndarray | None = None,
-    live: LivePrices | None = None,
     progress: Progress = silent,
 ) -> BalancedPlan:
     """Return the assignment of the largest worth between floors and caps.
@@ -153,26 +151,18 @@ def balance(
         What a worth of 1 is, in money: prices are told in it. None where clicks count.
     start
         (L,) prices to start from, as those of the night before, in that unit.
-    live
-        Told of prices and of the duality gap as they are found.
     """
     passes = _Passes(client, table, k, np.asarray(tie_order, np.int32), len(bounds.floor), progress, weights)
-    scale = 1.0 if unit is None else unit
-    start = None if start is None else start / scale
+    start = start if start is None or unit is None else start / unit
     sampled = run_tasks(client, STAGE, price_sample, [(table, bounds, k, start, weights)], progress=progress)
     search, temperature, boosts, slope = sampled[0]
     passes.weights = add_boosts(weights, boosts)
-    if live is not None:
-        live.show(scale * search.prices, None, passes.n_passes)
     search = descend(
         passes.smooth, bounds.floor, bounds.cap, search, temperature, max_steps=_MAX_PASSES, tolerance=_PASS_TOLERANCE
     )
     counted = passes.count(search.prices)
     if bounds.clicks is not None:
         search, counted, boosts = _meet_clicks(passes, bounds, search, temperature, counted, boosts, slope, weights)
-    if live is not None:
-        bound = counted.gain + earnings(search.prices, bounds.floor, bounds.cap)
-        live.show(scale * search.prices, (bound - counted.worth) / max(counted.worth, 1e-300), passes.n_passes)
     if not is_possible(counted, bounds, search.prices):
         raise BadInput(_impossible(bounds.n_outside(counted.n_users)))
     repaired = _repair_all(passes, counted, bounds, search.prices)
@@ -193,8 +183,6 @@ def balance(
         table, bounds, k, search.prices, swaps, worth, bound, bound_prices, repaired.n_users, repaired.n_swaps,
         passes.n_passes, passes.weights, unit, boosts, clicks,
     )  # fmt: skip
-    if live is not None:
-        live.show(scale * plan.bound_prices, plan.gap, plan.n_passes)
     logger.info("balanced %d slots, %d swaps, duality gap %.2g", bounds.slots, plan.n_swaps, plan.gap)
     return plan
 

@@ -17,7 +17,6 @@ from distributed import Client
 
 from ammrank_dask.kernels.balanced import Offers
 from ammrank_dask.kernels.selection import assign_above, count_exposure, count_held, order_assigned
-from ammrank_dask.monitor.events import LivePrices
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.scoring.balanced import BalancedPlan, assign_partition, balance
 from ammrank_dask.scoring.category_cutoffs import ScoreCutoffs, ScoreScratch, find_cutoffs
@@ -101,15 +100,13 @@ class ScoredUsers:
 class ChancePlan:
     """What a policy that needs chances plans with: chances of all users, bounds, k, and prices to start from.
 
-    `live` tells the dashboard of prices. With `weights` and their `unit`, as `balance` takes them, the most is asked
-    for in money.
+    With `weights` and their `unit`, as `balance` takes them, the most is asked for in money.
     """
 
     table: ChanceTable
     bounds: ExposureBounds
     k: int
     start: np.ndarray | None = None
-    live: LivePrices | None = None
     weights: np.ndarray | None = None
     unit: float | None = None
 
@@ -255,7 +252,7 @@ class Balanced(Policy):
         return balance(
             request.client, request.chances.table, request.chances.bounds, request.chances.k, request.tie_order,
             weights=request.chances.weights, unit=request.chances.unit, start=request.chances.start,
-            live=request.chances.live, progress=request.progress,
+            progress=request.progress,
         )  # fmt: skip
 
     def facts(self, plan: BalancedPlan) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.store import Features
-from ammrank_dask.monitor.events import LiveExposure, LivePrices
+from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.runtime.tasks import Call, Progress, run_batches, run_together, silent
 from ammrank_dask.scoring.barred_cells import sum_barred
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration, sum_support
@@ -185,10 +185,9 @@ class ScorePasses:
             eligible, slots, n_drawn = eligible - explored.drawn, explored.slots_left, explored.n_slots
         most_clicks = _sum_floats(scored, "most_clicks") if explored is None else explored.most_clicks
         bounds = settings.bounds(categories, np.array(self.job.clicks), eligible, slots, n_drawn, most_clicks)
-        live = LivePrices(self.client, categories)
         values = self.job.values
         unit = None if values is None or not values.decides else values.unit
-        return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices, live, self.job.weights, unit)
+        return ChancePlan(self.job.table, bounds, settings.k, self.job.start_prices, self.job.weights, unit)
 
     def _score_all(self) -> list[dict[str, Any]]:
         """Return the counts of all partitions, after scoring those that are not done."""

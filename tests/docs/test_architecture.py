@@ -28,8 +28,8 @@ COMMON = {"kernels", "methods", "monitor", "runtime", "user_hash"}
 MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
 # What may only fall: modules, lines that the command of a night imports before it begins, the path of an event.
-MAX_MODULES = 334
-MAX_LINES_OF_A_NIGHT = 38_900
+MAX_MODULES = 331
+MAX_LINES_OF_A_NIGHT = 38_600
 MIN_LINES_FOR_ONE_IMPORTER = 60
 MAX_STOPS, MAX_CHANGES = 88, 33
 PLACEHOLDERS = {"found", "known", "place", "facts", "told", "shown", "held"}
@@ -401,7 +401,7 @@ FREE = frozenset(
     {
         "ammrank_dask/evaluation/oracle.py",
         "ammrank_dask/kernels/jit.py",
-        "ammrank_dask/monitor/plugin.py",
+        "ammrank_dask/monitor/page.py",
         "ammrank_dask/runtime/collections.py",
         "ammrank_dask/simulation/simulate.py",
         "ammrank_dask/simulation/world.py",

@@ -22,15 +22,13 @@ from ammrank_dask.monitor.events import publish, watch_night, watch_stage
 from ammrank_dask.monitor.performance import record_performance
 from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
 from ammrank_dask.runtime.tasks import Progress, silent
-from ammrank_dask.storage.errors import AmmrankError, DamagedStore, HeldBack, name_night
-from ammrank_dask.storage.objects.atomic import bytes_below, read_json
-from ammrank_dask.storage.objects.folders import is_file, list_paths
+from ammrank_dask.storage.errors import AmmrankError, HeldBack, name_night
+from ammrank_dask.storage.objects.atomic import bytes_below
+from ammrank_dask.storage.objects.folders import list_paths
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.site.reports import SUMMARY
 from ammrank_dask.storage.site.run_log import HELD, LOG, JsonLines, read_attempt, utc_now, write_attempt
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.manifests import ModelManifest
-from ammrank_dask.storage.store.runs import VERSIONED, open_run, version_of
+from ammrank_dask.storage.store.runs import VERSIONED, version_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.options import exit_code_of, message_of
 from ammrank_dask.workflows.session.progress import StageProgress
@@ -183,7 +181,7 @@ def record_night(client: Client, site: Site, date: dt.date, progress: Progress =
         if record.progress is not None:
             record.progress.begin_night(str(date), STAGES)
         with (
-            watch_night(client, date, STAGES, history=last_nights(site, date)),
+            watch_night(client, date, STAGES, usual=usual_seconds(site, date)),
             record_performance(client, site.report_folder(date)),
         ):
             yield record
@@ -216,43 +214,8 @@ def _peak_memory() -> tuple[str, int]:
 
 
 @retried
-def last_nights(site: Site, date: dt.date, n_nights: int = 30) -> list[dict[str, Any]]:
-    """Return times and figures of the nights before a date, oldest first; nights without a record are left out."""
+def usual_seconds(site: Site, date: dt.date, n_nights: int = 30) -> dict[str, float]:
+    """Return how long each stage took in the last night before a date that had it."""
     folders = [path for path in list_paths(site.path / "runs", "date=*") if path.name < f"date={date}"]
-    attempts = [attempt for attempt in map(read_attempt, folders[-n_nights:]) if attempt is not None]
-    errors = _errors_by_date(site)
-    nights = [_summarise(attempt, site.report_folder(dt.date.fromisoformat(attempt["date"]))) for attempt in attempts]
-    return [night | errors.get(night["date"], {}) for night in nights]
-
-
-def _errors_by_date(site: Site) -> dict[str, dict[str, float]]:
-    """Return the held-out error of the models that are kept, by the night that trained them; not of damaged ones."""
-    found, models = {}, []
-    with contextlib.suppress(DamagedStore):  # a rebuild, which comes later, puts ROOT back and removes damaged models
-        models = site.finished_runs("models")
-    for path in models:
-        with contextlib.suppress(DamagedStore):
-            manifest = ModelManifest.of(open_run(path))
-            found[manifest.date] = manifest.training
-    return {
-        date: {"validation_error": training["validation_error"]}
-        for date, training in found.items()
-        if training and training.get("validation_error") is not None
-    }
-
-
-def _summarise(attempt: dict[str, Any], report: Path) -> dict[str, Any]:
-    night = {
-        "date": attempt["date"],
-        "status": attempt.get("status"),
-        "seconds": attempt.get("seconds"),
-        "stages": {stage["name"]: stage["seconds"] for stage in attempt.get("stages", [])},
-    }
-    if not is_file(report / SUMMARY):
-        return night
-    with contextlib.suppress(DamagedStore):  # the report of that night is no business of this one
-        summary = read_json(report / SUMMARY)
-        measures = summary["policies"][summary["policy"]]
-        night["users"] = summary["n_users"]
-        night |= {name: measures[name] for name in ("starved_categories", "coverage", "gini")}
-    return night
+    attempts = filter(None, map(read_attempt, folders[-n_nights:]))
+    return {stage["name"]: stage["seconds"] for attempt in attempts for stage in attempt.get("stages", [])}

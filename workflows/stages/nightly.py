@@ -6,7 +6,6 @@ import datetime as dt
 import logging
 from typing import Any
 
-from ammrank_dask.monitor.events import show_checks
 from ammrank_dask.report.checks import name_warnings
 from ammrank_dask.storage.errors import TooFewUsers
 from ammrank_dask.storage.site.reports import PAGE, read_summary
@@ -95,7 +94,7 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
                 report = write_night_report(night, ingested, scored, rebuild=rebuild)
                 facts["checks"] = read_summary(report)["checks"]
                 stage.text = f"checks: {name_warnings(facts['checks'])}"
-                show_checks(night.client, facts["checks"])
+            record.note("checks", stage.text.removeprefix("checks: "))
             roles |= {"model": model.path, "qualifications": scored.path, "report": report}
             roles |= {} if chances is None else {"chances": chances.path}
             facts |= {"model": f"of {model_date(model)}", **describe_opt_outs(scored), **describe_exploration(scored)}
