@@ -16,7 +16,7 @@ from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.kernels.topk import top_k_rows
 from ammrank_dask.methods.registry import method_label
 from ammrank_dask.model.estimator import RankingEstimator
-from ammrank_dask.report.fairness import n_users_to_sample, price_fairness
+from ammrank_dask.report.fairness import MOST_CATEGORIES, n_users_to_sample, price_fairness
 from ammrank_dask.report.thresholds import Thresholds
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.chances import fit_chances
@@ -39,7 +39,7 @@ def price_comparison(
 ) -> dict[str, Any] | None:
     """Return what `price_fairness` measures with the method of the least error, and which one that is.
 
-    None where there is nothing to learn chances from.
+    None where there is nothing to learn chances from, and for more than `MOST_CATEGORIES`.
 
     Parameters
     ----------
@@ -50,6 +50,8 @@ def price_comparison(
     folder
         A folder that all workers see.
     """
+    if len(categories) > MOST_CATEGORIES:
+        return None
     best = min(results, key=lambda label: results[label].measures.disagreement)
     name = next(method for method in methods if method_label(method) == best)
     task = (name, results[best].params, rows, seed)

@@ -25,6 +25,8 @@ from ammrank_dask.storage.store.ids import IntegerIds
 
 STAGE = "fairness"
 FLOORS = (0.0, 0.1, 0.25, 0.5, 0.75, 1.0)
+MOST_CATEGORIES = 1000
+"""A step of the prices grows with the square of the categories: 2,000 would take minutes of every night."""
 
 
 def n_users_to_sample(n_categories: int) -> int:

@@ -72,6 +72,13 @@ def test_nightly__lists_by_value_and_what_they_were_worth(client, site):
     assert "the clicks were worth" in (site.report_folder(day(8)) / PAGE).read_text(encoding="utf-8")
 
 
+def test_nightly__leaves_out_the_price_of_fairness_with_many_categories(client, site, monkeypatch):
+    monkeypatch.setattr("ammrank_dask.workflows.stages.report.MOST_CATEGORIES", 1)
+    nightly(Night(client, site, config_of(gate=FEW, score=BY_VALUE), day(5)), rebuild=True)
+    assert read_json(site.report_folder(day(5)) / SUMMARY)["fairness"] is None
+    assert "What fairness costs" not in (site.report_folder(day(5)) / PAGE).read_text(encoding="utf-8")
+
+
 def test_nightly__estimates_value_of_a_night_that_explored(client, site):
     score = {**BY_VALUE, "explore": 0.3, "balanced": {"floor": 1.0}}
     config = config_of(gate=FEW, score=score)

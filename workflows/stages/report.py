@@ -17,7 +17,7 @@ from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.checks import WARN, check_interests
 from ammrank_dask.report.drift import align_exposure, measure_drift
-from ammrank_dask.report.fairness import n_users_to_sample, price_fairness
+from ammrank_dask.report.fairness import MOST_CATEGORIES, n_users_to_sample, price_fairness
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.outcomes import measure_past_night
 from ammrank_dask.report.page import report_files
@@ -162,14 +162,20 @@ def _settings_of(night: Night, manifest: QualificationsManifest) -> ScoreSetting
 
 
 def _fairness(night: Night, qualifications: Run) -> dict[str, Any] | None:
-    """Return what fairness costs the users of a sample; None without chances, or when what they came of is not kept."""
+    """Return what fairness costs the users of a sample.
+
+    None without chances, when what they came of is not kept, and for more than `MOST_CATEGORIES`.
+    """
     site, manifest = night.site, QualificationsManifest.of(qualifications)
     chances, model = find_chances(site, manifest.chances), find_run(site, manifest.model)
     kept = map(open_run, site.finished_runs("features"))
     features = next((run for run in kept if run.digest == manifest.inputs["features"]), None)
     if chances is None or model is None or features is None:
         return None
-    opened, fitted = open_features(features.path), load_site_model(model)
+    opened = open_features(features.path)
+    if opened.n_categories > MOST_CATEGORIES:
+        return None
+    fitted = load_site_model(model)
     users = sample_users(
         night.client, fitted, opened, load_chances(chances), _settings_of(night, manifest),
         n_users_to_sample(opened.n_categories), progress=night.progress,
