@@ -147,9 +147,13 @@ def _tag_of(data: bytes) -> Tag:
     return hashlib.sha256(data).hexdigest()
 
 
-def open_lock(path: Path) -> int:
-    """Open the file of a lock, make it for its owner if it is not there, and return its descriptor."""
-    return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+@retried
+def open_lock(path: Path, *, for_group: bool) -> int:
+    """Open the file of a lock, make it for its owner, or also its group, and return its descriptor."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    if for_group and os.fstat(descriptor).st_uid == os.geteuid():
+        os.fchmod(descriptor, 0o660)
+    return descriptor
 
 
 @retried

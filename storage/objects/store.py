@@ -11,7 +11,7 @@ import functools
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
@@ -34,6 +34,9 @@ ONE_REQUEST_BYTES = 1 << 29
 
 PAUSES = (0.1, 0.3, 1.0)
 """Seconds before a conditional write is made again that met another request at the same time."""
+
+GUARDS: dict[str, Callable[[], None]] = {}
+"""By URL, what raises SiteBusy where this process may no longer write."""
 
 _REFUSED = re.compile(r"status code: 40[013]|Expired|InvalidToken|InvalidAccessKey|SignatureDoesNotMatch|AuthFailure")
 
@@ -78,7 +81,7 @@ class StoreObjects:
     def put(self, key: str, pieces: Iterable[bytes]) -> Tag:
         """Write an object from pieces, in place of one that was there; it is durable when this returns."""
         data = b"".join(pieces)
-        with self._opened() as store:
+        with self._writing() as store:
             is_large = len(data) > ONE_REQUEST_BYTES
             return self._tag_of(store.put(check_key(key), data, use_multipart=is_large))
 
@@ -93,7 +96,7 @@ class StoreObjects:
         for pause in (0, *PAUSES):
             time.sleep(pause)
             try:
-                with self._opened() as store:
+                with self._writing() as store:
                     return self._tag_of(store.put(check_key(key), data, mode=mode, use_multipart=False))
             except (Conflict, StoreFailed) as error:
                 failure = error
@@ -121,7 +124,7 @@ class StoreObjects:
 
     def copy(self, source: str, target: str) -> None:
         """Give an object another key, within the store; objects do not change, so a target that is there stays."""
-        with self._opened() as store:
+        with self._writing() as store:
             try:
                 store.head(check_key(target))
             except FileNotFoundError:
@@ -139,8 +142,13 @@ class StoreObjects:
 
     def delete(self, keys: Iterable[str]) -> None:
         """Remove objects, as far as they are there."""
-        with self._opened() as store:
+        with self._writing() as store:
             store.delete([check_key(key) for key in keys])
+
+    def _writing(self) -> contextlib.AbstractContextManager[ObjectStore]:
+        """Yield the store to write to, as `_opened` does."""
+        GUARDS.get(self.url, lambda: None)()
+        return self._opened()
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[ObjectStore]:

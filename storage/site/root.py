@@ -15,7 +15,7 @@ from typing import Any, Self
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore, EarlierFormat, shell_word
 from ammrank_dask.storage.objects.atomic import json_text
-from ammrank_dask.storage.objects.objects import Conflict, Objects, Tag
+from ammrank_dask.storage.objects.objects import Conflict, Objects, Tag, conflict
 from ammrank_dask.storage.objects.posix import PosixObjects
 from ammrank_dask.storage.store.parts import checksum_of
 from ammrank_dask.storage.store.registry import FORMAT, REBUILD, check_format
@@ -26,6 +26,8 @@ ROOTS = "roots/"
 KEPT_ROOTS = 50
 BEFORE_ROOT = "CURRENT"
 """What an earlier version kept in place of `ROOT`."""
+_EPOCHS: dict[str, int] = {}
+"""By store, the epoch of the lease that this process took last."""
 _GENERATION = re.compile(r"-g(\d+)$")
 
 
@@ -69,6 +71,8 @@ class Root:
         What a command that spans several writes has begun, by its name.
     number
         How many contents the site had before and with this one.
+    epoch
+        How often the lease of a bucket was taken until this was written; 0 on a folder.
     writes
         Ids of the last writes, that of this content first: a writer whose answer was lost finds its own here, also
         when others have written since.
@@ -83,6 +87,7 @@ class Root:
     trash: Mapping[str, tuple[int, str]] = field(default_factory=dict)
     unfinished: Mapping[str, Any] = field(default_factory=dict)
     number: int = field(default=0, compare=False)
+    epoch: int = field(default=0, compare=False)
     writes: tuple[str, ...] = field(default=(), compare=False)
 
     def encode(self) -> bytes:
@@ -98,6 +103,7 @@ class Root:
             "exchanges": {key: list(entry) for key, entry in self.exchanges.items()},
             "trash": {key: list(entry) for key, entry in self.trash.items()},
             "unfinished": dict(self.unfinished),
+            "epoch": self.epoch,
             "writes": list(self.writes),
         }
         return json_text({**content, "checksum": checksum_of(content)}).encode()
@@ -126,6 +132,7 @@ class Root:
             {key: (number, until) for key, (number, until) in content["trash"].items()},
             content["unfinished"],
             content["number"],
+            content["epoch"],
             tuple(content["writes"]),
         )
 
@@ -225,9 +232,12 @@ def move_root(objects: Objects, root: Root, tag: Tag | None) -> None:
     Raises Conflict where somebody else has replaced it. A writer that was stopped may learn of its own write when
     others have built on it.
     """
+    epoch = _EPOCHS.get(str(objects), root.epoch)
+    if epoch < root.epoch:
+        raise conflict(f"{objects}/{ROOT}", tag)
     kept = _kept(objects)
     number, write = 1 + max(kept, default=0), uuid.uuid4().hex[:16]
-    root = replace(root, number=number, writes=(write, *root.writes)[:KEPT_ROOTS])
+    root = replace(root, epoch=epoch, number=number, writes=(write, *root.writes)[:KEPT_ROOTS])
     data = root.encode()
     objects.put_if(_key(number), data, None)
     try:
@@ -238,6 +248,19 @@ def move_root(objects: Objects, root: Root, tag: Tag | None) -> None:
             objects.delete([_key(number)])  # nobody is to take it for the newest content
             raise
     objects.delete(_key(number) for number in kept[: -KEPT_ROOTS + 1])
+
+
+def stamp_root(objects: Objects, epoch: int) -> None:
+    """Write the epoch of a lease into ROOT: whoever read it under an earlier one can no longer replace it."""
+    _EPOCHS[str(objects)] = epoch
+    with contextlib.suppress(DamagedStore):  # whoever needs ROOT says what is wrong with it
+        for is_last in (False, False, True):
+            try:
+                root, tag = read_root(objects)
+                return move_root(objects, root or Root(), tag)
+            except Conflict:  # the earlier holder was at it
+                if is_last:
+                    raise
 
 
 def put_root_back(objects: Objects) -> bool:

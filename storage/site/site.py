@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, name_night
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, name_night
 from ammrank_dask.storage.objects.atomic import OTHERS, TEMPORARY, digest_tree, swap_folder, write_text
 from ammrank_dask.storage.objects.folders import is_file, is_folder, is_there, list_paths, make_folder, remove, stat_of
-from ammrank_dask.storage.objects.posix import PosixObjects, is_locked, open_lock, take_lock
+from ammrank_dask.storage.objects.posix import PosixObjects
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.site.account import is_of_group, refuse_account
+from ammrank_dask.storage.site.account import refuse_account
+from ammrank_dask.storage.site.lease import find_holder, hold
 from ammrank_dask.storage.site.root import (
     KEPT_ROOTS,
     Root,
@@ -33,9 +34,6 @@ LISTS_IN_WORK = f"{LISTS}/runs"
 """Where lists are until they have the name that readers know, and what a rebuild replaced until the next night."""
 PROMISED = ("state", "users", "features", "models", "chances", "qualifications")
 """Folders whose published bytes are the same for the same input, config and seed."""
-LOCK = ".lock"
-LOOK_SECONDS = 2.0
-"""How long a run waits for a lock before it takes its holder for another run."""
 OPTIONAL_ROLES = frozenset({"users", "lag", "chances"})
 """What a night may do without: no users table, not yet a whole label window, or too few held-out users."""
 _DIGEST = r"[0-9a-f]+(-g\d+)?"
@@ -345,7 +343,7 @@ class Site:
 
     def is_held(self) -> bool:
         """Return whether a run is going on, as far as the caller may look."""
-        return is_locked(self.path / LOCK)
+        return find_holder(self.objects) is not None
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:
@@ -356,27 +354,18 @@ class Site:
         The folder is closed to everybody who is neither its owner nor in its group. Whoever is neither, as root may
         be, is refused: the owner could not go on with their files.
         """
-        descriptor = self._open_lock()
-        try:
-            if not take_lock(descriptor, LOOK_SECONDS):
-                raise SiteBusy(f"another run holds {self.path}; wait for it or stop it")
+        self._close_folder()
+        with hold(self.objects):
             with contextlib.suppress(BadInput):  # whoever needs ROOT says what is wrong with it
                 self._settle()
                 self.sweep()
             yield
-        finally:
-            os.close(descriptor)
 
     @retried
-    def _open_lock(self) -> int:
-        """Make the folder, refuse an account that is not its own, close it to others, and open the file of the lock."""
+    def _close_folder(self) -> None:
+        """Make the folder, refuse an account that is not its own, and close it to others."""
         make_folder(self.path)
         refuse_account(self.path)
         found = stat_of(self.path)
-        is_own = found.st_uid == os.geteuid()
-        if found.st_mode & OTHERS and is_own:  # who is only in its group cannot change it
+        if found.st_mode & OTHERS and found.st_uid == os.geteuid():  # who is only in its group cannot change it
             self.path.chmod(found.st_mode & 0o7777 & ~OTHERS)
-        descriptor = open_lock(self.path / LOCK)
-        if is_of_group(self.path) and os.fstat(descriptor).st_uid == os.geteuid():
-            os.fchmod(descriptor, 0o660)
-        return descriptor

@@ -434,7 +434,7 @@ LEFT = {
     "ammrank_dask/runtime/tasks.py": 1,
     "storage/site/account.py": 1,
     "storage/site/forgotten.py": 6,
-    "storage/site/site.py": 6,
+    "storage/site/site.py": 5,
     "storage/site/tombstones.py": 2,
     "storage/store/exports.py": 2,
     "storage/store/models.py": 3,

@@ -105,7 +105,7 @@ def test_refuse_foreign_file__another_account_owns_it(site):
 def test_refuse_account__root_is_no_owner(site, mode):
     os.chown(site.path, OTHER, OTHER)
     site.path.chmod(mode)
-    for write in (lambda: refuse_account(site.path), lambda: find_cluster_file(None, site.path), site._open_lock):
+    for write in (lambda: refuse_account(site.path), lambda: find_cluster_file(None, site.path), site._close_folder):
         with pytest.raises(
             BadInput, match=r"must run as its owner, \S+, or .* found root and d.*`sudo -u \S+ ammrank …`$"
         ):
