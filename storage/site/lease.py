@@ -166,8 +166,8 @@ def _take(objects: Objects) -> tuple[Holder, Tag, float]:
         asked_at = time.monotonic()
         before, tag = _read(objects)
         if before is None or before.free or (tag == seen and asked_at - seen_at >= before.seconds):
-            # Seconds since 1970 are more than how often a lease was ever taken whose object is gone.
-            holder = Holder.new(int(time.time()) if before is None else before.epoch + 1)
+            # Milliseconds since 1970 are more than the epoch of any lease whose object is gone.
+            holder = Holder.new(time.time_ns() // 10**6 if before is None else before.epoch + 1)
             return holder, objects.put_if(LOCK, holder.encode(), tag), asked_at
         if seen is not None and tag != seen:
             raise SiteBusy(f"another run holds {objects} ({before}); wait for it or stop it")
