@@ -24,7 +24,7 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
 from benchmarks.command_line import Data, Folds, Methods, MinCategories, Option, Sets, Users, benchmark
-from benchmarks.measure import cluster, describe_machine, make_lake, site_of
+from benchmarks.measure import cluster, count_from, describe_machine, make_lake, site_of
 
 FIRST, DAYS = dt.date(2026, 1, 5), 60
 LAST = FIRST + dt.timedelta(DAYS - 1)
@@ -48,7 +48,7 @@ def compare_methods_on_world(
     shutil.rmtree(out / ".rows", ignore_errors=True)
     with cluster(2) as client:
         site, config = comparison_site(work, users)
-        config = config.model_copy(update={"label": config.label.model_copy(update={"min_categories": min_categories})})
+        config = count_from(config, min_categories)
         make_lake(client, work / f"comparison-lake-{users}", users=users, days=DAYS)
         started = time.perf_counter()
         evaluation = evaluate_site(

@@ -101,6 +101,11 @@ def site_of(folder: Path, lake: Path, users: int) -> tuple[Site, Config]:
     return Site(folder), Config(lake=Lake(**places), partitions=max(8, -(-users // 50_000)))
 
 
+def count_from(config: Config, min_categories: int) -> Config:
+    """Return the config in which users train and count from so many clicked categories on."""
+    return config.model_copy(update={"label": config.label.model_copy(update={"min_categories": min_categories})})
+
+
 def worker_facts(client: Client) -> dict[str, Any]:
     """Return process ids, peak memory and spilled bytes of the workers."""
     peaks = client.run(peak_memory)

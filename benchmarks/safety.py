@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,10 +27,10 @@ from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from benchmarks.command_line import Data, Folds, Option, benchmark
+from benchmarks.command_line import Data, Folds, MinCategories, Option, benchmark
 from benchmarks.complete_journey import NIGHTS, build_lake
 from benchmarks.label_ranking import table_ranker
-from benchmarks.measure import cluster, describe_machine, make_lake, site_of
+from benchmarks.measure import cluster, count_from, describe_machine, make_lake, site_of
 from benchmarks.real import VARIANTS, describe_run
 
 DEFAULT = "amm-rank-plus"
@@ -65,6 +65,7 @@ def compare_safety(
     large: Annotated[bool, Option("Also 200,000 simulated users.")] = False,
     real: Annotated[bool, Option("Also households of Complete Journey.")] = True,
     data: Data | None = None,
+    min_categories: MinCategories = 1,
     folds: Folds = 5,
 ) -> None:
     """Print the untuned default against lr, popularity and amm-rank on every world, and κ on one of them.
@@ -79,7 +80,7 @@ def compare_safety(
         print(f"not registered and left out: {', '.join(missing)}")
     rows, kappas = [], []
     with cluster(2) as client:
-        for world in make_worlds(client, work, large=large, real=real):
+        for world in make_worlds(client, work, large=large, real=real, min_categories=min_categories):
             for variant in VARIANTS:
                 found, prepared = compare_on_world(client, world, variant, work / "safety-rows", folds)
                 for row in judge(found):
@@ -101,7 +102,7 @@ def compare_safety(
     write_json(work / "safety.json", {**describe_run(), "folds": folds, "rows": rows, "kappa": kappas})
 
 
-def make_worlds(client: Client, work: Path, *, large: bool, real: bool) -> list[World]:
+def make_worlds(client: Client, work: Path, *, large: bool, real: bool, min_categories: int) -> list[World]:
     """Return simulated lakes and cut real ones with fresh sites; lakes of an earlier run are taken again."""
     worlds = []
     for users in (*SIMULATED, *([LARGE] if large else [])):
@@ -112,7 +113,7 @@ def make_worlds(client: Client, work: Path, *, large: bool, real: bool) -> list[
         lake = build_lake(work / f"real-{households}-lake", households=households)
         night = dt.date.fromisoformat(NIGHTS[-1])
         worlds.append(_world(f"Complete Journey {households:,}", work, lake, households, night))
-    return worlds
+    return [replace(world, config=count_from(world.config, min_categories)) for world in worlds]
 
 
 def _world(name: str, work: Path, lake: Path, users: int, night: dt.date) -> World:
