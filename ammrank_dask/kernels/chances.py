@@ -242,18 +242,25 @@ def logistic_curvature(curves, cells, out_curvature):
 def solve_positive(matrix, out_vector):
     """Solve a system of a positive definite matrix (n, n), which is written over; `out_vector` (n,) has the right side.
 
-    Cholesky's method in one order of additions: the bits do not depend on how many threads a library would take.
+    Cholesky's method in one order of additions: the bits do not depend on how many threads a library would take. Zeros
+    of a row are left out: most parameters of a category have nothing to do with those of another.
     """
     n = matrix.shape[0]
+    filled = np.empty(n, np.int64)
     for row in range(n):
-        for column in range(row + 1):
+        n_filled = 0
+        for column in range(row):
             total = matrix[row, column]
-            for i in range(column):
-                total -= matrix[row, i] * matrix[column, i]
-            if column < row:
-                matrix[row, column] = total / matrix[column, column]
-            else:
-                matrix[row, row] = math.sqrt(total)
+            for at in range(n_filled):
+                total -= matrix[row, filled[at]] * matrix[column, filled[at]]
+            matrix[row, column] = total / matrix[column, column]
+            if total != 0.0:
+                filled[n_filled] = column
+                n_filled += 1
+        total = matrix[row, row]
+        for at in range(n_filled):
+            total -= matrix[row, filled[at]] * matrix[row, filled[at]]
+        matrix[row, row] = math.sqrt(total)
     for row in range(n):
         for i in range(row):
             out_vector[row] -= matrix[row, i] * out_vector[i]

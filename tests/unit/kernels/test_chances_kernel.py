@@ -192,3 +192,15 @@ def test_solve_positive__is_the_solution_of_lapack():
     matrix, found = root @ root.T, right.copy()
     solve_positive(matrix.copy(), found)
     np.testing.assert_allclose(found, np.linalg.solve(matrix, right), rtol=1e-9)
+
+
+def test_solve_positive__leaves_out_zeros():
+    # As in the curves of categories: two parameters of each know each other, and the last rows all.
+    n, right = 9, np.arange(9.0) - 4
+    matrix = 10 * np.eye(n)
+    matrix[4, 0] = matrix[5, 1] = matrix[6, 2] = matrix[7, 3] = 3.0
+    matrix[8, :8] = np.linspace(-1, 1, 8)
+    matrix += np.tril(matrix, -1).T
+    found = right.copy()
+    solve_positive(matrix.copy(), found)
+    np.testing.assert_allclose(found, np.linalg.solve(matrix, right), rtol=1e-12)
