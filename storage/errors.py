@@ -46,6 +46,10 @@ class StoreFailed(AmmrankError):
     """An object store does not answer, or answers with an error of its own."""
 
 
+class NoPermission(BadInput):
+    """An object store knows the caller, who may not do this."""
+
+
 class SiteBusy(AmmrankError):
     """Another run holds the site."""
 

@@ -15,7 +15,6 @@ from ammrank_dask.storage.objects.atomic import sync_folder, write_atomic
 from ammrank_dask.storage.objects.folders import make_folder, share_file, walk
 from ammrank_dask.storage.objects.objects import Object, Objects, Tag, check_key, conflict
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.objects.store import StoreObjects, open_bucket
 
 PUT_LOCK = ".put-lock"
 """File in the folder of a store that whoever compares and replaces an object holds."""
@@ -30,6 +29,8 @@ def open_objects(root: str | Path) -> Objects:
     's3://ads/qualifications'
     """
     if isinstance(root, str) and "://" in root:
+        from ammrank_dask.storage.objects.store import StoreObjects, open_bucket  # a site on a folder needs none
+
         address, _, options = root.partition("?")
         found = StoreObjects(address.rstrip("/"), options)
         open_bucket(found.url, found.options)  # a package that is missing is named before anything is computed

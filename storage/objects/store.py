@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, urlsplit
 
-from ammrank_dask.storage.errors import BadInput, StoreFailed, cut
+from ammrank_dask.storage.errors import BadInput, NoPermission, StoreFailed, cut
 from ammrank_dask.storage.objects.objects import Conflict, Object, Tag, check_key, conflict
 
 if TYPE_CHECKING:
@@ -38,7 +38,9 @@ PAUSES = (0.1, 0.3, 1.0)
 GUARDS: dict[str, Callable[[], None]] = {}
 """By URL, what raises SiteBusy where this process may no longer write."""
 
-_REFUSED = re.compile(r"status code: 40[013]|Expired|InvalidToken|InvalidAccessKey|SignatureDoesNotMatch|AuthFailure")
+_REFUSED = re.compile(r"status code: 40[013]|AccessDenied|Expired")
+_UNKNOWN = re.compile(r"status code: 40[01]|Expired|InvalidToken|InvalidAccessKey|SignatureDoesNotMatch|AuthFailure")
+"""Of what a store refuses, what it says to credentials that are none."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,11 @@ class StoreObjects:
         except FileNotFoundError:
             return None, None
 
+    def look(self, key: str) -> dict[str, Any]:
+        """Return `size`, `last_modified` and `version` of an object as the store has them."""
+        with self._opened() as store:
+            return dict(store.head(check_key(key)))
+
     def copy(self, source: str, target: str) -> None:
         """Give an object another key, within the store; objects do not change, so a target that is there stays."""
         with self._writing() as store:
@@ -165,8 +172,16 @@ class StoreObjects:
                 raise BadInput(f"there is no bucket {bucket}; correct the URL {self.url}") from None
             if isinstance(error, AlreadyExistsError | PreconditionError):
                 raise Conflict(f"{self.url} takes no conditional writes at present ({reason}); run it again") from None
-            if _REFUSED.search(str(error)):
+            if "TimeTooSkewed" in str(error):
                 raise BadInput(
+                    f"{self.url}: the clocks of this machine and of the store differ; set it by NTP"
+                ) from None
+            if "NotImplemented" in str(error):
+                raise BadInput(
+                    f"{self.url}: the store does not have what a site needs ({reason}); use one with conditional writes"
+                ) from None
+            if _REFUSED.search(str(error)):
+                raise (BadInput if _UNKNOWN.search(str(error)) else NoPermission)(
                     f"{self.url}: the store refuses the credentials of this process ({reason}); renew them, or give"
                     " them the right to list, read, write and delete"
                 ) from None

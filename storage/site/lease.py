@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -23,7 +22,6 @@ from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.objects.folders import read_file
 from ammrank_dask.storage.objects.objects import Conflict, Objects, Tag
 from ammrank_dask.storage.objects.posix import PosixObjects, is_locked, open_lock, take_lock
-from ammrank_dask.storage.objects.store import GUARDS
 from ammrank_dask.storage.site.account import account_name, is_of_group
 from ammrank_dask.storage.site.root import stamp_root
 
@@ -88,8 +86,7 @@ def _now() -> str:
 def hold(objects: Objects) -> Iterator[None]:
     """Keep other runs out of a site, also those of this process; raises SiteBusy where another run holds it.
 
-    In a bucket, whatever writes through this process raises SiteBusy from the moment on at which another run may have
-    taken the site: it is over for this one.
+    In a bucket, every write of this process raises SiteBusy as soon as another run may have taken the site.
     """
     with _hold_folder(objects) if isinstance(objects, PosixObjects) else _hold_bucket(objects):
         yield
@@ -146,13 +143,14 @@ def _hold_folder(objects: PosixObjects) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _hold_bucket(objects: Objects) -> Iterator[None]:
+    from ammrank_dask.storage.objects.store import GUARDS  # a site on a folder needs none
+
     lease = Lease(objects, *_take(objects))
     GUARDS[str(objects)] = lease.check
     try:
-        with _ending_main_thread(lease):
-            lease.start()
-            stamp_root(objects, lease.holder.epoch)
-            yield
+        lease.start()
+        stamp_root(objects, lease.holder.epoch)
+        yield
     finally:
         del GUARDS[str(objects)]
         lease.release()
@@ -168,12 +166,24 @@ def _take(objects: Objects) -> tuple[Holder, Tag, float]:
         if before is None or before.free or (tag == seen and asked_at - seen_at >= before.seconds):
             # Milliseconds since 1970 are more than the epoch of any lease whose object is gone.
             holder = Holder.new(time.time_ns() // 10**6 if before is None else before.epoch + 1)
-            return holder, objects.put_if(LOCK, holder.encode(), tag), asked_at
+            tag = objects.put_if(LOCK, holder.encode(), tag)
+            if before is None:
+                _refuse_unconditional(objects, holder)
+            return holder, tag, asked_at
         if seen is not None and tag != seen:
             raise SiteBusy(f"another run holds {objects} ({before}); wait for it or stop it")
         if seen is None:
             seen, seen_at = tag, time.monotonic()
         time.sleep(before.seconds / 30)
+
+
+def _refuse_unconditional(objects: Objects, holder: Holder) -> None:
+    """Refuse a store that takes no notice of conditions, before anything is written to a new site."""
+    with contextlib.suppress(Conflict):
+        objects.put_if(LOCK, holder.renew(free=True).encode(), None)
+        raise BadInput(
+            f"{objects}: the store replaces objects in spite of a condition, and two runs would mix; use another"
+        )
 
 
 class Lease(threading.Thread):
@@ -192,9 +202,8 @@ class Lease(threading.Thread):
     def __init__(self, objects: Objects, holder: Holder, tag: Tag, renewed_at: float) -> None:
         super().__init__(name="lease", daemon=True)
         self.objects, self.holder = objects, holder
-        self.ends_main_thread = False
         self._tag, self._renewed_at, self._is_lost = tag, renewed_at, False
-        self.news, self._is_over = threading.Condition(), threading.Event()
+        self._news, self._is_over = threading.Condition(), threading.Event()
 
     def run(self) -> None:
         """Renew, until the block ends or another run has taken the lease."""
@@ -209,37 +218,31 @@ class Lease(threading.Thread):
             tag = self.objects.put_if(LOCK, holder.encode(), self._tag)
         except Conflict:
             self._is_over.set()
-            with self.news:
+            with self._news:
                 self._is_lost = True
-                self.news.notify_all()
-                if self.ends_main_thread:
-                    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+                self._news.notify_all()
         except AmmrankError:  # the store is away, or refuses: the next try is soon
             return self.holder.seconds / 10
         else:
-            with self.news:
+            with self._news:
                 self._tag, self._renewed_at = tag, began
-                self.news.notify_all()
+                self._news.notify_all()
         return self.holder.seconds
 
     def check(self) -> None:
         """Raise SiteBusy if another run may have the site by now; who was stopped waits for the next renewal."""
         if threading.current_thread() is self:
             return
-        with self.news:
-            self.news.wait_for(lambda: self._is_lost or self._is_good(), self.holder.seconds)
+        with self._news:
+            self._news.wait_for(lambda: self._is_lost or self._is_good(), self.holder.seconds)
         if self._is_lost or not self._is_good():
-            raise self.loss()
+            raise SiteBusy(
+                f"this run could not renew its lease of {self.objects}, and another one may have the site; what is"
+                " published is whole, run it again"
+            )
 
     def _is_good(self) -> bool:
         return time.monotonic() - self._renewed_at < self.holder.seconds * 2 / 3
-
-    def loss(self) -> SiteBusy:
-        """Return the error that ends a run that lost its lease."""
-        return SiteBusy(
-            f"this run could not renew its lease of {self.objects}, and another one may have the site; what is"
-            " published is whole, run it again"
-        )
 
     def release(self) -> None:
         """Give the site free, unless another run has it."""
@@ -248,24 +251,3 @@ class Lease(threading.Thread):
             self.join(self.holder.seconds)
         if not self._is_lost and not self.is_alive():
             self._renew(free=True)
-
-
-@contextlib.contextmanager
-def _ending_main_thread(lease: Lease) -> Iterator[None]:
-    """Let a lost lease end what the main thread waits for; other threads learn of it when they write."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def end(number: int, frame: object) -> None:
-        if lease.ends_main_thread:
-            raise lease.loss()
-
-    before = signal.signal(signal.SIGUSR1, end)
-    lease.ends_main_thread = True
-    try:
-        yield
-    finally:
-        lease.ends_main_thread = False
-        with lease.news:  # no signal is sent any more
-            signal.signal(signal.SIGUSR1, before)

@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
-from ammrank_dask.storage.errors import REBUILD_COMMAND, DamagedStore, EarlierFormat, shell_word
+from ammrank_dask.storage.errors import (
+    REBUILD_COMMAND,
+    DamagedStore,
+    EarlierFormat,
+    SiteBusy,
+    StoreFailed,
+    shell_word,
+)
 from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.objects.objects import Conflict, Objects, Tag, conflict
 from ammrank_dask.storage.objects.posix import PosixObjects
@@ -247,7 +254,8 @@ def move_root(objects: Objects, root: Root, tag: Tag | None) -> None:
         if now is None or write not in now.writes:
             objects.delete([_key(number)])  # nobody is to take it for the newest content
             raise
-    objects.delete(_key(number) for number in kept[: -KEPT_ROOTS + 1])
+    with contextlib.suppress(SiteBusy, StoreFailed):  # the site has moved, whatever becomes of earlier contents
+        objects.delete([_key(number) for number in kept[: -KEPT_ROOTS + 1]])
 
 
 def stamp_root(objects: Objects, epoch: int) -> None:

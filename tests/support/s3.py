@@ -1,6 +1,7 @@
 """An S3 server on loopback (moto's), whose requests a test may delay or fail."""
 
 import contextlib
+import json
 import os
 import threading
 import time
@@ -22,6 +23,9 @@ ENVIRONMENT = {
 
 Answer = tuple[str, str] | None
 """Status and code of an error instead of the server's answer; None: as usual."""
+
+RESET = ("reset", "")
+"""No answer: the connection ends."""
 
 
 @dataclass
@@ -47,6 +51,21 @@ class S3Server:
             endpoint_override=f"127.0.0.1:{self.port}", scheme="http", region="us-east-1", allow_bucket_creation=True
         )
         store.create_dir(name)
+
+    def keep_versions(self, name: str) -> None:
+        """Let a bucket keep old versions of its objects."""
+        self._client().put_bucket_versioning(Bucket=name, VersioningConfiguration={"Status": "Enabled"})
+
+    def deny(self, name: str, action: str) -> None:
+        """Let nobody do something in a bucket, as `s3:DeleteObject`."""
+        rule = {"Effect": "Deny", "Principal": "*", "Action": action, "Resource": f"arn:aws:s3:::{name}/*"}
+        policy = {"Version": "2012-10-17", "Statement": [rule]}
+        self._client().put_bucket_policy(Bucket=name, Policy=json.dumps(policy))
+
+    def _client(self) -> Any:
+        from boto3 import client
+
+        return client("s3", endpoint_url=f"http://127.0.0.1:{self.port}")
 
     def copy(self, folder: Path, path: str) -> str:
         """Copy a folder into a bucket, and return its URL."""
@@ -114,6 +133,8 @@ def serve_s3() -> Iterator[S3Server]:
             if failed is None:
                 start(*head[0])
                 return done
+        if failed == RESET:
+            raise ConnectionResetError
         status, code = failed
         body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{code}</Message></Error>".encode()
         body = b"" if method == "HEAD" else body
