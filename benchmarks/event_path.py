@@ -38,7 +38,7 @@ WORK: dict[str, tuple[str, ...]] = {
     ),
     "ingest: rows to slices": (
         "storage/lake/events.py:decode_events",
-        "storage/lake/quarantine.py:QuarantineRows.add",
+        "storage/lake/events.py:QuarantineRows.add",
         "ammrank_dask/kernels/event_rows.py:place_rows",
         "ammrank_dask/kernels/event_rows.py:pack_rows",
         "ammrank_dask/ingest/exchange.py:write_slices",

@@ -19,7 +19,7 @@ from distributed import Client, LocalCluster
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cluster.cluster_file import BUILT_IN
-from ammrank_dask.workflows.cluster.interrupts import LeaveInterrupts
+from ammrank_dask.workflows.cluster.local import LeaveInterrupts
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.sections import Lake
 

@@ -46,7 +46,7 @@ def command(
 
     Nights run in a work area of the site; what is published stays. Run it again to go on where it stopped.
     """
-    from ammrank_dask.evaluation.backtest_page import PAGE, describe_gain, write_backtest
+    from ammrank_dask.evaluation.page import BACKTEST_PAGE, describe_gain, write_backtest
     from ammrank_dask.workflows.operations.backtest import backtest_tables, list_nights, run_backtest
     from ammrank_dask.workflows.stages.work_area import FOLDER
 
@@ -60,7 +60,7 @@ def command(
         backtest = run_backtest(place, config, dates, every, start)
     write_backtest(out, backtest)
     if as_json:
-        show({"page": str(out / PAGE), **backtest}, as_json)
+        show({"page": str(out / BACKTEST_PAGE), **backtest}, as_json)
         return
     show_sentence(describe_gain(backtest)[1])
     for head, rows in backtest_tables(backtest):
@@ -68,7 +68,7 @@ def command(
         show_table(head, rows)
     click.echo("")
     show({night["date"]: night["reason"] for night in backtest["nights"] if night["reason"]}, as_json)
-    show({"page": str(out / PAGE)}, as_json)
+    show({"page": str(out / BACKTEST_PAGE)}, as_json)
 
 
 if __name__ == "__main__":

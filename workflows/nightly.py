@@ -20,9 +20,8 @@ from ammrank_dask.workflows.session.options import (
 )
 from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.dry_run import plan_night
-from ammrank_dask.workflows.stages.metrics import keep_metrics
 from ammrank_dask.workflows.stages.nightly import run_night
-from ammrank_dask.workflows.stages.nights import INDEX
+from ammrank_dask.workflows.stages.nights import INDEX, keep_metrics
 from ammrank_dask.workflows.stages.publishing import describe_outcome
 
 

@@ -12,7 +12,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.operations.status import describe_for_people, describe_site
 from ammrank_dask.workflows.session.config import load_config
 from ammrank_dask.workflows.session.options import AmmrankCommand, show, site_argument, yesterday
-from ammrank_dask.workflows.stages.metrics import site_metrics
+from ammrank_dask.workflows.stages.nights import site_metrics
 
 
 @click.command("status", cls=AmmrankCommand)

@@ -13,6 +13,7 @@ from ammrank_dask.report.svg import (
     legend,
     nice_range,
     number,
+    round_up,
     steps_between,
     tag,
     text,
@@ -28,6 +29,8 @@ _METHODS = (
 _DASHES = ("", "6 3", "2 3", "9 3 2 3", "", "6 3", "", "", "1 4", "4 2", "12 3", "12 3 2 3")
 
 _LEGEND_COLUMNS = 3
+_LETTERS_BELOW = 60
+"""As many fit below a chart."""
 LETTER_WIDTH = 6.2
 Box = tuple[float, float, float, float]
 """Left, top, right, bottom."""
@@ -57,30 +60,58 @@ def style_methods(methods: Iterable[str]) -> dict[str, Style]:
     return styles
 
 
-def curves_chart(measure: str, curves: Mapping[str, Sequence[float]], styles: Mapping[str, Style]) -> Markup:
-    """Return a measure at K = 1 … 10, a line for each method."""
-    left, top, width, height = 40, 10, 346, 220
+def lines_chart(
+    name: str,
+    title: str,
+    labels: Sequence[object],
+    series: Mapping[str, Sequence[float | None]],
+    styles: Mapping[str, Style],
+    *,
+    below: str | None = None,
+    bounds: tuple[float, float] | None = None,
+) -> Markup:
+    """Return a line for each series over labelled places; a value that is not known leaves its line out there.
+
+    Parameters
+    ----------
+    labels
+        Below the places, from left to right; some are left out where there are many.
+    below
+        What the labels are.
+    bounds
+        Ends of the axis; None for a range around the values, which begins at 0 if all of them are counts.
+    """
+    left, top, width, height = 46, 10, 340, 200
     bottom = top + height
-    values = [value for curve in curves.values() for value in curve]
-    low, high = nice_range(min(values), max(values))
-    content = value_axis(left, top, width, height, steps_between(low, high))
-    n = max(len(curve) for curve in curves.values())
-    for k in range(n):
-        x = left + width * k / max(1, n - 1)
-        content.append(text(k + 1, x, bottom + 15))
-    for method, curve in curves.items():
-        points = [
-            (left + width * k / max(1, n - 1), bottom - height * (value - low) / (high - low))
-            for k, value in enumerate(curve)
+    values = [value for found in series.values() for value in found if value is not None]
+    if not values:
+        return Markup("")
+    are_counts = all(isinstance(value, int) for value in values)
+    around = (0, round_up(int(max(values)))) if are_counts else nice_range(min(values), max(values))
+    low, high = bounds or around
+    content = value_axis(left, top, width, height, steps_between(low, high, digits=0 if are_counts else 3))
+    places = [left + width * (place + 0.5) / len(labels) for place in range(len(labels))]
+    every = -(-len(labels) * max(len(str(label)) for label in labels) // _LETTERS_BELOW)
+    content += [text(label, x, bottom + 15) for label, x in list(zip(labels, places, strict=True))[::every]]
+    for line, found in series.items():
+        drawn = [
+            (x, bottom - height * (value - low) / (high - low), f"{line}, {label}: {value:.4g}")
+            for x, label, value in zip(places, labels, found, strict=True)
+            if value is not None
         ]
-        content.append(_line(styles[method], points))
-        for (x, y), value in zip(points, curve, strict=True):
-            what = tag("title", f"{method}: {value:.4f}")
-            content.append(tag("circle", what, cx=x, cy=y, r=2.6, class_=f"dot {styles[method].color}"))
-    content.append(text("K", left + width / 2, bottom + 30, is_tick=False))
-    content += _legend(curves, styles, left, bottom + 44)
-    rows = -(-len(curves) // _LEGEND_COLUMNS)
-    return draw(f"{measure}-at-k", bottom + 46 + LEGEND_ROW * rows, len(values), f"{measure} at 1 to {n}", *content)
+        points = " ".join(f"{number(x)},{number(y)}" for x, y, _ in drawn)
+        style = styles[line]
+        content.append(tag("polyline", points=points, class_=f"curve {style.color}", stroke_dasharray=style.dashes))
+        for x, y, what in drawn:
+            content.append(tag("circle", tag("title", what), cx=x, cy=y, r=2.6, class_=f"dot {style.color}"))
+    at = bottom + 34
+    if below is not None:
+        content.append(text(below, left + width / 2, bottom + 30, is_tick=False))
+        at += 12
+    entries = [(line, f"curve {styles[line].color}", styles[line].dashes) for line in series]
+    content += legend(entries, left, at, columns=_LEGEND_COLUMNS)
+    rows = -(-len(series) // _LEGEND_COLUMNS)
+    return draw(name, at + 2 + LEGEND_ROW * rows, len(values), title, *content)
 
 
 def errors_chart(
@@ -160,62 +191,3 @@ def _free_box(x: float, y: float, width: float, taken: Sequence[Box]) -> Box:
         )
 
     return next(filter(is_free, inside), boxes[0])
-
-
-def planes_chart(planes: Mapping[str, int]) -> Markup:
-    """Return the planes of each category, most first."""
-    left, top, width, height = 34, 10, 356, 150
-    bottom = top + height
-    ordered = sorted(planes.items(), key=lambda item: -item[1])
-    highest = max([1, *planes.values()])
-    content = value_axis(left, top, width, height, steps_between(0, highest, steps=min(4, highest), digits=0))
-    slot = width / max(1, len(ordered))
-    for place, (category, found) in enumerate(ordered):
-        tall = height * found / highest
-        what = tag("title", f"{category}: {found}")
-        content.append(
-            tag("rect", what, x=left + slot * (place + 0.1), y=bottom - tall, width=slot * 0.8, height=tall,
-                class_="fill m6")
-        )  # fmt: skip
-    content.append(text("categories", left + width / 2, bottom + 17))
-    return draw("planes", bottom + 22, len(ordered), "Planes of each category", *content)
-
-
-def slice_chart(
-    name: str, labels: Sequence[str], errors: Mapping[str, Sequence[float | None]], styles: Mapping[str, Style]
-) -> Markup:
-    """Return the error of some methods over the parts of a slice that have an order."""
-    left, top, width, height = 46, 10, 340, 180
-    bottom = top + height
-    values = [value for found in errors.values() for value in found if value is not None]
-    if not values:
-        return Markup("")
-    low, high = nice_range(min(values), max(values))
-    content = value_axis(left, top, width, height, steps_between(low, high))
-    for place, label in enumerate(labels):
-        x = left + width * (place + 0.5) / len(labels)
-        content.append(text(label, x, bottom + 15))
-    for method, found in errors.items():
-        points = [
-            (left + width * (place + 0.5) / len(labels), bottom - height * (value - low) / (high - low))
-            for place, value in enumerate(found)
-            if value is not None
-        ]
-        content.append(_line(styles[method], points))
-        for x, y in points:
-            content.append(tag("circle", cx=x, cy=y, r=2.6, class_=f"dot {styles[method].color}"))
-    content += _legend(errors, styles, left, bottom + 32)
-    rows = -(-len(errors) // _LEGEND_COLUMNS)
-    return draw(f"slice-{name}", bottom + 34 + LEGEND_ROW * rows, len(values), f"Error by {name}", *content)
-
-
-def _line(style: Style, points: Sequence[tuple[float, float]]) -> Markup:
-    return tag(
-        "polyline", points=" ".join(f"{number(x)},{number(y)}" for x, y in points),
-        class_=f"curve {style.color}", stroke_dasharray=style.dashes,
-    )  # fmt: skip
-
-
-def _legend(methods: Iterable[str], styles: Mapping[str, Style], left: float, top: float) -> list[Markup]:
-    entries = [(name, f"curve {styles[name].color}", styles[name].dashes) for name in methods]
-    return legend(entries, left, top, columns=_LEGEND_COLUMNS)

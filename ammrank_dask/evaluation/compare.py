@@ -66,8 +66,6 @@ class FoldResult:
     params: dict[str, Any]
     fit_seconds: float
     score_seconds: float
-    n_planes: list[int] | None
-    group_orders: dict[tuple[int, ...], list[int]] | None
     exposure: Mapping[str, PolicyCounts]
 
 
@@ -315,15 +313,11 @@ def run_fold(
         parts.append(measure_block(scores, rankings, tied, users.hashes, slice_codes(users, rows)))
         for counter in counters.values():
             counter.add(scores)
-    orders = getattr(model, "group_orders_", None)
-    planes = getattr(model, "n_planes_", None)
     return FoldResult(
         functools.reduce(lambda one, other: one + other, parts),
         _fitted_params(model, params),
         fit_seconds,
         score_seconds,
-        None if planes is None else planes.tolist(),
-        None if orders is None else {group: order.tolist() for group, order in orders.items()},
         {policy: counter.counts() for policy, counter in counters.items()},
     )
 

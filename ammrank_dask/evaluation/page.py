@@ -1,21 +1,40 @@
-"""Write a comparison of methods: figures for machines, a table, and a page for people."""
+"""Write a comparison of methods or a backtest: figures for machines, a table, and a page for people."""
 
-from collections.abc import Mapping
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from markupsafe import Markup
 
 from ammrank_dask.evaluation import charts
+from ammrank_dask.evaluation.backtest import GAIN, LOGISTIC, MEASURES, POLICY, STANDARD_ERROR
+from ammrank_dask.evaluation.charts import Style, lines_chart
 from ammrank_dask.report.charts import clicks_chart, fairness_chart
 from ammrank_dask.report.page import harmless, page_environment
 from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.site.reports import write_files
+from ammrank_dask.training.forward import OWN_HISTORY, POPULARITY
 
 RESULT, TABLE, PAGE = "evaluation.json", "evaluation.csv", "evaluation.html"
 _TEMPLATE = "evaluation.html.j2"
 _Z = 1.96
 """Standard errors on each side of a 95 % interval."""
+
+
+BACKTEST_RESULT, BACKTEST_TABLE, BACKTEST_PAGE = "backtest.json", "backtest.csv", "backtest.html"
+EXPOSURE = ("coverage", "gini", "starved_users", "overexposed_users", "starved_categories")
+"""What is shown of the exposure of a night."""
+LABELS = {
+    POLICY: "published",
+    OWN_HISTORY: "own history",
+    POPULARITY: "popularity",
+    LOGISTIC: "logistic regression",
+}
+_BACKTEST_TEMPLATE = "backtest.html.j2"
+_DASHES = {"own history": "10 3", "popularity": "6 3", "logistic regression": "2 3"}
 
 
 def write_evaluation(folder: str | Path, evaluation: Mapping[str, Any]) -> None:
@@ -165,5 +184,96 @@ _VIEWS: dict[str, Any] = {
     "worst": _worst,
     "worse_than_random": _worse_than_random,
     "colors": range(charts.N_COLORS),
-    "deciles": [str(decile) for decile in range(1, 11)],
 }
+
+
+def write_backtest(folder: str | Path, backtest: Mapping[str, Any]) -> None:
+    """Write `backtest.csv`, `backtest.html` and, last, `backtest.json` into `folder`, each whole or not at all."""
+    files = {
+        BACKTEST_TABLE: harmless(tabulate_backtest(backtest)).to_csv(index=False, lineterminator="\n"),
+        BACKTEST_PAGE: render_backtest(backtest),
+        BACKTEST_RESULT: json_text(dict(backtest)),
+    }
+    write_files(folder, files)
+
+
+def tabulate_backtest(backtest: Mapping[str, Any]) -> pd.DataFrame:
+    """Return one row per night: the measures of every method, then the exposure."""
+    rows = []
+    for night in backtest["nights"]:
+        row: dict[str, Any] = {name: night[name] for name in ("date", "until", "users")}
+        for method in backtest["means"]:
+            found = (night["methods"] or {}).get(method) or {}
+            measures = MEASURES if method == POLICY else (*MEASURES, GAIN, STANDARD_ERROR)
+            row |= {f"{method}_{measure}": found.get(measure) for measure in measures}
+        row |= {name: (night["exposure"] or {}).get(name) for name in EXPOSURE}
+        rows.append({**row, "model_of": (night["model"] or {}).get("date")})
+    return pd.DataFrame(rows)
+
+
+def render_backtest(backtest: Mapping[str, Any]) -> str:
+    """Return the page: everything inline, every name from the data escaped."""
+    environment = page_environment(Path(__file__).parent)
+    environment.filters["figure"] = lambda value, digits=4: "–" if value is None else f"{value:.{digits}f}"
+    environment.filters["gain"] = gain_text
+    nights = backtest["nights"]
+    dates = [night["date"] for night in nights]
+
+    def draw(name: str, series: Mapping[str, Sequence[float | None]], **options: Any) -> Markup:
+        styles = {label: Style(f"s{line}", _DASHES.get(label)) for line, label in enumerate(series)}
+        return lines_chart(name, f"{name.replace('-', ' ')} by night", dates, series, styles, **options)
+
+    def of_methods(measure: str) -> Markup:
+        return draw(
+            measure,
+            {
+                LABELS[method]: [(night["methods"] or {}).get(method, {}).get(measure) for night in nights]
+                for method in backtest["means"]
+            },
+        )
+
+    def of_exposure(*names: str) -> dict[str, list[float | None]]:
+        return {name.replace("_", " "): [(night["exposure"] or {}).get(name) for night in nights] for name in names}
+
+    k = backtest["k"]
+    evenness = draw("evenness", of_exposure("coverage", "gini"), bounds=(0.0, 1.0))
+    users = draw("starved-users", of_exposure("starved_users", "overexposed_users"))
+    charts = [
+        ("Ranking error ε_dis", "share of pairs in the wrong order", of_methods("disagreement")),
+        ("Hits", f"clicked categories of {k}", of_methods("hits")),
+        (f"NDCG@{k}", "1 is the best possible", of_methods("ndcg")),
+        ("Evenness of exposure", "coverage: share of categories; Gini: 0 is even", evenness),
+        ("Starved categories", "categories", draw("starved-categories", of_exposure("starved_categories"))),
+        ("Starved and over-exposed users", "users", users),
+    ]
+    return environment.get_template(_BACKTEST_TEMPLATE).render(
+        backtest=backtest,
+        verdict=describe_gain(backtest),
+        charts=charts,
+        labels=LABELS,
+        exposure_names=EXPOSURE,
+        own_history=OWN_HISTORY,
+    )
+
+
+def describe_gain(backtest: Mapping[str, Any]) -> tuple[bool, str]:
+    """Return whether the published lists have more hits than the best other method, and that in a sentence."""
+    means, k = backtest["means"], backtest["k"]
+    others = {name: found for name, found in means.items() if found.get(GAIN) is not None}
+    nights = f"{len(backtest['nights'])} night{'s' if len(backtest['nights']) != 1 else ''}"
+    said = f"Over {nights} users clicked {means[POLICY]['hits']:.2f} of the {k} categories of a published list"
+    if not others:
+        return True, f"{said}."
+    best = max(others, key=lambda name: others[name]["hits"])
+    gain, error = others[best][GAIN], others[best][STANDARD_ERROR]
+    low, high = gain - 1.96 * error, gain + 1.96 * error
+    words = "more than with" if low > 0 else "fewer than with" if high < 0 else "too close to tell from"
+    interval = f"{gain:+.2f}, 95 % interval {low:+.2f} to {high:+.2f}"
+    return low > 0, f"{said}, {words} the best other method, {LABELS[best]} ({interval})."
+
+
+def gain_text(means: Mapping[str, Any] | None) -> str:
+    """Return by how many hits the policy is ahead of a method, with the standard error; a dash where nothing is."""
+    if means is None or means.get(GAIN) is None:
+        return "–"
+    return f"{means[GAIN]:+.3f} ± {means[STANDARD_ERROR]:.3f}"

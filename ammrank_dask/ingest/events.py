@@ -41,10 +41,10 @@ from ammrank_dask.storage.lake.events import (
     QUARANTINED,
     EventBatch,
     EventMapping,
+    QuarantineRows,
     decode_events,
 )
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts
-from ammrank_dask.storage.lake.quarantine import QuarantineRows
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.ids import IntegerIds

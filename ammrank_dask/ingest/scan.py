@@ -13,10 +13,9 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
-from ammrank_dask.storage.lake.fetched import BYTES_KEPT
 from ammrank_dask.storage.lake.files import FileFacts, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile
-from ammrank_dask.storage.lake.paths import LakePath, status_of
+from ammrank_dask.storage.lake.paths import BYTES_KEPT, LakePath, status_of
 from ammrank_dask.storage.objects.retry import retried
 
 BYTES_A_TASK = 32 << 20

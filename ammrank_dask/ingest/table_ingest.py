@@ -18,9 +18,9 @@ from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.performance import measure, measure_each
 from ammrank_dask.runtime.tasks import Call, Progress, run_together
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.fetched import FOLDER
+from ammrank_dask.storage.lake.events import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
-from ammrank_dask.storage.lake.quarantine import QuarantineRows, collect_quarantine, write_quarantine
+from ammrank_dask.storage.lake.paths import FOLDER
 from ammrank_dask.storage.objects.atomic import begin_sync
 from ammrank_dask.storage.objects.folders import list_paths, make_folder, remove
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten

@@ -27,9 +27,9 @@ from ammrank_dask.ingest.table_ingest import (
 )
 from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.lake.events import QuarantineRows, write_quarantine
 from ammrank_dask.storage.lake.files import FileFacts
 from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, decode_people
-from ammrank_dask.storage.lake.quarantine import QuarantineRows, write_quarantine
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.ids import empty_ids
 from ammrank_dask.storage.store.registry import USERS, PartSchema

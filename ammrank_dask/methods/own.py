@@ -1,4 +1,4 @@
-"""Rank by what a user did in a category itself: as it is, or by one logistic regression that all categories share."""
+"""Rank without planes: by popularity, by what a user did in a category itself, by who else clicked what they did."""
 
 from __future__ import annotations
 
@@ -7,14 +7,73 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import normalize
 
-from ammrank_dask.methods.base import LabelledBlocks
-from ammrank_dask.methods.popularity import Popularity
+from ammrank_dask.methods.base import LabelledBlocks, Method
+from ammrank_dask.methods.logistic import click_targets
 from ammrank_dask.model.own_term import check_own_columns
 from ammrank_dask.storage.vocabulary import INTENSITY, PAGE_VIEW_GROUP
 
 MAX_PAIRS = 500_000
 """Pairs of a user and a category that own-logit learns from at most: they are in memory together."""
+
+
+POPULAR_POWER, SHRINKAGE = 0.75, 0.3
+"""The power of a category's clicks, ½ for the cosine, and what is added to the denominator: few clicks tell little."""
+
+
+class Popularity(Method):
+    """Rank categories by the training rows that rank them; equal ones by the rows' places for them.
+
+    Places decide where every row ranks every category, as in tables: the order is then Borda's.
+
+    Attributes
+    ----------
+    scores_
+        (n_categories,) 0 for the least popular, equal numbers for what neither tells apart.
+
+    Examples
+    --------
+    >>> Popularity().fit(np.zeros((3, 1)), np.array([[1, 0], [1, 2], [2, -1]])).decision_function(np.zeros((1, 1)))
+    array([[0., 2., 1.]], dtype=float32)
+    """
+
+    method: ClassVar[str] = "popularity"
+
+    def __init__(self, *, n_categories: int | None = None) -> None:
+        self.n_categories = n_categories
+
+    def learn(self, blocks: LabelledBlocks, n_categories: int) -> None:
+        """Add up, for every category, how many ranked categories its rows put it above."""
+        points = np.zeros(n_categories)
+        for _, rankings, tied in blocks:
+            points += count_points(rankings, tied, n_categories)
+        _, scores = np.unique(np.stack([self.popularity_, points]), axis=1, return_inverse=True)
+        self.scores_ = scores.astype(np.float32)
+
+    def score(self, X: Any) -> np.ndarray:
+        """Return the same scores for every row."""
+        return np.tile(self.scores_, (X.shape[0], 1))
+
+
+def count_points(rankings: np.ndarray, tied: np.ndarray, n_categories: int) -> np.ndarray:
+    """Return (L,) float64: a row gives its last category 0 points, the one before 1, …; tied ones share theirs.
+
+    Examples
+    --------
+    >>> count_points(np.array([[2, 0, 1]]), np.array([[False, False, True]]), 3)
+    array([0.5, 0.5, 2. ])
+    """
+    n_rows, width = rankings.shape
+    ranked = rankings >= 0
+    begins = ranked & ~tied
+    # Places of a row that tie are a run; its points are the mean over the run.
+    run = np.cumsum(begins.ravel()) - 1
+    places = ranked.sum(axis=1, keepdims=True) - 1 - np.arange(width)
+    inside = ranked.ravel()
+    run, points = run[inside], np.broadcast_to(places, (n_rows, width)).ravel()[inside].astype(np.float64)
+    mean = np.bincount(run, points) / np.bincount(run)
+    return np.bincount(rankings.ravel()[inside], mean[run], minlength=n_categories)
 
 
 class OwnHistory(Popularity):
@@ -183,3 +242,59 @@ def _own_values(X: Any, columns: np.ndarray) -> np.ndarray:
 
 def _expand(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return values, np.sqrt(np.maximum(values, 0)), values != 0
+
+
+class ItemKnn(Method):
+    """Rank categories by the sum of their similarities to a row's columns, weighted by the row.
+
+    With rows u = x/‖x‖, clicks y of 0 and 1, c_i = Σ y_i and c̄ the mean c of clicked categories, the similarity is
+
+        C_fi = (Σ u_f y_i - Σ u_f Σ y_i / n) / (√(Σ u_f²) · c_i^¾ · c̄^-¼ + 0.3)
+
+    the cosine of column and clicks beyond what chance gives, lowered for popular categories. The scores are u C.
+    Where rows rank every category, y is the share of the others that the category is ranked above.
+
+    Attributes
+    ----------
+    similarities_
+        (n_features, n_categories) float32.
+
+    Examples
+    --------
+    >>> ItemKnn().fit(np.eye(2), np.array([[1], [0]])).predict(np.array([[3.0, 0.0], [0.0, 2.0]]))
+    array([[1, 0],
+           [0, 1]], dtype=int32)
+    """
+
+    method: ClassVar[str] = "item-knn"
+
+    def __init__(self, *, n_categories: int | None = None) -> None:
+        self.n_categories = n_categories
+
+    def learn(self, blocks: LabelledBlocks, n_categories: int) -> None:
+        """Add up what the similarities are made of, one pass over the blocks."""
+        n_features = self.n_features_in_
+        together = np.zeros((n_features, n_categories))
+        sums, squares, clicks, n_rows = np.zeros(n_features), np.zeros(n_features), np.zeros(n_categories), 0
+        for X, rankings, tied in blocks:
+            rows, targets = _unit_rows(X), click_targets(rankings, tied, n_categories)
+            together += rows.T @ targets
+            sums += np.bincount(rows.indices, rows.data, minlength=n_features)
+            squares += np.bincount(rows.indices, rows.data**2, minlength=n_features)
+            clicks += targets.sum(axis=0, dtype=np.float64)
+            n_rows += len(rankings)
+        mean = clicks[clicks > 0].mean()
+        popular = clicks**POPULAR_POWER * mean ** (0.5 - POPULAR_POWER)
+        together -= np.outer(sums / n_rows, clicks)
+        together /= np.outer(np.sqrt(squares), popular) + SHRINKAGE
+        self.similarities_ = together.astype(np.float32)
+
+    def score(self, X: Any) -> np.ndarray:
+        """Return the sums of similarities."""
+        scores: np.ndarray = _unit_rows(X) @ self.similarities_
+        return scores
+
+
+def _unit_rows(X: Any) -> Any:
+    """Return float64 CSR rows of norm 1; rows of zeros stay."""
+    return normalize(X.astype(np.float64))

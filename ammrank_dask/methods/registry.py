@@ -33,10 +33,10 @@ POPULARITY = "popularity"
 PLUS = "amm-rank-plus"
 
 _HOMES = {
-    POPULARITY: "ammrank_dask.methods.popularity:Popularity",
+    POPULARITY: "ammrank_dask.methods.own:Popularity",
     "own-history": "ammrank_dask.methods.own:OwnHistory",
     "own-logit": "ammrank_dask.methods.own:OwnLogit",
-    "item-knn": "ammrank_dask.methods.item_knn:ItemKnn",
+    "item-knn": "ammrank_dask.methods.own:ItemKnn",
     "amm": "ammrank_dask.model.amm_rank:AMM",
     "central-mal": "ammrank_dask.methods.mallows:CentralMallows",
     "ag-mal": "ammrank_dask.methods.mallows:GroupMallows",

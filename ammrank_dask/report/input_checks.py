@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ammrank_dask.report.thresholds import Thresholds
-from ammrank_dask.storage.lake.similar_names import SIMILAR, name_pairs
+from ammrank_dask.storage.lake.taxonomy import SIMILAR, name_pairs
 
 NIGHTS = 7
 """Published nights whose median is what is usual."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from ammrank_dask.kernels.scoring import Filter
-from ammrank_dask.storage.lake.opt_outs import OptOuts
+from ammrank_dask.storage.lake.people import OptOuts
 from ammrank_dask.storage.store.ids import UserIds, ids_from_arrays
 from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, save_arrays
 from ammrank_dask.user_hash import partition_of

@@ -36,7 +36,7 @@ from ammrank_dask.scoring.score_passes import ScoreCounts, ScorePasses
 from ammrank_dask.scoring.settings import CLICKS, ScoreSettings, choose_settings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import is_collection
-from ammrank_dask.storage.lake.opt_outs import OptOuts, opt_outs_by_name
+from ammrank_dask.storage.lake.people import OptOuts, opt_outs_by_name
 from ammrank_dask.storage.numbers import list_length
 from ammrank_dask.storage.objects.atomic import (
     digest_of,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, quote, unquote
@@ -9,8 +12,8 @@ from urllib.parse import parse_qsl, quote, unquote
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import BadInput, cut
-from ammrank_dask.storage.lake.paths import LakePath, is_lake_folder, store_failure
-from ammrank_dask.storage.lake.snapshots import Snapshot, require_files, require_regular_log
+from ammrank_dask.storage.lake.paths import LakePath, RemotePath, is_lake_folder, store_failure
+from ammrank_dask.storage.objects.folders import list_paths, require_regular
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -82,3 +85,41 @@ def _open_table(opener: type[DeltaTable], folder: LakePath) -> DeltaTable:
         f"{folder.store}/{quote(folder.key)}",  # our keys are as they are, its URLs are quoted
         storage_options={name: value for name, value in options.items() if value is not None},
     )
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The live files of one version of a table, with the values of its partition columns.
+
+    `kind` and `folder` are for messages; `version` is what the table calls the snapshot.
+    """
+
+    kind: str
+    folder: LakePath
+    version: int
+    files: tuple[tuple[LakePath, dict[str, str]], ...]
+    partitioned_by: tuple[str, ...]
+
+
+def require_regular_log(folder: LakePath) -> None:
+    """Raise unless all that is in the log of a table can be read; libraries wait for pipes, or leave them out."""
+    if isinstance(folder, Path):
+        for path in list_paths(folder):
+            require_regular(path)
+
+
+def require_files(log: str, folder: LakePath, files: Sequence[LakePath]) -> None:
+    """Raise unless all files that a log names are there; a folder of an object store is listed once."""
+    present = set(folder.walk()) if isinstance(folder, RemotePath) else None
+    for path in files:
+        if not (_is_file(path) if present is None else path in present):
+            raise BadInput(f"{log} names {cut(path.name)}, which is not there; restore the file, or repair the log")
+
+
+def _is_file(path: LakePath) -> bool:
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:
+            raise
+        return False

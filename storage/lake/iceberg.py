@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ammrank_dask.storage.errors import BadInput, cut
+from ammrank_dask.storage.lake.delta import Snapshot, require_files, require_regular_log
 from ammrank_dask.storage.lake.paths import LakePath, RemotePath, is_lake_folder, store_failure
-from ammrank_dask.storage.lake.snapshots import Snapshot, require_files, require_regular_log
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile

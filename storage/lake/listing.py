@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.delta import DELTA_LOG, is_delta, read_snapshot
+from ammrank_dask.storage.lake.delta import DELTA_LOG, Snapshot, is_delta, read_snapshot
 from ammrank_dask.storage.lake.iceberg import METADATA, is_iceberg, is_metadata, read_iceberg
-from ammrank_dask.storage.lake.layout import Layout
 from ammrank_dask.storage.lake.paths import (
     LakePath,
     RemotePath,
@@ -20,12 +20,20 @@ from ammrank_dask.storage.lake.paths import (
     list_folder,
     map_at_once,
 )
-from ammrank_dask.storage.lake.snapshots import Snapshot
 from ammrank_dask.storage.objects.folders import refuse_lost_link, walk
 from ammrank_dask.storage.objects.retry import retried
 
 _NOT_DATA = (".", "_")
 _DATE = re.compile(r"(\d{4})-?(\d{2})-?(\d{2})")
+
+
+_PARTS = {
+    "YYYY": r"(?P<year>\d{4})",
+    "MM": r"(?P<month>\d{1,2})",
+    "DD": r"(?P<day>\d{1,2})",
+    "GROUP": r"(?P<group>[^/]+)",
+}
+_SPLIT = re.compile(r"(YYYY|MM|DD|GROUP)")
 
 
 class LakeFile(NamedTuple):
@@ -238,3 +246,51 @@ def _walk_remote_files(folder: RemotePath) -> list[LakePath]:
         if name.endswith((".parquet", ".parq")) and not any(part.startswith(_NOT_DATA) for part in (*above, name)):
             files.append(path)
     return files
+
+
+class FolderFacts(NamedTuple):
+    """What the folders of a file say: the day, and the group if the layout has it."""
+
+    date: dt.date
+    group: str | None
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A pattern of folders, with YYYY, MM and DD each once, and GROUP at most once.
+
+    Examples
+    --------
+    >>> layout = Layout.parse("GROUP/YYYY/MM/DD")
+    >>> layout.match("clicks/2026/03/05/part-0.parquet")
+    FolderFacts(date=datetime.date(2026, 3, 5), group='clicks')
+    >>> layout.match("users/part-0.parquet") is None
+    True
+    """
+
+    text: str
+    pattern: re.Pattern[str]
+
+    @classmethod
+    def parse(cls, text: str) -> Layout:
+        """Return the layout that a text describes; what is in folders below those of the text does not matter."""
+        pieces = _SPLIT.split(text.strip("/"))
+        counts = [pieces.count(part) for part in _PARTS]
+        if counts[:3] != [1, 1, 1] or counts[3] > 1:
+            raise BadInput(
+                f"a layout must have YYYY, MM and DD once and GROUP at most once, for example YYYY/MM/DD or"
+                f" GROUP/date=YYYY-MM-DD, got {text!r}"
+            )
+        pattern = "".join(_PARTS.get(piece, re.escape(piece)) for piece in pieces)
+        return cls(text, re.compile(pattern + "/.*"))
+
+    def match(self, name: str) -> FolderFacts | None:
+        """Return what the folders of a file say, None for a file in other folders."""
+        found = self.pattern.fullmatch(name)
+        if found is None:
+            return None
+        try:
+            date = dt.date(int(found["year"]), int(found["month"]), int(found["day"]))
+        except ValueError:
+            raise BadInput(f"{name} is in folders {self.text} that are not a date; rename or remove them") from None
+        return FolderFacts(date, unquote(found["group"]) if "GROUP" in self.text else None)

@@ -24,7 +24,16 @@ import pyarrow.parquet as pq
 from pyarrow import fs
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, StoreFailed, cut
-from ammrank_dask.storage.objects.folders import refuse_lost_link, regular_status, require_regular
+from ammrank_dask.storage.objects.atomic import temporary_beside
+from ammrank_dask.storage.objects.folders import (
+    is_file,
+    make_folder,
+    refuse_lost_link,
+    regular_status,
+    remove,
+    rename,
+    require_regular,
+)
 from ammrank_dask.storage.objects.retry import retried
 
 REQUESTS_AT_ONCE = 16
@@ -45,6 +54,11 @@ _STAMPS = ("ETag", "etag", "LastModified", "last_modified", "updated", "mtime", 
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+
+
+FOLDER = "fetched"
+BYTES_KEPT = 2 << 30
+"""Bytes of the copies of a command; files beyond are read from the store a second time, their columns only."""
 
 
 class FileStatus(NamedTuple):
@@ -395,3 +409,27 @@ def open_store(store: str, options: str) -> _Store:
             " fsspec that has it, or name a local folder, s3:// or gs://"
         ) from None
     return _Store(fs.PyFileSystem(fs.FSSpecHandler(filesystem)), base.strip("/"))
+
+
+def keep_fetched(source: Any, folder: Path) -> tuple[str, Path]:
+    """Copy an open file from its position on, a piece at a time; return the SHA-256 of its bytes and the copy."""
+    make_folder(folder)
+    total = hashlib.sha256()
+    temporary = temporary_beside(folder / "object")
+    try:
+        with open(temporary, "wb") as target:
+            while data := source.read(READ_BYTES):
+                total.update(data)
+                target.write(data)
+        copy = folder / total.hexdigest()
+        rename(temporary, copy)
+    finally:
+        remove(temporary)
+    return total.hexdigest(), copy
+
+
+def find_fetched(folder: Path | None, digest: str) -> Path | None:
+    """Return the copy of the file with a digest, None when there is none."""
+    if folder is None or not digest or not is_file(folder / digest):
+        return None
+    return folder / digest

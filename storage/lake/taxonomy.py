@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence, Set
+import itertools
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.long_values import LONGEST_VALUE, long_value
+from ammrank_dask.storage.lake.files import LONGEST_VALUE, long_value
 from ammrank_dask.storage.lake.paths import LakePath
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.objects.folders import require_regular
@@ -23,6 +25,10 @@ UNRANKED = -2
 
 Renames = Mapping[str, str | None]
 """By former name the name a category has now; None for one that is no longer counted."""
+
+
+PAIRS_NAMED = 3
+SIMILAR = "differ only in upper and lower case, in blanks around them or in their Unicode form"
 
 
 @dataclass(frozen=True)
@@ -304,3 +310,46 @@ def flat_taxonomy(categories: Sequence[str], renames: Renames | None = None) -> 
     """Return a taxonomy in which every category is ranked as it is."""
     pairs = [(category, "") for category in categories]
     return build_taxonomy(pairs, level=1, where="the list of categories", renames=renames)
+
+
+def find_similar(code_of: Mapping[str, int], others: Iterable[str] = ()) -> list[tuple[str, str]]:
+    """Return pairs of names that differ only in case, blanks around them or Unicode form, and have different codes.
+
+    Each is paired with the next spelling by name. `others` have no code: a pair has at most one of them.
+
+    Examples
+    --------
+    >>> find_similar({"Hats": 0, "Shoes": 1, "shoes ": 2, "SHOES": 1}, ["hats", "Hüte"])
+    [('Hats', 'hats'), ('Shoes', 'shoes ')]
+    """
+    spellings: dict[str, list[str]] = {}
+    for name in sorted({*code_of, *others}):
+        spellings.setdefault(_plain(name), []).append(name)
+    return [
+        (one, other)
+        for names in spellings.values()
+        for one, other in itertools.pairwise(names)
+        if code_of.get(one) != code_of.get(other)
+    ]
+
+
+def name_pairs(pairs: Sequence[Sequence[str]]) -> str:
+    r"""Return a few pairs as text, quoted; those that look the same with the codes of their characters.
+
+    Examples
+    --------
+    >>> name_pairs([("Hats", "hats "), ("Caf\u00e9", "Cafe\u0301")])
+    "'Hats' and 'hats ', 'Caf\\xe9' and 'Cafe\\u0301'"
+    """
+    named = []
+    for one, other in pairs[:PAIRS_NAMED]:
+        is_same = unicodedata.normalize("NFC", one) == unicodedata.normalize("NFC", other)
+        quote = ascii if is_same else repr
+        named.append(f"{quote(one)} and {quote(other)}")
+    more = len(pairs) - len(named)
+    return ", ".join(named) + (f" and {more:,} more" if more else "")
+
+
+def _plain(name: str) -> str:
+    # Folding the case may decompose again.
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", name).casefold()).strip()

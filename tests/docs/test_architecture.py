@@ -28,8 +28,8 @@ COMMON = {"kernels", "methods", "monitor", "runtime", "user_hash"}
 MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
 # What may only fall: modules, lines that the command of a night imports before it begins, the path of an event.
-MAX_MODULES = 331
-MAX_LINES_OF_A_NIGHT = 38_600
+MAX_MODULES = 308
+MAX_LINES_OF_A_NIGHT = 38_500
 MIN_LINES_FOR_ONE_IMPORTER = 60
 MAX_STOPS, MAX_CHANGES = 88, 33
 PLACEHOLDERS = {"found", "known", "place", "facts", "told", "shown", "held"}
@@ -399,7 +399,7 @@ OF_MODULES = {
 OF_THE_FILE_SYSTEM = ("storage/objects/", "storage/lake/")
 FREE = frozenset(
     {
-        "ammrank_dask/evaluation/oracle.py",
+        "ammrank_dask/evaluation/measures.py",
         "ammrank_dask/kernels/jit.py",
         "ammrank_dask/monitor/page.py",
         "ammrank_dask/runtime/collections.py",
@@ -407,9 +407,8 @@ FREE = frozenset(
         "ammrank_dask/simulation/world.py",
         "workflows/category.py",
         "workflows/check.py",
-        "workflows/cluster/certificates.py",
-        "workflows/cluster/checks.py",
         "workflows/cluster/cluster_file.py",
+        "workflows/cluster/checks.py",
         "workflows/cluster/local.py",
         "workflows/cluster/open.py",
         "workflows/examples/fair_shares.py",

@@ -23,10 +23,8 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping, decode_events
 from ammrank_dask.storage.lake.files import EventColumns, FileSlice, read_batches, scan_file
 from ammrank_dask.storage.lake.listing import list_days
-from ammrank_dask.storage.lake.opt_outs import read_opt_outs
-from ammrank_dask.storage.lake.people import PeopleMapping, decode_people
+from ammrank_dask.storage.lake.people import PeopleMapping, decode_people, read_opt_outs, read_user_list
 from ammrank_dask.storage.lake.taxonomy import flat_taxonomy, read_taxonomy
-from ammrank_dask.storage.lake.user_lists import read_user_list
 from ammrank_dask.storage.vocabulary import GENDERS, GROUPS, TIMESTAMP
 from ammrank_dask.workflows.session.config import load_config
 from tests.fuzz.mutations import change_bytes, change_document

@@ -21,7 +21,7 @@ from lakes import At, date_of, event, good_events, write_events, write_lake, wri
 
 from ammrank_dask.forget import Reach
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.lake.people import read_user_list
 from ammrank_dask.storage.objects.atomic import bytes_below
 from ammrank_dask.storage.site import forgotten
 from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_rows, drop_users, load_forgotten

@@ -11,8 +11,7 @@ from schedulers import running_scheduler
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.workflows.cli import ammrank
-from ammrank_dask.workflows.cluster.certificates import check_scheduler_name
-from ammrank_dask.workflows.cluster.cluster_file import Tls
+from ammrank_dask.workflows.cluster.cluster_file import Tls, check_scheduler_name
 from ammrank_dask.workflows.cluster.open import _security
 
 pytestmark = pytest.mark.night

@@ -10,7 +10,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from ammrank_dask.storage.errors import BadInput, SiteBusy
 from ammrank_dask.workflows.nightly import command as nightly_command
-from ammrank_dask.workflows.stages.metrics import keep_metrics
+from ammrank_dask.workflows.stages.nights import keep_metrics
 from ammrank_dask.workflows.status import command
 
 
@@ -59,7 +59,7 @@ def test_keep_metrics__a_full_disk_does_not_fail_the_night(tmp_path, monkeypatch
     def no_space(*arguments, **options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ammrank_dask.workflows.stages.metrics.write_text", no_space)
+    monkeypatch.setattr("ammrank_dask.workflows.stages.nights.write_text", no_space)
     with caplog.at_level("WARNING"), keep_metrics(tmp_path, day(0)):
         pass
     assert "metrics.prom was not written: [Errno 28] No space left on device" in caplog.text

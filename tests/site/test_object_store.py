@@ -19,12 +19,11 @@ from s3 import always, every, remove_object, serve_s3, slow, write_object
 from ammrank_dask.ingest import scan
 from ammrank_dask.ingest.scan import scan_files
 from ammrank_dask.storage.errors import BadInput, StoreFailed
-from ammrank_dask.storage.lake import fetched, files
+from ammrank_dask.storage.lake import files, paths
 from ammrank_dask.storage.lake.files import FileSlice, read_batches, scan_file
 from ammrank_dask.storage.lake.listing import LakeFile, list_days
-from ammrank_dask.storage.lake.opt_outs import read_opt_outs
 from ammrank_dask.storage.lake.paths import RemotePath, parse_path
-from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.lake.people import read_opt_outs, read_user_list
 from ammrank_dask.storage.vocabulary import GROUPS
 from ammrank_dask.workflows.cli import ammrank
 from ammrank_dask.workflows.session.config import load_config, write_config
@@ -302,7 +301,7 @@ def test_scan_file__keeps_a_copy_that_is_read_whatever_becomes_of_the_object(sto
 
 def test_scan_file__an_object_that_changes_between_two_requests_is_refused(store, bucket, tmp_path, monkeypatch):
     path = store.path(f"{bucket}/lake/events/date={date_of(0)}/part-0.parquet")
-    monkeypatch.setattr(fetched, "READ_BYTES", 1 << 10)
+    monkeypatch.setattr(paths, "READ_BYTES", 1 << 10)
     monkeypatch.setattr(files, "READ_BYTES", 1 << 10)
     data = bytearray(path.read_bytes())
     data[10] ^= 1

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from nights import config_of, copy_world, day
 
-from ammrank_dask.report.figures import night_figures
+from ammrank_dask.report.site_page import night_figures
 from ammrank_dask.storage.site.run_log import read_attempt
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.cli import ammrank

@@ -20,9 +20,9 @@ from ammrank_dask.ingest.exchange import ExchangeBlock, read_slices
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.ingest.table_ingest import TableReader, read_block
 from ammrank_dask.ingest.users import TableRows, UserReader
+from ammrank_dask.storage.lake.events import collect_quarantine
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, plan_blocks, scan_file
 from ammrank_dask.storage.lake.listing import list_files
-from ammrank_dask.storage.lake.quarantine import collect_quarantine
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.store.ids import ids_from_arrays
 from ammrank_dask.workflows.session.config import check_config

@@ -6,8 +6,17 @@ import pytest
 from browser import Browser
 from page_summary import N_CATEGORIES, make_summary
 
-from ammrank_dask.report.figures import FAILED, ON_HOLD, PUBLISHED, SERVED, SiteNight, category_cells, night_figures
-from ammrank_dask.report.site_page import render_categories_page, render_site_page
+from ammrank_dask.report.site_page import (
+    FAILED,
+    ON_HOLD,
+    PUBLISHED,
+    SERVED,
+    SiteNight,
+    category_cells,
+    night_figures,
+    render_categories_page,
+    render_site_page,
+)
 
 pytestmark = pytest.mark.system
 

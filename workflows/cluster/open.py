@@ -26,12 +26,6 @@ from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.objects.folders import is_folder
 from ammrank_dask.storage.site.account import is_of_group
-from ammrank_dask.workflows.cluster.certificates import (
-    check_certificates,
-    check_scheduler_name,
-    secured,
-    temporary_security,
-)
 from ammrank_dask.workflows.cluster.checks import check_dask, checked_workers, private_workers
 from ammrank_dask.workflows.cluster.cluster_file import (
     ENCRYPTED,
@@ -40,19 +34,26 @@ from ammrank_dask.workflows.cluster.cluster_file import (
     ClusterConfig,
     Tls,
     check_address,
+    check_certificates,
+    check_scheduler_name,
     find_cluster_file,
     is_open_to_accounts,
     load_cluster,
     refuse_open,
+    secured,
+    temporary_security,
 )
-from ammrank_dask.workflows.cluster.interrupts import (
+from ammrank_dask.workflows.cluster.local import (
     LeaveInterrupts,
+    NameOrigins,
     hush_cancelled_waits,
     hush_cut_pages,
     hush_failed_tasks,
+    name_origins,
+    own_origins,
+    private_scratch,
     start_apart,
 )
-from ammrank_dask.workflows.cluster.local import NameOrigins, name_origins, own_origins, private_scratch
 from ammrank_dask.workflows.session.deadline import is_signalled, seconds_left
 
 logger = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from ammrank_dask.evaluation.backtest import (
     measure_outcome,
     summarise_backtest,
 )
-from ammrank_dask.evaluation.backtest_page import EXPOSURE, LABELS, gain_text
+from ammrank_dask.evaluation.page import EXPOSURE, LABELS, gain_text
 from ammrank_dask.features.store import open_features
 from ammrank_dask.runtime.tasks import Progress
 from ammrank_dask.scoring.settings import values_of

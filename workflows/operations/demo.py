@@ -16,8 +16,8 @@ from ammrank_dask.workflows.operations.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config, load_config, write_config
 from ammrank_dask.workflows.session.sections import Lake
 from ammrank_dask.workflows.session.session import Session, open_lazily
-from ammrank_dask.workflows.stages.metrics import keep_metrics
 from ammrank_dask.workflows.stages.nightly import run_night
+from ammrank_dask.workflows.stages.nights import keep_metrics
 
 FIRST_DAY = dt.date(2026, 1, 5)
 HISTORY_DAYS = 120

@@ -22,10 +22,8 @@ from ammrank_dask.evaluation.compare import (
 )
 from ammrank_dask.evaluation.fairness import price_comparison
 from ammrank_dask.evaluation.folds import Rows, count_clicks, tuning_share
-from ammrank_dask.evaluation.measures import TOP
-from ammrank_dask.evaluation.oracle import measure_floor, read_simulation
+from ammrank_dask.evaluation.measures import TOP, measure_floor, read_simulation
 from ammrank_dask.evaluation.summary import (
-    PAPER,
     describe_checks,
     describe_details,
     describe_floor,
@@ -165,10 +163,9 @@ def _describe_evaluation(
         "clicks": dict(zip(categories, clicks.tolist(), strict=True)),
         "variants": {variant: describe_variant(results) for variant, results in by_variant.items()},
         "details": {
-            variant: describe_details(results, prepared[variant], categories, clicks, variant)
+            variant: describe_details(results, prepared[variant], categories, clicks)
             for variant, results in by_variant.items()
         },
-        "paper": {variant: PAPER[variant] for variant in by_variant if variant in PAPER},
     }
 
 

@@ -15,7 +15,7 @@ from ammrank_dask.model.explain import PlusScore
 from ammrank_dask.model.saved import RankModel
 from ammrank_dask.scoring.qualifications import Qualifications, open_qualifications
 from ammrank_dask.storage.errors import BadInput, shell_word
-from ammrank_dask.storage.lake.user_lists import parse_integer_id
+from ammrank_dask.storage.lake.people import parse_integer_id
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.qualifications import qualification_parts

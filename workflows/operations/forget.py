@@ -8,7 +8,7 @@ from ammrank_dask.forget import Forgetting, Reach
 from ammrank_dask.runtime.thread_tasks import silent
 from ammrank_dask.storage.errors import AmmrankError, BadInput
 from ammrank_dask.storage.lake.paths import LakePath
-from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.lake.people import read_user_list
 from ammrank_dask.storage.objects.atomic import sweep_temporary, sweep_tree
 from ammrank_dask.storage.objects.folders import list_paths, remove
 from ammrank_dask.storage.site.copies import renew_copies

@@ -16,9 +16,8 @@ from ammrank_dask.storage.site.renewals import drop_renewals, name_renewals, rep
 from ammrank_dask.storage.site.root import without_generation
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.runs import open_run
-from ammrank_dask.workflows.session.config import check_config
+from ammrank_dask.workflows.session.config import check_config, parse_yaml
 from ammrank_dask.workflows.session.session import REPARTITION, Session
-from ammrank_dask.workflows.session.yaml_text import parse_yaml
 
 FOLDERS = ("days", "users", "state", "features", "windows")
 """Runs that are placed anew. Qualifications stay as they were published: readers find their users in any number."""

@@ -6,7 +6,7 @@ import datetime as dt
 import shutil
 from typing import Any
 
-from ammrank_dask.report.figures import ON_HOLD
+from ammrank_dask.report.site_page import ON_HOLD
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.folders import is_folder, list_paths
 from ammrank_dask.storage.site.run_log import HELD, read_attempt

@@ -11,7 +11,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationIn
 from ammrank_dask.report import thresholds as report_thresholds
 from ammrank_dask.scoring.exposure_bounds import parse_floor
 from ammrank_dask.storage.errors import BadInput, suggest
-from ammrank_dask.storage.lake.layout import Layout
+from ammrank_dask.storage.lake.listing import Layout
 
 LONGEST_DAYS = 3650
 """Days of the longest window: ten years. Dates so far apart can still be counted."""

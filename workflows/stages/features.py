@@ -15,7 +15,7 @@ from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
 from ammrank_dask.scoring.learn_chances import count_partitions
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.paths import digest_lake_file
-from ammrank_dask.storage.lake.user_lists import read_user_list
+from ammrank_dask.storage.lake.people import read_user_list
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.popular_days import popular_around, read_popular_days
 from ammrank_dask.storage.store.ids import UserIds

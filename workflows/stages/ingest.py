@@ -15,10 +15,9 @@ from ammrank_dask.ingest.fold import fold_states
 from ammrank_dask.ingest.users import ingest_users
 from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.events import EventMapping
-from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
 from ammrank_dask.storage.lake.listing import list_day_files, table_files
-from ammrank_dask.storage.lake.paths import exists
+from ammrank_dask.storage.lake.paths import FOLDER, exists
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
 from ammrank_dask.storage.objects.folders import remove

@@ -11,9 +11,9 @@ from ammrank_dask.ingest.scan import scan_files
 from ammrank_dask.ingest.table_ingest import IngestSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import EventMapping
-from ammrank_dask.storage.lake.fetched import FOLDER
 from ammrank_dask.storage.lake.files import FileFacts, load_scanned, save_scanned
 from ammrank_dask.storage.lake.listing import LakeFile, list_day_files
+from ammrank_dask.storage.lake.paths import FOLDER
 from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows
 from ammrank_dask.storage.store.runs import Run

@@ -11,8 +11,7 @@ from typing import Any
 from ammrank_dask.report.input_checks import NIGHTS, describe_day, usual_input
 from ammrank_dask.storage.errors import DamagedStore
 from ammrank_dask.storage.lake.events import CAPPED, QUARANTINED
-from ammrank_dask.storage.lake.similar_names import find_similar
-from ammrank_dask.storage.lake.taxonomy import Taxonomy
+from ammrank_dask.storage.lake.taxonomy import Taxonomy, find_similar
 from ammrank_dask.storage.objects.atomic import read_json
 from ammrank_dask.storage.site.reports import SUMMARY, check_report
 from ammrank_dask.storage.site.site import Site

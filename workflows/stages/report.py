@@ -14,9 +14,9 @@ import numpy as np
 from ammrank_dask.features.store import open_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
-from ammrank_dask.report.by_demographic import rank_by_group
 from ammrank_dask.report.checks import WARN, check_interests
 from ammrank_dask.report.drift import align_exposure, measure_drift
+from ammrank_dask.report.exposure import rank_by_group
 from ammrank_dask.report.fairness import MOST_CATEGORIES, n_users_to_sample, price_fairness
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.outcomes import measure_past_night

@@ -20,8 +20,8 @@ from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
-from ammrank_dask.storage.lake.opt_outs import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.paths import digest_lake_file
+from ammrank_dask.storage.lake.people import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.taxonomy import final_names
 from ammrank_dask.storage.lake.values import ValueTable, read_value_table
 from ammrank_dask.storage.objects.atomic import digest_file, digest_of

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from nights import day
 from sklearn.linear_model import Ridge
 
-from ammrank_dask.methods.popularity import Popularity
+from ammrank_dask.methods.own import Popularity
 from ammrank_dask.methods.registry import load_method, resolve_methods
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.workflows.evaluate import command

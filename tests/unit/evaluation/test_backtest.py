@@ -25,7 +25,8 @@ from ammrank_dask.evaluation.backtest import (
     score_logistic,
     summarise_backtest,
 )
-from ammrank_dask.evaluation.backtest_page import describe_gain, tabulate_backtest, time_chart, write_backtest
+from ammrank_dask.evaluation.charts import Style, lines_chart
+from ammrank_dask.evaluation.page import describe_gain, tabulate_backtest, write_backtest
 from ammrank_dask.features.write import write_features
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -263,18 +264,26 @@ def test_describe_gain__of_one_night_without_another_method():
     assert describe_gain({"means": {"policy": {"hits": 2.5}}, "nights": [{}], "k": 10}) == (True, sentence)
 
 
-def test_time_chart__leaves_out_what_is_not_known():
-    chart = str(time_chart("x", ["a", "b", "c"], {"popularity": [1.0, None, 3.0]}))
+def test_lines_chart__leaves_out_what_is_not_known():
+    styles = {"popularity": Style("s0", "6 3")}
+    chart = str(lines_chart("x", "X", ["a", "b", "c"], {"popularity": [1.0, None, 3.0]}, styles))
     assert chart.count("<circle") == 2
-    assert "stroke-dasharray" in chart
-    assert time_chart("x", ["a"], {"popularity": [None]}) == ""
+    assert "<title>popularity, c: 3</title>" in chart
+    assert 'stroke-dasharray="6 3"' in chart
+    assert lines_chart("x", "X", ["a"], {"popularity": [None]}, styles) == ""
 
 
-def test_time_chart__counts_have_whole_levels_from_0():
-    chart = str(time_chart("x", ["a", "b"], {"starved users": [5, 7]}))
+def test_lines_chart__counts_have_whole_levels_from_0():
+    chart = str(lines_chart("x", "X", ["a", "b"], {"starved users": [5, 7]}, {"starved users": Style("s0", None)}))
     assert re.findall(r'class="tick">(\d+)<', chart) == ["0", "2", "4", "6", "8"]
     assert 'cy="10"' not in chart
-    assert 'cy="32.5"' in chart  # 7 of 8 levels of 180 units, from 10 on
+    assert 'cy="35"' in chart  # 7 of 8 levels of 200 units, from 10 on
+
+
+def test_lines_chart__leaves_labels_out_where_there_are_many():
+    dates = [f"2026-03-{day:02d}" for day in range(1, 31)]
+    chart = str(lines_chart("x", "X", dates, {"a": [1.0, 2.0] * 15}, {"a": Style("s0", None)}))
+    assert re.findall(r">(2026-03-\d\d)<", chart) == dates[::5]
 
 
 def test_list_nights__says_when_no_night_can_be_measured(tmp_path):

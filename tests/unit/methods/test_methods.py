@@ -18,7 +18,6 @@ from sklearn.utils.validation import check_is_fitted
 from threadpoolctl import threadpool_info, threadpool_limits
 
 from ammrank_dask.methods import registry
-from ammrank_dask.methods.item_knn import ItemKnn
 from ammrank_dask.methods.logistic import Logistic, PairwiseLogistic
 from ammrank_dask.methods.mallows import (
     CentralMallows,
@@ -27,8 +26,7 @@ from ammrank_dask.methods.mallows import (
     count_preferences,
     find_center,
 )
-from ammrank_dask.methods.own import OwnHistory, OwnLogit
-from ammrank_dask.methods.popularity import Popularity, count_points
+from ammrank_dask.methods.own import ItemKnn, OwnHistory, OwnLogit, Popularity, count_points
 from ammrank_dask.model.metrics import disagreement_error
 from ammrank_dask.model.rows import rankings_from_ranks
 

@@ -8,9 +8,7 @@ from sklearn.linear_model import LogisticRegression
 
 from ammrank_dask.evaluation.compare import compare_methods, prepare_features, run_fold
 from ammrank_dask.features.write import write_features
-from ammrank_dask.methods.item_knn import ItemKnn
-from ammrank_dask.methods.own import OwnHistory, OwnLogit
-from ammrank_dask.methods.popularity import Popularity
+from ammrank_dask.methods.own import ItemKnn, OwnHistory, OwnLogit, Popularity
 
 SIMPLE = ("own-history", "own-logit", "item-knn")
 OWN = ((0, 1, 2, -1, 3), (4, 5, 6, 7, 8))

@@ -19,12 +19,11 @@ import yaml
 from distributed import Client, LocalCluster
 from tornado.httpclient import AsyncHTTPClient
 
-from ammrank_dask.monitor import prometheus
+from ammrank_dask.monitor import plugin
 from ammrank_dask.monitor.events import LiveExposure, publish, watch_night, watch_stage
 from ammrank_dask.monitor.page import failures_html, head_html, night_html, notes_html, stages_html
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE, measure, measure_each, record_performance
-from ammrank_dask.monitor.plugin import NightPlugin, page_address, watch_cluster
-from ammrank_dask.monitor.prometheus import NightCollector
+from ammrank_dask.monitor.plugin import NightCollector, NightPlugin, page_address, watch_cluster
 from ammrank_dask.monitor.state import MAX_BATCHES, MAX_FAILURES, NightState, measure_exposure, take_snapshot
 from ammrank_dask.monitor.texts import label_of, number_text, seconds_text, table
 from ammrank_dask.runtime.tasks import run_tasks
@@ -445,8 +444,8 @@ def test_dashboard__the_internals_of_distributed_are_what_we_hook_into():
         metrics = get(client, "/metrics")
         assert "ammrank_tasks_done_total 0.0" in metrics
         assert "dask_scheduler_workers" in metrics
-        (collector,) = prometheus._collectors
-    assert prometheus._collectors == []
+        (collector,) = plugin._collectors
+    assert plugin._collectors == []
     assert not any(name.startswith("ammrank") for name in prometheus_client.REGISTRY._names_to_collectors)
     assert collector.read()["tasks_done"] == 0
 
@@ -701,7 +700,7 @@ def test_alerts__use_only_metrics_that_there_are():
     for rule in rules:
         assert set(re.findall(r"ammrank_\w+", rule["expr"])) <= known | exposure, rule["alert"]
         assert rule["annotations"]["summary"]
-    of_site = (ROOT / "workflows" / "stages" / "metrics.py").read_text(encoding="utf-8")
+    of_site = (ROOT / "workflows" / "stages" / "nights.py").read_text(encoding="utf-8")
     for rule in groups[0]["rules"]:
         assert set(re.findall(r"ammrank_\w+", rule["expr"])) <= set(re.findall(r'"(ammrank_\w+)"', of_site))
         assert rule["annotations"]["summary"]
@@ -712,9 +711,9 @@ def test_docs__name_every_metric_and_the_examples_of_monitoring_run():
     text = (ROOT / "docs" / "monitoring.md").read_text(encoding="utf-8")
     metrics = (ROOT / "docs" / "metrics.md").read_text(encoding="utf-8")
     named = set(re.findall(r"`(ammrank_[a-z_]+)`", metrics))
-    source = (ROOT / "ammrank_dask" / "monitor" / "prometheus.py").read_text(encoding="utf-8")
+    source = (ROOT / "ammrank_dask" / "monitor" / "plugin.py").read_text(encoding="utf-8")
     written = set(re.findall(r'"(ammrank_[a-z_]+)"', source))
-    of_site = (ROOT / "workflows" / "stages" / "metrics.py").read_text(encoding="utf-8")
+    of_site = (ROOT / "workflows" / "stages" / "nights.py").read_text(encoding="utf-8")
     written |= set(re.findall(r'"(ammrank_[a-z_]+)"', of_site))
     written |= {f"ammrank_published_{users}_error" for users in ("validation", "gate")}
     assert {name.removesuffix("_total") for name in named} == written

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 import reference_report
 
-from ammrank_dask.report.by_demographic import count_by_group
 from ammrank_dask.report.charts import rank_bar
 from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
 from ammrank_dask.report.exposure import (
     Thresholds,
+    count_by_group,
     entropy,
     exposure_table,
     gini,

@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from ammrank_dask.report.trends import trend_chart
+from ammrank_dask.report.charts import trend_chart
 
 DATES = [dt.date(2026, 3, 1) + dt.timedelta(number) for number in range(20)]
 TOP = 8.0

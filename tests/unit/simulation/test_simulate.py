@@ -16,8 +16,7 @@ import zarr
 from distributed import Client
 
 from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, simulate, simulate_block
-from ammrank_dask.simulation.users import draw_tastes, draw_users, scramble_user_ids
-from ammrank_dask.simulation.world import World, read_world_taxonomy
+from ammrank_dask.simulation.world import World, draw_tastes, draw_users, read_world_taxonomy, scramble_user_ids
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import CLICK_GROUP, GROUPS
 

@@ -11,6 +11,8 @@ from taken_in import take_day
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import (
+    LARGE_CHUNK,
+    LONGEST_VALUE,
     FileSlice,
     count_file_rows,
     load_scanned,
@@ -20,7 +22,6 @@ from ammrank_dask.storage.lake.files import (
     scan_file,
 )
 from ammrank_dask.storage.lake.listing import list_days, list_files
-from ammrank_dask.storage.lake.long_values import LARGE_CHUNK, LONGEST_VALUE
 from ammrank_dask.storage.lake.paths import current_status, digest_lake_file, read_table, size_of
 from ammrank_dask.storage.lake.rank_tables import read_rank_table
 from ammrank_dask.storage.lake.taxonomy import read_taxonomy

@@ -4,8 +4,7 @@ import pytest
 from lakes import write_lake
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.layout import Layout
-from ammrank_dask.storage.lake.listing import list_days
+from ammrank_dask.storage.lake.listing import Layout, list_days
 from ammrank_dask.workflows.operations.lake_init.places import find_places
 
 

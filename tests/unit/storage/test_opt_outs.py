@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.opt_outs import opt_outs_by_name, read_opt_outs
+from ammrank_dask.storage.lake.people import opt_outs_by_name, read_opt_outs
 
 CATEGORIES = ["Flights", "Hats, caps", "Shoes"]
 

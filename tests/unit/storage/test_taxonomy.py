@@ -4,12 +4,12 @@ import pytest
 from lakes import TAXONOMY, write_taxonomy
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.similar_names import find_similar
 from ammrank_dask.storage.lake.taxonomy import (
     UNRANKED,
     build_taxonomy,
     compare_taxonomies,
     final_names,
+    find_similar,
     flat_taxonomy,
     read_taxonomy,
 )

@@ -11,7 +11,7 @@ from ammrank_dask.evaluation.compare import fit_on_window
 from ammrank_dask.evaluation.summary import describe_sources
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import write_features
-from ammrank_dask.methods.item_knn import ItemKnn
+from ammrank_dask.methods.own import ItemKnn
 from ammrank_dask.model.search import Trial, Tuning
 from ammrank_dask.training.forward import MEASURES, ForwardResult, compare_forward, measure_scores
 

@@ -16,17 +16,18 @@ from lakes import lose_link, replace_by
 
 from ammrank_dask.runtime.task_workers import _most_workers
 from ammrank_dask.storage.errors import AmmrankError, BadInput
-from ammrank_dask.workflows.cluster.certificates import check_certificates, temporary_security
 from ammrank_dask.workflows.cluster.checks import MOST_SKEW
 from ammrank_dask.workflows.cluster.cluster_file import (
     BUILT_IN,
     ClusterConfig,
     Tls,
+    check_certificates,
     find_cluster_file,
     is_built_in,
     is_open_to_accounts,
     load_cluster,
     refuse_open,
+    temporary_security,
 )
 from ammrank_dask.workflows.cluster.open import _cluster_class, _free_address, _security, open_cluster
 
