@@ -44,6 +44,7 @@ GONE: dict[str, tuple[Any, str]] = {
     "train.block_rows": (1024, "blocks have 1,024 users"),
     "train.patience": (None, "a training has train.epochs passes"),
     "train.average": (None, "held-out users choose between the last model and the average"),
+    "train.rank_weight": ("uniform", "nights weigh all ranks alike, and `rank_weight` of ammrank_dask.train does not"),
     "retention.runs": (400, "retention.reports holds for run.json and log.jsonl, too"),
     "retention.models": (40, "retention.qualifications holds for models, too"),
 }

@@ -169,7 +169,7 @@ class FeaturesConfig(Section):
 
 
 OPTIONS_OF = {
-    "amm-rank": ("regularization", "rank_weight"),
+    "amm-rank": ("regularization",),
     "amm-rank-plus": ("kappa", "clickers_per_plane", "clusterings", "windows"),
 }
 """Keys of `train` that only one model has."""
@@ -207,9 +207,6 @@ class Train(Section):
     )
     regularization: float | None = Field(None, gt=0, description="amm-rank: lambda; null: 1e-3")
     max_planes: int = Field(5, ge=1, description="limit of planes per category")
-    rank_weight: Literal["uniform", "reciprocal"] | None = Field(
-        None, description="amm-rank: weight of a rank in the loss; null: uniform"
-    )
     warm_start: bool = Field(False, description="start from the planes of the previous model")
     every_nights: int = Field(7, ge=1, le=LONGEST_DAYS, description="nights between two trainings")
     seed: int = Field(0, ge=0, description="same seed, same model")

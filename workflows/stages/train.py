@@ -131,7 +131,7 @@ def _model_to_start_from(config: Config, ingested: Ingested, start: Run | None) 
 def _tune_model(night: Night, features: Run) -> Tuning:
     from ammrank_dask.training.tune import tune
 
-    names = ["model", "shards", "epochs", "rank_weight", "n_clusterings", "seed", "variant"]
+    names = ["model", "shards", "epochs", "n_clusterings", "seed", "variant"]
     if night.config.train.model == AMMRankPlus.method:
         names.append("max_planes")
     given = night.config.train.parameters()

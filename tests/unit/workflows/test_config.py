@@ -155,6 +155,7 @@ GONE_SENTENCES = {
     "train: {block_rows: 64}": "train.block_rows any more, got 64; blocks have 1,024 users; remove the key",
     "train: {patience: 2}": "train.patience any more, got 2; a training has train.epochs passes; remove the key",
     "train: {average: true}": "train.average any more, got True; held-out users choose between the last model and",
+    "train: {rank_weight: reciprocal}": "train.rank_weight any more, got 'reciprocal'; nights weigh all ranks alike",
     "retention: {runs: 30}": "retention.runs any more, got 30; retention.reports holds for run.json and log.jsonl",
     "retention: {models: 7}": "retention.models any more, got 7; retention.qualifications holds for models, too",
 }
@@ -294,7 +295,6 @@ def test_train__parameters_are_those_of_the_model():
             "train: {model: amm-rank-plus, regularization: 0.1}",
             "regularization is a key of amm-rank; remove it, or",
         ),
-        ("train: {model: amm-rank-plus, rank_weight: uniform}", "rank_weight is a key of amm-rank; remove it, or set"),
         ("train: {model: amm-rank, kappa: 0.1}", "kappa is a key of amm-rank-plus; remove it, or set model"),
         ("train: {model: lr}", "train.model: Input should be 'amm-rank-plus' or 'amm-rank', got 'lr'"),
     ],
