@@ -184,6 +184,7 @@ _VIEWS: dict[str, Any] = {
     "worst": _worst,
     "worse_than_random": _worse_than_random,
     "colors": range(charts.N_COLORS),
+    "numbers_to": lambda last: range(1, last + 1),
 }
 
 

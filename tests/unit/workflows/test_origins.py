@@ -46,11 +46,20 @@ def test_open_cluster__websockets_are_for_pages_of_the_dashboard_only(tmp_path, 
     with open_cluster(write_cluster(tmp_path, processes), None, quiet=True) as client:
         port = urlsplit(client.dashboard_link).port
         (other,) = client.run(worker_port).values()
-        for number, page in ((port, "status"), (port, "ammrank"), (other, "status")):
+        for number, page in ((port, "status"), (other, "status")):
             for host in ("127.0.0.1", "localhost", "[::1]"):
                 assert status_of(number, page, f"http://{host}:{number}") == 101
             for origin in ("http://evil.example", f"http://evil.example:{number}", "http://127.0.0.1:1", "null"):
                 assert status_of(number, page, origin) == 403
+        # Browsers keep answers without this header from pages of other origins.
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        for page in ("ammrank", "ammrank.json", "ammrank.events"):
+            connection.request("GET", f"/{page}", headers={"Origin": "http://evil.example"})
+            answer = connection.getresponse()
+            assert (answer.status, answer.getheader("Access-Control-Allow-Origin")) == (200, None)
+            if not page.endswith("events"):  # of which there is no end
+                answer.read()
+        connection.close()
 
 
 @pytest.mark.parametrize("processes", ["true", "false"])
@@ -59,6 +68,6 @@ def test_open_cluster__origins_of_the_cluster_file_win(tmp_path, processes):
     with open_cluster(path, None, quiet=True) as client:
         port = urlsplit(client.dashboard_link).port
         (other,) = client.run(worker_port).values()
-        for number, page in ((port, "status"), (port, "ammrank"), (other, "status")):
+        for number, page in ((port, "status"), (other, "status")):
             assert status_of(number, page, "http://pages.example") == 101
             assert status_of(number, page, f"http://127.0.0.1:{number}") == 403
