@@ -7,7 +7,7 @@ what they held. Where the ids are not known, because a command was interrupted, 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ import pyarrow as pa
 from ammrank_dask.runtime.thread_tasks import Item, Progress, batches, read_ahead, run_in_threads, silent
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.lake.paths import map_at_once
-from ammrank_dask.storage.objects.folders import make_folder
 from ammrank_dask.storage.site.forgotten import (
     NamedUsers,
     UsersToForget,
@@ -32,7 +31,7 @@ from ammrank_dask.storage.site.renewals import share_tree
 from ammrank_dask.storage.store.category_files import partitions_of
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, ids_from_arrays, ids_from_values, union
 from ammrank_dask.storage.store.manifests import QualificationsManifest
-from ammrank_dask.storage.store.parts import CheckedReader, check_part, part_names, write_part
+from ammrank_dask.storage.store.parts import CheckedReader, PartFacts, check_part, write_part
 from ammrank_dask.storage.store.qualification_files import category_folder, write_table
 from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER
 from ammrank_dask.storage.store.qualifications import KIND as QUALIFICATIONS
@@ -153,7 +152,7 @@ class Forgetting:
         of_lists, tables_of = self._forget_in_lists(lists, renewals)
         changed = [run for run in runs if run.path in parts or run.path in tables_of]
         map_at_once(
-            lambda run: _complete(run, renewals[run.path], parts.get(run.path, ()), tables_of.get(run.path, {})),
+            lambda run: _complete(run, renewals[run.path], parts.get(run.path, {}), tables_of.get(run.path, {})),
             changed,
         )
         emptied = self._run("forget-tables", forget_table, [(table,) for table in tables])
@@ -179,19 +178,19 @@ class Forgetting:
 
     def _forget_in_parts(
         self, runs: Sequence[Run], renewals: Mapping[Path, Path]
-    ) -> tuple[Removed, dict[Path, set[str]]]:
-        """Write partitions again that have one of the users; return counts, and by run the partitions."""
+    ) -> tuple[Removed, dict[Path, dict[int, PartFacts]]]:
+        """Write partitions again that have one of the users; return counts, and by run what is known of them now."""
         pieces = [(run, name) for run in runs for name in self.reach.parts(run)]
         tasks = [
             ([(run.path, renewals[run.path], name) for run, name in batch],)
             for batch in by_size(pieces, _bytes_of_piece)
         ]
-        counts = [found for of_task in self._run("forget", forget_parts, tasks) for found in of_task]
-        changed: dict[Path, set[str]] = {}
-        for (run, name), found in zip(pieces, counts, strict=True):
-            if found.rows:
-                changed.setdefault(run.path, set()).add(name)
-        return sum(counts, start=Removed()), changed
+        done = [found for of_task in self._run("forget", forget_parts, tasks) for found in of_task]
+        changed: dict[Path, dict[int, PartFacts]] = {}
+        for (run, name), (_, facts) in zip(pieces, done, strict=True):
+            if facts is not None:
+                changed.setdefault(run.path, {})[int(name)] = facts
+        return sum((counts for counts, _ in done), start=Removed()), changed
 
     def _forget_in_lists(
         self, runs: Sequence[Run], renewals: Mapping[Path, Path]
@@ -243,7 +242,9 @@ class Forgetting:
         return run_tasks(self.client, stage, function, arguments, progress=self.progress)
 
 
-def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[Removed]:
+def forget_parts(
+    site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]
+) -> list[tuple[Removed, PartFacts | None]]:
     """Write partitions of runs again, in the folder given beside each run, where they have one of the users.
 
     Raises DamagedStore when one is not what was written: with new checksums nobody could find that any more.
@@ -252,20 +253,19 @@ def forget_parts(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path,
     return [_forget_part(run_of(run), int(name), building, who) for run, building, name in pieces]
 
 
-def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -> Removed:
-    part = run.part(partition)
+def _forget_part(run: Run, partition: int, building: Path, who: UsersToForget) -> tuple[Removed, PartFacts | None]:
+    part, facts = run.part(partition), None
     schema = PART_SCHEMAS[run.kind]
     dropped = who.is_on(ids_from_arrays(part.read(schema, ID_ARRAYS)))
     if dropped.any():
-        check_part(run.path, partition, part.checksum)  # also what is not in an array
+        check_part(run.path / run.parts[partition].name, part.checksum)  # also what is not in an array
         left = drop_users(schema, part.read(schema), dropped)
         attributes = {}
         if schema is FEATURES:
             of_matrix = part.open().attributes("X")
             attributes["X"] = {**of_matrix, "shape": [int((~dropped).sum()), of_matrix["shape"][1]]}
-        make_folder(building)
-        write_part(building, partition, schema, left, group_attributes=attributes)
-    return Removed(1, int(dropped.any()), int(dropped.sum()))
+        facts = write_part(building, partition, schema, left, group_attributes=attributes)
+    return Removed(1, int(dropped.any()), int(dropped.sum())), facts
 
 
 def forget_in_tables(site: Path, users: UserIds | None, pieces: Sequence[tuple[Path, Path, str]]) -> list[NewTable]:
@@ -330,11 +330,11 @@ def by_size(pieces: Sequence[Item], size_of: Callable[[Item], int]) -> list[list
     return batches(pieces, [size / most for size in sizes])
 
 
-def _complete(run: Run, path: Path, parts: Collection[str], tables: Mapping[str, list[int]]) -> None:
+def _complete(run: Run, path: Path, parts: Mapping[int, PartFacts], tables: Mapping[str, list[int]]) -> None:
     """Complete a new run with the files of the old one that did not change, and with its manifest."""
-    renewed = {MANIFEST, SUCCESS, *tables, *(name for part in parts for name in part_names(int(part)))}
+    renewed = {MANIFEST, SUCCESS, *tables, *(part.name for part in parts.values())}
     share_tree(run.path, path, renewed)
-    rewrite_manifest(run, path, renewed, tables)
+    rewrite_manifest(run, path, parts, tables)
 
 
 def _named(site: Path, users: UserIds | None) -> UsersToForget:

@@ -9,15 +9,16 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.features.csr import csr_attributes
+from ammrank_dask.runtime.run_in_work import begin_runs
 from ammrank_dask.runtime.tasks import run_tasks
 from ammrank_dask.storage.errors import AmmrankError
 from ammrank_dask.storage.objects.folders import share_file
 from ammrank_dask.storage.store.ids import ID_ARRAYS, ids_from_arrays
 from ammrank_dask.storage.store.manifests import CHANGEABLE, RunManifest, StateManifest
 from ammrank_dask.storage.store.part_rows import STARTS, Arrays, join_users, position_in_row, take_users
-from ammrank_dask.storage.store.parts import PartRef, write_part
+from ammrank_dask.storage.store.parts import PartRef, WrittenPart, write_part
 from ammrank_dask.storage.store.registry import FEATURES, PART_SCHEMAS, STATE, PartSchema
-from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, remove_run, start_run
+from ammrank_dask.storage.store.runs import Run, RunInWork, finish_run, is_finished, open_run, remove_run
 from ammrank_dask.user_hash import hash_ids, partition_of, source_partitions
 
 ROW_SALT = 0x726F772D64696765
@@ -33,13 +34,17 @@ def repartition_run(client: Client, run: Run, n_partitions: int, path: Path | No
         return before
     if not is_finished(path):
         refs = [run.part(number) for number in range(run.n_parts)]
-        tasks = [
-            (run.kind, [refs[number] for number in source_partitions(partition, run.n_parts, n_partitions)],
-             path, partition, n_partitions)
-            for partition in start_run(path, n_partitions)
-        ]  # fmt: skip
-        run_tasks(client, "repartition", write_partition, tasks)
-        _finish(run, path, n_partitions)
+        (work,) = begin_runs(client, [path], n_partitions)
+        with work:
+            todo = work.todo
+            tasks = [
+                (run.kind, [refs[number] for number in source_partitions(partition, run.n_parts, n_partitions)],
+                 path, partition, n_partitions)
+                for partition in todo
+            ]  # fmt: skip
+            keep = lambda number, part: work.add(todo[number], part)  # noqa: E731
+            run_tasks(client, "repartition", write_partition, tasks, on_result=keep)
+            _finish(run, work)
     after = digest_run(client, open_run(path, run.kind))
     if after != before:
         remove_run(path)
@@ -47,7 +52,7 @@ def repartition_run(client: Client, run: Run, n_partitions: int, path: Path | No
     return after
 
 
-def write_partition(kind: str, sources: list[PartRef], run: Path, partition: int, n_partitions: int) -> None:
+def write_partition(kind: str, sources: list[PartRef], run: Path, partition: int, n_partitions: int) -> WrittenPart:
     """Write one partition of the users that some partitions of another number have."""
     schema = PART_SCHEMAS[kind]
     arrays = choose_rows(schema, [source.read(schema) for source in sources], partition, n_partitions)
@@ -56,7 +61,7 @@ def write_partition(kind: str, sources: list[PartRef], run: Path, partition: int
         n_columns = sources[0].open().attributes("X")["shape"][1]
         attributes = csr_attributes(len(ids_from_arrays(arrays)), n_columns)
     ordered = {spec.name: arrays[spec.name] for spec in schema.arrays if spec.name in arrays}
-    write_part(run, partition, schema, ordered, group_attributes=attributes)
+    return WrittenPart(write_part(run, partition, schema, ordered, group_attributes=attributes))
 
 
 def choose_rows(schema: PartSchema, parts: list[dict[str, np.ndarray]], partition: int, n_partitions: int) -> Arrays:
@@ -103,19 +108,19 @@ def _mix(values: Any) -> Any:
     return values ^ (values >> np.uint64(31))
 
 
-def _finish(run: Run, path: Path, n_partitions: int) -> None:
+def _finish(run: Run, work: RunInWork) -> None:
     """Make the copy whole: the manifest of before with the new partitions, and the files beside the parts."""
     for name in run.files:
-        share_file(run.path / name, path / name)
+        share_file(run.path / name, work.path / name)
     manifest = RunManifest.of(run)
     config = dict(manifest.settings)
     if "partitions" in config:
-        config["partitions"] = n_partitions
+        config["partitions"] = work.n_parts
     if run.kind == STATE.kind:
         now = {name: config[name] for name in CHANGEABLE}
         earlier = [dict(one) for one in StateManifest.of(run).folded_with if one != now]
         config["folded_with"] = [now, *earlier]
     finish_run(
-        path, run.kind, run.digest, n_partitions, config=config, inputs=manifest.inputs,
+        work.path, run.kind, run.digest, work.parts, config=config, inputs=manifest.inputs,
         counts=manifest.counts, files=run.files,
     )  # fmt: skip

@@ -19,11 +19,12 @@ import yaml
 from distributed import Client
 
 from ammrank_dask.storage.objects.atomic import bytes_below, read_json
+from ammrank_dask.storage.objects.folders import remove
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.qualification_files import write_table
 from ammrank_dask.storage.store.registry import PART_SCHEMAS
-from ammrank_dask.storage.store.runs import MANIFEST, open_run, remove_part, write_manifest
+from ammrank_dask.storage.store.runs import MANIFEST, open_run, write_manifest
 from ammrank_dask.storage.vocabulary import USER_ID
 from ammrank_dask.workflows.operations.forget import forget_users
 from ammrank_dask.workflows.session.config import Config
@@ -124,8 +125,7 @@ def _rewrite(paths: Sequence[Path], folder: Path) -> tuple[float, float]:
         run = open_run(path.parent)
         partition = int(path.name.removeprefix("part-")[:5])
         schema = PART_SCHEMAS[run.kind]
-        write_part(folder, partition, schema, run.part(partition).read(schema))
-        remove_part(folder, partition)
+        remove(folder / write_part(folder, partition, schema, run.part(partition).read(schema)).name)
     seconds = time.perf_counter() - started, time.process_time() - cpu
     shutil.rmtree(folder)
     return seconds

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from distributed import Client
@@ -22,11 +22,12 @@ from ammrank_dask.ingest.fold import DayPart, part_of, parts_of
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values
 from ammrank_dask.monitor.performance import measure
+from ammrank_dask.runtime.run_in_work import begin_runs
 from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, ids_from_arrays, union
-from ammrank_dask.storage.store.parts import PartRef, write_part
+from ammrank_dask.storage.store.parts import PartRef, WrittenPart, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES, STATE, USERS
-from ammrank_dask.storage.store.runs import Run, is_finished, open_run, start_run
+from ammrank_dask.storage.store.runs import Run, RunInWork, is_finished, open_run
 from ammrank_dask.storage.vocabulary import DAY_US, PERIODS
 from ammrank_dask.user_hash import SPLITS, split_of
 
@@ -190,23 +191,35 @@ def build_features(
     source, settings, path = plan.source, plan.settings, plan.path
     if is_finished(path):
         return open_run(path, FEATURES.kind)
-    todo = start_run(path, plan.n_partitions)
-    calls: list[Call] = [
-        (build_partition, (source.part(partition), settings, click_group, path, partition)) for partition in todo
-    ]
-    built = run_together(client, stage, calls, progress=progress, units=attrgetter("n_users"))
-    begun = sorted(set(range(plan.n_partitions)) - set(todo))  # by a command that was ended
-    counted: list[Call] = [(count_clickers, (source.part(partition), settings, click_group)) for partition in begun]
-    clickers = [part.clickers for part in built] + run_together(client, stage, counted)
-    known = np.sum(clickers, axis=0)
+    (run,) = begin_runs(client, [path], plan.n_partitions)
+    with run:
+        todo = run.todo
+        calls: list[Call] = [
+            (build_partition, (source.part(partition), settings, click_group, path, partition)) for partition in todo
+        ]
+        run_together(
+            client,
+            stage,
+            calls,
+            progress=progress,
+            units=attrgetter("facts.rows"),
+            on_result=lambda i, part: run.add(todo[i], part),
+        )
+        return _finish(run, plan)
+
+
+def _finish(run: RunInWork, plan: FeaturePlan) -> Run:
+    """Make features whole whose partitions are written."""
+    source, settings = plan.source, plan.settings
+    known = np.sum(run.counts, axis=0)
     if plan.popular is not None:
         known = np.concatenate([known, np.insert(plan.popular, 0, 0, axis=1)])
     label_end = source.label_days[-1][0] if source.label_days else None
     return finish_features(
-        path,
+        run.path,
         settings.columns,
         digest=plan.digest,
-        n_partitions=plan.n_partitions,
+        parts=run.parts,
         config={
             "date": str(source.date),
             "label_end": str(label_end) if label_end else None,
@@ -227,13 +240,6 @@ def build_features(
     )
 
 
-class BuiltPart(NamedTuple):
-    """Of one partition that was built: its users, and who clicked what before the date, as `clickers_of` returns."""
-
-    n_users: int
-    clickers: np.ndarray
-
-
 def clickers_of(state: InterestState, settings: FeatureSettings, click_group: str, *, end: int) -> np.ndarray:
     """Return by period of `PERIODS` before `end` how many users clicked, and how many clicked each category.
 
@@ -252,17 +258,10 @@ def clickers_of(state: InterestState, settings: FeatureSettings, click_group: st
     return counts
 
 
-def count_clickers(source: FeaturePart, settings: FeatureSettings, click_group: str) -> np.ndarray:
-    """Return `clickers_of` for one partition."""
-    with measure("read"):
-        state = _read_state(source, settings)
-    return clickers_of(state, settings, click_group, end=end_of(source.date))
-
-
 def build_partition(
     source: FeaturePart, settings: FeatureSettings, click_group: str, path: Path, partition: int
-) -> BuiltPart:
-    """Build and write the features of one partition."""
+) -> WrittenPart:
+    """Build and write the features of one partition, and tell who clicked what before the date (`clickers_of`)."""
     with measure("read"):
         state = _read_state(source, settings)
         people = _read_people(source)
@@ -297,8 +296,8 @@ def build_partition(
         **labels,
     }
     with measure("write"):
-        write_part(path, partition, FEATURES, arrays, group_attributes=csr_attributes(len(users), n_columns))
-    return BuiltPart(len(users), clickers)
+        facts = write_part(path, partition, FEATURES, arrays, group_attributes=csr_attributes(len(users), n_columns))
+    return WrittenPart(facts, clickers.tolist())
 
 
 def _read_state(source: FeaturePart, settings: FeatureSettings) -> InterestState:

@@ -28,9 +28,9 @@ from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, temporar
 from ammrank_dask.storage.objects.folders import is_folder, is_there, list_paths, local_path, make_folder
 from ammrank_dask.storage.store.groups import METADATA, encode_group
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_values, one_kind
-from ammrank_dask.storage.store.parts import checksum_file, write_part
+from ammrank_dask.storage.store.parts import PartFacts, checksum_file, write_part
 from ammrank_dask.storage.store.registry import FEATURES
-from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run, start_run
+from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run
 from ammrank_dask.storage.vocabulary import USERS_A_PARTITION
 from ammrank_dask.user_hash import partition_of
 
@@ -143,7 +143,6 @@ def write_blocks(
     """
     _refuse_other_folder(path)
     building = temporary_beside(path)
-    start_run(building, 0)
     parts = run_blocks(client, write_own_block, blocks, building, len(columns), list(categories))
     return _finish(path, building, parts, columns, categories, normalize=normalize)
 
@@ -237,7 +236,6 @@ def write_partitions(
     folder = local_path(path)
     _refuse_other_folder(folder)
     building = temporary_beside(folder)
-    start_run(building, 0)
     parts = [_write_own(building, number, own, len(categories)) for number, own in enumerate(partitions)]
     return _finish(folder, building, parts, columns, categories, normalize=normalize)
 
@@ -246,9 +244,8 @@ def write_partitions(
 class OwnPart:
     """What is known of a partition that was written."""
 
-    checksum: str
+    facts: PartFacts
     id_kind: str
-    n_users: int
     has_rankings: bool
 
 
@@ -257,7 +254,7 @@ def _write_own(building: Path, partition: int, own: OwnRows, n_categories: int) 
     if own.rankings is not None:
         arrays |= _ranking_arrays(own.rankings, n_categories)
     written = write_part(building, partition, FEATURES, arrays, group_attributes=csr_attributes(*own.X.shape))
-    return OwnPart(written.checksum, own.user_ids.kind, len(own.user_ids), own.rankings is not None)
+    return OwnPart(written, own.user_ids.kind, own.rankings is not None)
 
 
 def _finish(
@@ -270,12 +267,12 @@ def _finish(
     normalize: bool,
 ) -> Features:
     """Make a store whole whose partitions are written, and give it its name."""
-    kind = one_kind([part.id_kind for part in parts if part.n_users] or [part.id_kind for part in parts[:1]])
+    kind = one_kind([part.id_kind for part in parts if part.facts.rows] or [part.id_kind for part in parts[:1]])
     finish_features(
         building,
         FeatureColumns(tuple(columns), groups_of_names(columns)),
-        digest=digest_of([OWN_GROUP, list(columns), [part.checksum for part in parts]]),
-        n_partitions=len(parts),
+        digest=digest_of([OWN_GROUP, list(columns), [part.facts.checksum for part in parts]]),
+        parts=[part.facts for part in parts],
         config={
             "categories": list(categories),
             "has_rankings": any(part.has_rankings for part in parts),
@@ -326,7 +323,7 @@ def finish_features(
     columns: FeatureColumns,
     *,
     digest: str,
-    n_partitions: int,
+    parts: Sequence[PartFacts],
     config: Mapping[str, Any],
     inputs: Any,
     counts: Mapping[str, Any] | None = None,
@@ -341,7 +338,7 @@ def finish_features(
         folder,
         FEATURES.kind,
         digest,
-        n_partitions,
+        parts,
         config=config,
         inputs=inputs,
         counts=counts,

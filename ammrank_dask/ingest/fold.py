@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 from collections.abc import Mapping, Sequence
@@ -13,12 +14,13 @@ from distributed import Client
 
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.monitor.performance import measure
+from ammrank_dask.runtime.run_in_work import begin_runs
 from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.store.manifests import StateManifest
-from ammrank_dask.storage.store.parts import PartRef, is_written, write_part
+from ammrank_dask.storage.store.parts import PartRef, WrittenPart, write_part
 from ammrank_dask.storage.store.registry import DAY, STATE
-from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, start_run
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished
 
 logger = logging.getLogger(__name__)
 
@@ -74,27 +76,35 @@ def fold_states(
     `folded_with` are the taxonomies and numbers of partitions that the digests of their days are of, when there are
     several.
     """
-    calls: list[Call] = []
-    for plan in plans:
-        todo = {date: start_run(path, n_partitions) for date, path in plan.outputs.items() if not is_finished(path)}
-        for partition in range(n_partitions):
-            outputs = {date: plan.outputs[date] for date, parts in todo.items() if partition in parts}
-            if outputs:
-                base, days = part_of(plan.base, partition), parts_of(plan.days, partition)
-                task = base, days, partition, outputs, alpha, max_age_days, id_kind, n_cells
-                calls.append((fold_partition, task))
-    weights = [1 / max(1, len(plans))] * len(calls)  # the states of a night are folded in the tasks of one
-    run_together(client, "fold", calls, weights=weights, progress=progress, units=int)
-    for plan in plans:
-        for date, path in plan.outputs.items():
-            if is_finished(path):
-                continue
+    unfinished = [(plan, date, path) for plan in plans for date, path in plan.outputs.items() if not is_finished(path)]
+    with contextlib.ExitStack() as stack:
+        runs = begin_runs(client, [path for *_, path in unfinished], n_partitions)
+        work = {path: stack.enter_context(run) for (*_, path), run in zip(unfinished, runs, strict=True)}
+        todo = {path: set(run.todo) for path, run in work.items()}
+        calls: list[Call] = []
+        partitions: list[int] = []
+        for plan in plans:
+            for partition in range(n_partitions):
+                outputs = {date: path for date, path in plan.outputs.items() if partition in todo.get(path, ())}
+                if outputs:
+                    base, days = part_of(plan.base, partition), parts_of(plan.days, partition)
+                    task = base, days, partition, outputs, alpha, max_age_days, id_kind, n_cells
+                    calls.append((fold_partition, task))
+                    partitions.append(partition)
+
+        def keep(number: int, written: Mapping[Path, WrittenPart]) -> None:
+            for path, part in written.items():
+                work[path].add(partitions[number], part)
+
+        weights = [1 / max(1, len(plans))] * len(calls)  # the states of a night are folded in the tasks of one
+        run_together(client, "fold", calls, weights=weights, progress=progress, units=_users_of, on_result=keep)
+        for plan, date, path in unfinished:
             until = [(day, digest) for day, digest in history if day <= date]
             finish_run(
                 path,
                 STATE.kind,
                 state_digest(settings, until),
-                n_partitions,
+                work[path].parts,
                 config={
                     **settings,
                     "date": str(date),
@@ -104,6 +114,10 @@ def fold_states(
                 inputs=[[str(day), digest] for day, digest in until],
             )
             logger.info("folded the state of %s: %d days", date, len(until))
+
+
+def _users_of(written: Mapping[Path, WrittenPart]) -> int:
+    return max(part.facts.rows for part in written.values())
 
 
 def _earlier(base: Run | None, settings: Mapping[str, Any], folded_with: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -132,8 +146,9 @@ def fold_partition(
     max_age_days: int,
     id_kind: str,
     n_cells: int,
-) -> int:
-    """Fold one partition, write it after each date of `outputs`, and return its users."""
+) -> dict[Path, WrittenPart]:
+    """Fold one partition, write it after each date of `outputs`, and return what was written of each run."""
+    written = {}
     state = InterestState.empty(id_kind, n_cells) if base is None else InterestState.from_part(base, STATE)
     remaining = list(days)
     for date in sorted(outputs):
@@ -143,7 +158,7 @@ def fold_partition(
             partials = (None if part is None else InterestState.from_part(part, DAY) for _, part in due)
             end = end_of(due[0][0])
             state = fold_days(state, partials, first_end=end, alpha=alpha, max_age_days=max_age_days)
-        if not is_written(outputs[date], partition):
-            with measure("write"):
-                write_part(outputs[date], partition, STATE, state.drop_empty_users().to_arrays())
-    return len(state.user_ids)
+        with measure("write"):
+            facts = write_part(outputs[date], partition, STATE, state.drop_empty_users().to_arrays())
+        written[outputs[date]] = WrittenPart(facts)
+    return written

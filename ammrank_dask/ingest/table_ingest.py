@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +18,7 @@ from distributed import Client
 from ammrank_dask.ingest.exchange import ExchangeBlock, Sections, Slices, read_slices, write_slices
 from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.performance import measure, measure_each
+from ammrank_dask.runtime.run_in_work import begin_runs
 from ammrank_dask.runtime.tasks import Call, Progress, run_together
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import QuarantineRows, collect_quarantine, write_quarantine
@@ -25,9 +28,9 @@ from ammrank_dask.storage.objects.atomic import begin_sync
 from ammrank_dask.storage.objects.folders import list_paths, make_folder, remove
 from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten, load_forgotten
 from ammrank_dask.storage.store.ids import UserIds
-from ammrank_dask.storage.store.parts import append_counts, read_counts, write_part
+from ammrank_dask.storage.store.parts import WrittenPart, write_part
 from ammrank_dask.storage.store.registry import PartSchema
-from ammrank_dask.storage.store.runs import Run, finish_run, start_run
+from ammrank_dask.storage.store.runs import Run, RunInWork, finish_run
 
 VALUES_SHOWN = 20
 """Distinct unknown values that a manifest lists, the most frequent first."""
@@ -172,46 +175,61 @@ def ingest_tables(
         units=rows,
         unit=kind.unit,
     )
-    for table, own in zip(tables, blocks, strict=True):
-        slices = [path for block in own for path in block.slice_paths()]
-        # A partition whose counts are lost with the scratch folder would look flawless: it is written again.
-        todo = start_run(table.run, n_partitions, keep=read_counts(table.folder))
-        collections += [
-            (
-                collect_partition,
-                (table.reader, table.run, table.folder, partition, n_partitions, slices, settings.forgotten),
-            )
-            for partition in todo
-        ]
-        n_rows = sum(sum(file.rows) for file in table.files)
-        weights += [(ROWS_OF_A_PART + n_rows / n_partitions) / ROWS_A_TASK] * len(todo)
-    stage = f"{kind.stage}-collect"
-    unit = "users" if len(tables) == 1 else "user-days"  # a user has events on many days
-    run_together(client, stage, collections, weights=weights, progress=progress, units=int, unit=unit)
-    finished = []
-    for table, own in zip(tables, blocks, strict=True):
-        counts = _count_table(table, own, settings)
-        run = finish_run(
-            table.run,
-            kind.schema.kind,
-            table.digest,
-            n_partitions,
-            config={**settings.settings, **table.config, "id_kind": table.reader.id_kind},
-            inputs=[file.identity for file in table.files],
-            counts={**table.counts, **counts.to_json(VALUES_SHOWN)},
+    with contextlib.ExitStack() as stack:
+        runs = begin_runs(client, [table.run for table in tables], n_partitions)
+        places: list[tuple[RunInWork, int]] = []
+        for table, own, run in zip(tables, blocks, runs, strict=True):
+            stack.enter_context(run)
+            slices = [path for block in own for path in block.slice_paths()]
+            todo = run.todo
+            collections += [
+                (collect_partition, (table.reader, table.run, partition, n_partitions, slices, settings.forgotten))
+                for partition in todo
+            ]
+            places += [(run, partition) for partition in todo]
+            n_rows = sum(sum(file.rows) for file in table.files)
+            weights += [(ROWS_OF_A_PART + n_rows / n_partitions) / ROWS_A_TASK] * len(todo)
+
+        def keep(number: int, part: WrittenPart) -> None:
+            run, partition = places[number]
+            run.add(partition, part)
+
+        run_together(
+            client,
+            f"{kind.stage}-collect",
+            collections,
+            weights=weights,
+            progress=progress,
+            units=attrgetter("facts.rows"),
+            unit="users" if len(tables) == 1 else "user-days",  # a user has events on many days
+            on_result=keep,
         )
-        remove(table.folder)
-        finished.append((run, counts))
-    return finished
+        return [_finish(*one, settings) for one in zip(tables, blocks, runs, strict=True)]
 
 
-def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], settings: IngestSettings) -> Any:
+def _finish(
+    table: LakeTable, blocks: Sequence[ExchangeBlock], run: RunInWork, settings: IngestSettings
+) -> tuple[Run, Any]:
+    """Make the run of a table whole, and return it with the counts of its rows."""
+    counts = _count_table(table, blocks, run, settings)
+    finished = finish_run(
+        table.run,
+        table.reader.schema.kind,
+        table.digest,
+        run.parts,
+        config={**settings.settings, **table.config, "id_kind": table.reader.id_kind},
+        inputs=[file.identity for file in table.files],
+        counts={**table.counts, **counts.to_json(VALUES_SHOWN)},
+    )
+    remove(table.folder)
+    return finished, counts
+
+
+def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], run: RunInWork, settings: IngestSettings) -> Any:
     """Add up the counts of a table, set its bad rows aside, and refuse too many of them, or what the reader refuses."""
     reader = table.reader
     counts = reader.start()
-    by_part = read_counts(table.folder)
-    of_parts = [by_part[partition] for partition in range(settings.n_partitions)]
-    for content in [*(block.read_facts() for block in blocks), *of_parts]:
+    for content in [*(block.read_facts() for block in blocks), *run.counts]:
         counts.add(reader.start(content))
     path = settings.quarantine / table.quarantine
     collect_quarantine(list_paths(table.folder, "quarantine-*.parquet"), path, settings.forgotten)
@@ -262,26 +280,21 @@ def read_block(
 def collect_partition(
     reader: TableReader,
     run: Path,
-    folder: Path,
     partition: int,
     n_partitions: int,
     slices: Sequence[Path],
     forgotten: Path | None,
-) -> int:
-    """Collect the slices of one partition, in file order, write the part and return its users.
-
-    Its counts go to the scratch `folder` before: a part that is there has counts.
-    """
+) -> WrittenPart:
+    """Collect the slices of one partition, in file order, write the part and return what is known of it."""
     with measure("read"):
         parts = read_slices(slices, partition, n_partitions)
     with measure("kernel"):
         listed = load_forgotten(forgotten)
         part = reader.collect(parts, partition, listed)
     with measure("write"):
-        append_counts(folder, partition, part.counts)
         written = write_part(run, partition, reader.schema, leave_out_forgotten(reader.schema, part.arrays, listed))
         begin_sync(run / written.name)  # while others are made: the end of the run waits for all
-    return part.n_users
+    return WrittenPart(written, part.counts)
 
 
 def describe_problems(counts: Mapping[str, int], values: Iterable[Counter[str]]) -> str:

@@ -71,6 +71,19 @@ def count_tasks(client: Client, token: str, *, timeout: float) -> tuple[int, boo
     return sum(counts), len(counts) == len(answers)
 
 
+def running_tasks(client: Client, token: str) -> set[Any]:
+    """Return the keys of the tasks of a run that workers are at."""
+    answers = run_on_workers(client, list_running_tasks, token, timeout=SECONDS_TO_ANSWER)
+    # On its way to the client a tuple may become a list.
+    return {tuple(key) for answer in answers.values() if isinstance(answer, list) for key in answer}
+
+
+def list_running_tasks(token: str, dask_worker: Worker) -> list[Any]:
+    """Return the keys of the tasks of a run that the worker executes."""
+    keys = [task.key for task in dask_worker.state.all_running_tasks]
+    return [key for key in keys if isinstance(key, tuple) and key[1:2] == (token,)]
+
+
 def run_on_workers(
     client: Client,
     function: Callable[..., Any],

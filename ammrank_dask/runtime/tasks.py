@@ -1,5 +1,6 @@
 """Submit block functions to a Dask cluster; `stop_tasks` and `task_workers` know the rest of scheduling."""
 
+import contextlib
 import itertools
 import logging
 import os
@@ -13,7 +14,7 @@ from distributed.scheduler import NoWorkerError
 
 from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.runtime.malloc import hand_back_freed
-from ammrank_dask.runtime.stop_tasks import is_scheduler_gone, stop_tasks
+from ammrank_dask.runtime.stop_tasks import SECONDS_TO_STOP, is_scheduler_gone, running_tasks, stop_tasks
 from ammrank_dask.runtime.task_workers import TaskWorkers, say_no_workers
 from ammrank_dask.runtime.thread_tasks import Progress, batches, silent, tried_again
 from ammrank_dask.storage.errors import AmmrankError, BadInput
@@ -78,6 +79,7 @@ def run_calls(
     in_flight_per_thread: int = 4,
     units: Units | None = None,
     unit: str = "users",
+    on_result: Callable[[int, Any], None] | None = None,
     after: Sequence[int | None] | None = None,
     meanwhile: Callable[[], None] | None = None,
 ) -> list[Any]:
@@ -95,6 +97,8 @@ def run_calls(
     units, unit
         How many users, or rows of another kind, each call stands for, so that the dashboard shows rates in them:
         a number per call where that is known before, else a function of its result.
+    on_result
+        Called on the client with the number and the result of each call as it is there, in any order, once for each.
     after
         By task the index of an earlier one that must have finished before it is submitted, None for none.
     meanwhile
@@ -102,7 +106,7 @@ def run_calls(
     """
     numbers = itertools.count()
     tasks = [_Task([next(numbers) for _ in of_task], of_task) for of_task in calls]
-    return _Flight(client, stage, tasks, in_flight_per_thread, after).run(progress, units, unit, meanwhile=meanwhile)
+    return _Flight(client, stage, tasks, in_flight_per_thread, after).run(progress, units, unit, on_result, meanwhile)
 
 
 def run_together(
@@ -114,6 +118,7 @@ def run_together(
     progress: Progress = silent,
     units: Units | None = None,
     unit: str = "users",
+    on_result: Callable[[int, Any], None] | None = None,
 ) -> list[Any]:
     """Run calls as `run_calls` does, consecutive ones in one task: see `run_batches`.
 
@@ -121,7 +126,7 @@ def run_together(
     """
     weights = [1.0] * len(calls) if weights is None else weights
     together = batches(calls, weights, n_at_once=TaskWorkers(client, stage, 1).width()) if calls else []
-    return run_calls(client, stage, together, progress=progress, units=units, unit=unit)
+    return run_calls(client, stage, together, progress=progress, units=units, unit=unit, on_result=on_result)
 
 
 def run_batches(
@@ -198,6 +203,7 @@ class _Flight:
         self.waiting = dict.fromkeys(range(len(tasks)))
         self.done: set[int | None] = {None}
         self.futures: set[Future] = set()
+        self.failed: list[tuple[Future, Any]] = []
         self.finished = as_completed(loop=client.loop, with_results=True, raise_errors=False)
 
     def run(
@@ -249,6 +255,9 @@ class _Flight:
             counts.flush()
         except BaseException as error:
             publish(client, "tasks", name=stage, token=token, state="failed")
+            if on_result is not None and isinstance(error, Exception):
+                with contextlib.suppress(Exception):  # the error that ended the run is the one to raise
+                    self._take_in_running(on_result)
             stop_tasks(client, stage, token, self.futures, is_interrupted=not isinstance(error, Exception))
             if isinstance(error, Exception) and is_scheduler_gone(client):
                 raise AmmrankError(
@@ -278,6 +287,7 @@ class _Flight:
                 if future not in self.futures:  # it was taken from a worker and cancelled
                     continue
                 if future.status != "finished":
+                    self.failed.append((future, result))
                     raise _error_of(self.stage, future, result)
                 index = future.key[2]
                 yield index, result
@@ -294,6 +304,27 @@ class _Flight:
                 workers.wait_for_some(self)
                 with self.finished.thread_condition:
                     self.finished.thread_condition.wait(timeout=0.1)
+
+    def _take_in_running(self, on_result: Callable[[int, Any], None]) -> None:
+        """Wait for the tasks that workers are at after one has failed, and keep their results; cancel all others.
+
+        What they wrote need not be written again. Of calls that failed those before them in their task count.
+        """
+        end = time.monotonic() + SECONDS_TO_STOP
+        running = running_tasks(self.client, self.token)
+        left = {future for future in self.futures if not future.done()}
+        self.client.cancel([future for future in left if future.key not in running])
+        while left and time.monotonic() < end and not is_scheduler_gone(self.client):
+            time.sleep(0.02)
+            left = {future for future in left if not future.done()}
+        while self.finished.has_ready():
+            self.failed.append(next(self.finished))
+        for future, result in self.failed:
+            if future in self.futures and future.status in ("finished", "error"):
+                found = result if future.status == "finished" else getattr(result[1], "results", ())
+                key: Any = future.key
+                for number, one in zip(self.tasks[key[2]].numbers, found, strict=False):
+                    on_result(number, one)
 
     def _take(self, n: int) -> list[int]:
         """Return so many tasks to submit, or all that may be."""
@@ -350,10 +381,12 @@ def run_checked(owner: str, calls: Sequence[Call], is_batch: bool) -> Sequence[A
         if getattr(plugin, "owner", None) == owner and plugin.refusal is not None:  # type: ignore[attr-defined]
             time.sleep(SECONDS_BEFORE_RETURN)
             raise Reschedule
+    results: list[Any] = []
     try:
-        results = [tried_again(function)(*args) for function, args in calls]
-    except (BadInput, FileNotFoundError) as error:
-        _note_worker(error, worker.address)
+        for function, args in calls:
+            results.append(tried_again(function)(*args))
+    except Exception as error:
+        _note_worker(error, worker.address, [] if is_batch else results)
         raise
     finally:
         hand_back_freed(worker.memory_manager.memory_limit)
@@ -361,9 +394,9 @@ def run_checked(owner: str, calls: Sequence[Call], is_batch: bool) -> Sequence[A
     return found
 
 
-def _note_worker(error: Any, address: str) -> None:
-    """Let an error say where it arose: it keeps its attributes on its way to the client."""
-    error.worker = address
+def _note_worker(error: Any, address: str, results: Sequence[Any]) -> None:
+    """Let an error say where it arose, and what calls before it returned: it keeps its attributes on its way."""
+    error.worker, error.results = address, results
 
 
 def _error_of(stage: str, future: Future, result: Any) -> BaseException:

@@ -27,7 +27,7 @@ from ammrank_dask.kernels.chances import (
 from ammrank_dask.kernels.scoring import Filter
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.objects.atomic import digest_of
-from ammrank_dask.storage.store.parts import write_part
+from ammrank_dask.storage.store.parts import PartFacts, write_part
 from ammrank_dask.storage.store.registry import CHANCES
 from ammrank_dask.storage.store.runs import Run
 
@@ -267,15 +267,15 @@ def _knots(finite: np.ndarray, center: float, scale: float, n_knots: int) -> np.
 _FRAME = ("center", "scale", "width")
 
 
-def save_chances(folder: Path, chances: Chances) -> None:
-    """Write chances as part 0 of a run that is being made."""
+def save_chances(folder: Path, chances: Chances) -> PartFacts:
+    """Write chances as part 0 of a run that is being made, and return what its manifest keeps of it."""
     curves = chances.curves._asdict()
     arrays = {name: np.ascontiguousarray(value) for name, value in curves.items() if name not in _FRAME}
     frame = np.array([curves[name] for name in _FRAME])
     classes = {"edges": np.asarray(chances.edges, np.float64)}
     if chances.centers is not None:
         classes["centers"] = chances.centers
-    write_part(folder, 0, CHANCES, {"frame": frame, **arrays, **classes})
+    return write_part(folder, 0, CHANCES, {"frame": frame, **arrays, **classes})
 
 
 def load_chances(run: Run) -> Chances:

@@ -327,7 +327,7 @@ def finish_qualifications(
         run,
         KIND,
         digest,
-        0,
+        [],
         config={
             **settings.to_json(),
             "categories": list(features.categories),

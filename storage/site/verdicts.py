@@ -11,7 +11,7 @@ from typing import Any
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import VerdictManifest
-from ammrank_dask.storage.store.runs import finish_run, is_finished, open_run, start_run
+from ammrank_dask.storage.store.runs import finish_run, is_finished, open_run
 
 FOLDER, VERDICT_KIND = "gates", "verdict"
 
@@ -51,12 +51,11 @@ def write_verdict(site: Site, date: dt.date, verdict: Verdict, config: Mapping[s
     path = site.run(FOLDER, date, digest)
     if not is_finished(path):
         site.begin([path])
-        start_run(path, 0)
         finish_run(
             path,
             VERDICT_KIND,
             digest,
-            0,
+            [],
             config={"date": str(date), **config},
             inputs={"champion": verdict.champion, "challenger": verdict.challenger},
             counts=verdict.facts,

@@ -10,7 +10,7 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,11 +42,8 @@ def write_group(
     folder: Path,
     arrays: Mapping[str, np.ndarray],
     attributes: Mapping[str, Mapping[str, Any]],
-    tell: Callable[[int, str], None],
-) -> None:
-    """Write arrays as a group under a temporary name, `tell` its size and its checksum, and rename it.
-
-    The end of the run syncs it.
+) -> tuple[int, str]:
+    """Write arrays as a group and return its size and its checksum. The end of the run syncs it.
 
     Parameters
     ----------
@@ -61,10 +58,10 @@ def write_group(
         for name, data in files.items():
             with create_file(temporary / name) as file:
                 file.write(data.data)
-        tell(sum(data.nbytes for data in files.values()), f"{google_crc32c.value(files[METADATA]):08x}")
         rename_folder(temporary, folder)
     finally:
         remove(temporary)
+    return sum(data.nbytes for data in files.values()), f"{google_crc32c.value(files[METADATA]):08x}"
 
 
 def encode_group(

@@ -1,26 +1,22 @@
 """Write and read one partition of a run: an Arrow table in one file, or features as a zarr group in a folder.
 
-Every byte is checked against its checksum before it is decoded. Until a run has its manifest, lines in its folder keep
-what that will say of the parts that are whole.
+Every byte is checked against its checksum before it is decoded.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
-import threading
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import google_crc32c
 import numpy as np
 
-from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.objects.folders import is_folder, is_there, list_paths, read_file, remove
+from ammrank_dask.storage.errors import BadInput, DamagedStore
+from ammrank_dask.storage.objects.folders import read_file
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.groups import Group, write_group
 from ammrank_dask.storage.store.registry import FEATURES, REBUILD, PartSchema
@@ -31,7 +27,7 @@ TABLE_SUFFIX = ".arrow"
 
 @dataclass(frozen=True)
 class PartFacts:
-    """What the manifest keeps of a part."""
+    """What the manifest keeps of a part: the task that wrote it returns this, and nobody opens the part for it."""
 
     name: str
     rows: int
@@ -48,6 +44,13 @@ class PartFacts:
             "bytes": self.bytes,
             "checksum": self.checksum,
         }
+
+
+class WrittenPart(NamedTuple):
+    """What a task returns of a part: the facts, and the JSON of what only it can tell."""
+
+    facts: PartFacts
+    counts: Any = None
 
 
 @dataclass(frozen=True)
@@ -121,18 +124,6 @@ def part_names(partition: int) -> tuple[str, str]:
     return f"part-{partition:05d}{TABLE_SUFFIX}", f"part-{partition:05d}"
 
 
-def part_path(run: Path, partition: int) -> Path:
-    """Return where a partition of a run is: its file, or its folder."""
-    table, group = (run / name for name in part_names(partition))
-    return group if is_folder(group) else table
-
-
-@retried
-def is_written(run: Path, partition: int) -> bool:
-    """Return whether a partition was written whole."""
-    return is_there(part_path(run, partition))
-
-
 @retried
 def write_part(
     run: Path,
@@ -154,30 +145,16 @@ def write_part(
         "rows": lengths.get(schema.rows_dim, 0),
         "nnz": lengths.get(schema.nnz_dim, 0) if schema.nnz_dim else 0,
     }
-    told: list[PartFacts] = []
-
-    def tell(size: int, checksum: str) -> None:
-        # Before the part has its name: one that is there can be checked.
-        told.append(PartFacts(final.name, **counts, bytes=size, checksum=checksum))
-        append_counts(run, partition, told[-1].to_json())
-
     if schema.kind == FEATURES.kind:
-        write_group(final, arrays, group_attributes or {}, tell)
+        size, checksum = write_group(final, arrays, group_attributes or {})
     elif schema.has_users:
         cells = {spec.name for spec in schema.arrays if spec.dims == ("cell",)}
         of_users = {name: array for name, array in arrays.items() if name not in cells}
-        write_arrow(final, encode_users(of_users, {name: arrays[name] for name in arrays if name in cells}), tell)
+        of_cells = {name: array for name, array in arrays.items() if name in cells}
+        size, checksum = write_arrow(final, encode_users(of_users, of_cells))
     else:
-        write_arrow(final, encode_arrays(arrays), tell)
-    return told[-1]
-
-
-def part_facts(run: Path, partition: int, written: Mapping[int, Mapping[str, Any]]) -> PartFacts:
-    """Return what the manifest keeps of a part that was `written`, as the lines in the folder of its run say."""
-    if partition not in written:
-        path = part_path(run, partition)
-        raise DamagedStore(f"{path} is missing; {REBUILD}", missing=path)
-    return PartFacts(**written[partition])
+        size, checksum = write_arrow(final, encode_arrays(arrays))
+    return PartFacts(final.name, **counts, bytes=size, checksum=checksum)
 
 
 class CheckedReader:
@@ -220,56 +197,22 @@ def checksum_file(path: Path) -> list[int]:
 
 
 @retried
-def check_part(run: Path, partition: int, expected: str) -> int:
+def check_part(path: Path, expected: str) -> int:
     """Check every byte of a part without decoding it; return the number of bytes read."""
-    path = part_path(run, partition)
     if path.suffix == TABLE_SUFFIX:
         return len(read_arrow(path, expected, REBUILD).data)
     with _say_damage(path, REBUILD):
         return Group(path, expected, REBUILD).check()
 
 
+def is_intact(path: Path, expected: str) -> bool:
+    """Return whether the bytes of a part are those that were written."""
+    try:
+        return check_part(path, expected) > 0
+    except BadInput:
+        return False
+
+
 def checksum_of(content: Mapping[str, Any]) -> str:
     """Return the checksum of a JSON document's content."""
     return f"{google_crc32c.value(json.dumps(content, sort_keys=True).encode()):08x}"
-
-
-LINES = "counts-*.jsonl"
-"""Names of the files."""
-# Not the process id: workers of several hosts may share the folder.
-_process = uuid.uuid4().hex[:12]
-
-
-@retried
-def append_counts(folder: Path, piece: int, counts: Mapping[str, Any]) -> None:
-    """Keep the counts of a piece of work; those of a piece that was done before are kept once more."""
-    # A line that an error left half written ends where this one begins.
-    line = f"\n{json.dumps([piece, counts])}\n".encode()
-    name = f"counts-{_process}-{threading.get_ident():x}.jsonl"
-    descriptor = os.open(folder / name, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
-    try:
-        while line:
-            line = line[os.write(descriptor, line) :]
-    finally:
-        os.close(descriptor)
-
-
-@retried
-def remove_counts(folder: Path) -> None:
-    """Forget what was kept."""
-    for path in list_paths(folder, LINES):
-        remove(path)
-
-
-@retried
-def read_counts(folder: Path) -> dict[int, dict[str, Any]]:
-    """Return the counts that were kept, by piece; a line that a crash cut short does not count."""
-    found: dict[int, dict[str, Any]] = {}
-    for path in list_paths(folder, LINES):
-        for line in read_file(path).split(b"\n"):
-            try:
-                piece, counts = json.loads(line)
-            except ValueError:
-                continue
-            found[piece] = counts
-    return found

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Collection, Container, Mapping, Sequence
+import time
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore
 from ammrank_dask.storage.objects.atomic import (
@@ -21,22 +22,22 @@ from ammrank_dask.storage.objects.atomic import (
 from ammrank_dask.storage.objects.folders import is_file, list_paths, make_folder, remove, walk
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.parts import (
-    LINES,
     PartFacts,
     PartRef,
     Recoding,
-    append_counts,
+    WrittenPart,
     check_files,
     check_part,
     checksum_of,
-    part_facts,
     part_names,
-    read_counts,
-    remove_counts,
 )
-from ammrank_dask.storage.store.registry import FORMAT, PART_SCHEMAS, check_format
+from ammrank_dask.storage.store.registry import FORMAT, check_format
 
 MANIFEST = "manifest.json"
+OPEN_MANIFEST = "manifest.open.json"
+"""What is known of the parts of a run that has no manifest yet."""
+SECONDS_BETWEEN_SAVES = 5.0
+"""A driver that is killed loses the parts of so many seconds."""
 SUCCESS = "_SUCCESS"
 """An empty file in the folder of a night that is published."""
 LATEST = "LATEST"
@@ -98,49 +99,89 @@ class Run:
         return sum(part["nnz"] for part in self.manifest["parts"])
 
 
-@retried
-def start_run(path: Path, n_parts: int, keep: Container[int] | None = None) -> list[int]:
-    """Make the folder of a run, sweep what a crash left, and return the partitions still to be written.
+class RunInWork:
+    """A run that is written: `todo` are its partitions that are not, `counts` what tasks told of those that are.
 
-    A partition that was written before is kept only if its bytes are still what was written, and it is one of `keep`.
+    Tasks return what they wrote, and whoever drives them puts it into `manifest.open.json` every few seconds, and once
+    more when the work ends otherwise than well. A rerun keeps the parts that are named there, once tasks have compared
+    their bytes: see `begin_runs`.
     """
-    make_folder(path)
-    sweep_temporary(path)
-    # Listed once: asking for each of them takes a day of many partitions longer than making them.
-    names, written = {found.name for found in list_paths(path)}, read_counts(path)
-    unfinished, kept = [], {}
-    for partition in range(n_parts):
-        if not names.isdisjoint(part_names(partition)):
-            if (keep is None or partition in keep) and _is_intact(path, partition, written.get(partition)):
-                kept[partition] = written[partition]
-                continue
-            remove_part(path, partition)
-        unfinished.append(partition)
-    remove_counts(path)
-    for partition, counts in kept.items():
-        append_counts(path, partition, counts)
-    return unfinished
+
+    def __init__(self, path: Path, n_parts: int) -> None:
+        self.path, self.n_parts = path, n_parts
+        self._written = _read_open_manifest(path / OPEN_MANIFEST, n_parts)
+        self._saved = time.monotonic()
+        self._is_saved = True
+        make_folder(path)
+        sweep_temporary(path)
+
+    @property
+    def named(self) -> dict[int, tuple[Path, str]]:
+        """Path and checksum of the parts that are written."""
+        return {number: (self.path / part.facts.name, part.facts.checksum) for number, part in self._written.items()}
+
+    @property
+    def todo(self) -> list[int]:
+        """The partitions that are still to be written."""
+        return [partition for partition in range(self.n_parts) if partition not in self._written]
+
+    @property
+    def parts(self) -> list[PartFacts]:
+        """What the manifest keeps of the parts, which are all written."""
+        return [self._written[partition].facts for partition in range(self.n_parts)]
+
+    @property
+    def counts(self) -> list[Any]:
+        """What tasks told of the parts beside the facts, in order."""
+        return [self._written[partition].counts for partition in range(self.n_parts)]
+
+    def keep(self, partitions: Container[int]) -> None:
+        """Keep those of the parts that an attempt before has written, and remove whatever else is there of others."""
+        self._written = {number: part for number, part in self._written.items() if number in partitions}
+        # Listed once: asking for each of them takes a day of many partitions longer than making them.
+        names = {found.name for found in list_paths(self.path)}
+        for name in names & {name for partition in self.todo for name in part_names(partition)}:
+            remove(self.path / name)
+
+    def add(self, partition: int, part: WrittenPart) -> None:
+        """Take in what a task wrote."""
+        self._written[partition], self._is_saved = part, False
+        if time.monotonic() > self._saved + SECONDS_BETWEEN_SAVES:
+            self._save()
+
+    def _save(self) -> None:
+        parts = {str(n): [part.facts.to_json(), part.counts] for n, part in sorted(self._written.items())}
+        content = {"format": FORMAT, "parts": parts}
+        # What a power cut leaves of it, and of the parts, does not have the checksum.
+        write_json(self.path / OPEN_MANIFEST, {**content, "checksum": checksum_of(content)}, durable=False)
+        self._saved, self._is_saved = time.monotonic(), True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        if error is not None and not self._is_saved and not is_finished(self.path):
+            with contextlib.suppress(OSError):  # of a disk that is full: the error that led here says so
+                self._save()
 
 
-def _is_intact(run: Path, partition: int, written: Mapping[str, Any] | None) -> bool:
-    """Return whether the bytes of a part are those that were written."""
+def _read_open_manifest(path: Path, n_parts: int) -> dict[int, WrittenPart]:
+    """Return what an attempt before has written, nothing when that cannot be read."""
     try:
-        return written is not None and check_part(run, partition, written["checksum"]) > 0
-    except BadInput:
-        return False
-
-
-def remove_part(run: Path, partition: int) -> None:
-    """Remove a partition that is to be written again."""
-    for name in part_names(partition):
-        remove(run / name)
+        content = read_json(path)
+        if content.pop("checksum") != checksum_of(content) or content["format"] != FORMAT:
+            return {}
+        parts = {int(n): WrittenPart(PartFacts(**facts), counts) for n, (facts, counts) in content["parts"].items()}
+    except (FileNotFoundError, DamagedStore, LookupError, TypeError, ValueError, AttributeError):
+        return {}
+    return {number: part for number, part in parts.items() if number < n_parts}
 
 
 def finish_run(
     path: Path,
     kind: str,
     digest: str,
-    n_parts: int,
+    parts: Sequence[PartFacts],
     *,
     config: Mapping[str, Any],
     inputs: Sequence[Any] | Mapping[str, Any],
@@ -151,6 +192,8 @@ def finish_run(
 
     Parameters
     ----------
+    parts
+        What the tasks that wrote the parts returned.
     config
         The settings that the content depends on.
     inputs
@@ -160,9 +203,9 @@ def finish_run(
     files
         Files of the run beside its parts, with size and checksum.
     """
-    written = read_counts(path)
-    parts: list[PartFacts] = [part_facts(path, partition, written) for partition in range(n_parts)]
+    make_folder(path)
     sweep_tree(path)
+    remove(path / OPEN_MANIFEST)
     sync_tree(path)
     manifest = {
         "format": FORMAT,
@@ -176,24 +219,18 @@ def finish_run(
         "parts": [part.to_json() for part in parts],
     }
     write_manifest(path, manifest)
-    remove_counts(path)
     sync_folder(path.parent)
     return open_run(path, kind)
 
 
-def rewrite_manifest(run: Run, folder: Path, parts: Collection[str], files: Mapping[str, list[int]]) -> None:
+def rewrite_manifest(run: Run, folder: Path, parts: Mapping[int, PartFacts], files: Mapping[str, list[int]]) -> None:
     """Make a changed copy of a run whole: its manifest with what is known of the `parts` and `files` that changed.
 
     All others keep their checksums: what was damaged before the copy is still found in it.
     """
-    written = read_counts(folder)
-    facts = [
-        part_facts(folder, i, written).to_json() if part["name"] in parts else part
-        for i, part in enumerate(run.manifest["parts"])
-    ]
+    facts = [parts[i].to_json() if i in parts else part for i, part in enumerate(run.manifest["parts"])]
     sync_tree(folder)
     write_manifest(folder, {**run.manifest, "parts": facts, "files": {**run.files, **files}})
-    remove_counts(folder)
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
@@ -242,10 +279,7 @@ def verify_run(path: Path) -> int:
     A file that the manifest does not list is refused: nobody knows what it holds.
     """
     run = open_run(path)
-    if run.kind in PART_SCHEMAS:
-        total = sum(check_part(path, i, expected) for i, expected in enumerate(run.checksums))
-    else:
-        total = 0
+    total = sum(check_part(path / part.name, part.checksum) for part in run.parts)
     extra = sorted(_found_beside_parts(run) - set(run.files))
     if extra:
         raise DamagedStore(f"{path / extra[0]} is not in the manifest of its run; make it again with {REBUILD_COMMAND}")
@@ -261,7 +295,7 @@ def _found_beside_parts(run: Run) -> set[str]:
         place = Path(root).relative_to(run.path)
         folders[:] = [name for name in folders if (place / name).as_posix() not in known]
         found |= {(place / name).as_posix() for name in names}
-    return {name for name in found - known if not fnmatchcase(name, LINES)}
+    return found - known
 
 
 @retried

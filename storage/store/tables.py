@@ -7,7 +7,7 @@ views of the bytes of their file.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -107,17 +107,19 @@ class Memory:
         return self.data[start : start + n * dtype.itemsize].view(dtype)
 
 
-def write_arrow(path: Path, batch: pa.RecordBatch, tell: Callable[[int, str], None]) -> None:
-    """Write a table under a temporary name, `tell` its size and CRC-32C, and rename it. The end of the run syncs it."""
+def write_arrow(path: Path, batch: pa.RecordBatch) -> tuple[int, str]:
+    """Write a table and return its size and its CRC-32C. The end of the run syncs it."""
+    counted = CountedFile(None)
 
     def write(temporary: Path) -> None:
+        nonlocal counted
         with create_file(temporary) as file:
             counted = CountedFile(file)
             with pa.PythonFile(counted, "w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
                 writer.write_batch(batch)
-        tell(counted.size, f"{counted.checksum:08x}")
 
     write_atomic(path, write, durable=False)
+    return counted.size, f"{counted.checksum:08x}"
 
 
 class CountedFile:

@@ -437,7 +437,6 @@ LEFT = {
     "storage/site/tombstones.py": 2,
     "storage/store/exports.py": 2,
     "storage/store/models.py": 3,
-    "storage/store/parts.py": 2,
     "storage/store/qualification_files.py": 2,
     "storage/store/qualifications.py": 2,
     "storage/store/scratch_arrays.py": 6,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
-from damage import cut, flip_entry
+from damage import cut, flip_entry, part_path
 from lakes import (
     FIRST_DAY,
     TAXONOMY,
@@ -42,7 +42,6 @@ from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import ids_from_arrays
-from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import STATE, USERS
 from ammrank_dask.storage.store.runs import open_run
 from ammrank_dask.workflows.cli import ammrank

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import zarr
 from click.testing import CliRunner
-from damage import flip_entry
+from damage import flip_entry, part_path
 from lakes import At, date_of, event, good_events, write_events, write_lake, write_site
 
 from ammrank_dask.forget import Reach
@@ -26,7 +26,6 @@ from ammrank_dask.storage.objects.atomic import bytes_below
 from ammrank_dask.storage.site import forgotten
 from ammrank_dask.storage.site.forgotten import NamedUsers, add_forgotten, drop_rows, drop_users, load_forgotten
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import FEATURES, STATE
 from ammrank_dask.storage.store.runs import open_run, verify_run
 from ammrank_dask.user_hash import partition_of

@@ -14,7 +14,7 @@ import pytest
 import reference
 import zarr
 from click.testing import CliRunner
-from damage import flip_entry
+from damage import flip_entry, part_path
 from nights import FIRST, LAKE, N_DAYS, copy_world, day
 
 from ammrank_dask.features.store import open_features
@@ -24,7 +24,6 @@ from ammrank_dask.storage.lake.taxonomy import read_taxonomy
 from ammrank_dask.storage.objects.atomic import digest_tree
 from ammrank_dask.storage.site.root import without_generation
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.registry import STATE
 from ammrank_dask.workflows.ingest import command
 from ammrank_dask.workflows.session.config import check_config

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from damage import flip_entry
+from damage import flip_entry, part_path
 from nights import copy_world, day
 
 from ammrank_dask.features.store import open_features
@@ -20,7 +20,6 @@ from ammrank_dask.model.saved import load_model
 from ammrank_dask.scoring.qualifications import open_qualifications
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.store.parts import part_path
 from ammrank_dask.storage.store.runs import remove_run
 from ammrank_dask.workflows.explain import command as explain_command
 from ammrank_dask.workflows.operations.explain import describe_feature, explain_user

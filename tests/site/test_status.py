@@ -330,7 +330,7 @@ def test_nightly__the_night_that_failed_is_announced(site, tmp_path):
 def keep_lists(site, number):
     lists = site.lists_in_work(day(number), "abc")
     site.begin([lists])
-    finish_run(lists, KIND, "abc", 0, config={}, inputs={})
+    finish_run(lists, KIND, "abc", [], config={}, inputs={})
     return site.name_lists(lists, day(number))
 
 

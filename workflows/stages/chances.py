@@ -18,7 +18,7 @@ from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.manifests import ChancesManifest, QualificationsManifest
 from ammrank_dask.storage.store.registry import CHANCES
-from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run, start_run
+from ammrank_dask.storage.store.runs import Run, finish_run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import plan_chance_features
@@ -131,13 +131,11 @@ def _learn(night: Night, ingested: Ingested, tonight: Run, model: Run) -> Run:
         night.client, learnt.chances, fitted, features, open_features(tonight.path), scratch=scratch,
         progress=night.progress,
     )  # fmt: skip
-    start_run(path, 1)
-    save_chances(path, carried.chances)
     return finish_run(
         path,
         CHANCES.kind,
         digest,
-        1,
+        [save_chances(path, carried.chances)],
         config={
             "date": str(night.date),
             "lag": str(ingested.date - dt.timedelta(night.config.label.days)),

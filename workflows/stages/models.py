@@ -48,7 +48,7 @@ def keep_model(
     remove(path)  # of an attempt that was ended
     model.save(path)
     files = model_files(path)
-    return finish_run(path, MODEL_KIND, digest, 0, config=config, inputs=inputs, counts=counts, files=files)
+    return finish_run(path, MODEL_KIND, digest, [], config=config, inputs=inputs, counts=counts, files=files)
 
 
 def find_run(site: Site, digest: str | None) -> Run | None:

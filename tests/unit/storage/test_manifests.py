@@ -16,7 +16,7 @@ from ammrank_dask.storage.store.runs import finish_run
 
 def make_run(path, kind, **content):
     path.mkdir()
-    return finish_run(path, kind, "d", 0, **{"config": {}, "inputs": {}, **content})
+    return finish_run(path, kind, "d", [], **{"config": {}, "inputs": {}, **content})
 
 
 def test_day_manifest__clicks_and_events(tmp_path):

@@ -19,7 +19,7 @@ from ammrank_dask.storage.site.site import RUN_FOLDERS, Site
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import checksum_of, write_part
 from ammrank_dask.storage.store.registry import STATE
-from ammrank_dask.storage.store.runs import finish_run, open_run, remove_run, start_run, verify_run
+from ammrank_dask.storage.store.runs import finish_run, open_run, remove_run, verify_run
 
 DATE = dt.date(2026, 1, 5)
 
@@ -30,9 +30,8 @@ def arrays_of(*users):
 
 
 def write_state(path, *users):
-    start_run(path, 1)
-    write_part(path, 0, STATE, arrays_of(*users))
-    return finish_run(path, STATE.kind, "abc", 1, config={}, inputs=[])
+    facts = write_part(path, 0, STATE, arrays_of(*users))
+    return finish_run(path, STATE.kind, "abc", [facts], config={}, inputs=[])
 
 
 @pytest.fixture

@@ -15,21 +15,22 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import scipy.sparse as sp
-from damage import cut, flip_entry
+from damage import cut, flip_entry, part_path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ammrank_dask.features.store import open_features
 from ammrank_dask.features.write import OwnRows, write_features, write_partitions
 from ammrank_dask.ingest.exchange import ExchangeBlock, read_slices, write_slices
+from ammrank_dask.runtime.run_in_work import begin_runs
 from ammrank_dask.storage.errors import BadInput, DamagedStore, SiteBusy
 from ammrank_dask.storage.objects.atomic import digest_tree, swap_folder
 from ammrank_dask.storage.site.renewals import remove_damaged
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import ids_from_values
-from ammrank_dask.storage.store.parts import PartRef, part_facts, part_path, read_counts, write_part
+from ammrank_dask.storage.store.parts import PartRef, WrittenPart, write_part
 from ammrank_dask.storage.store.registry import DAY, FEATURES
-from ammrank_dask.storage.store.runs import finish_run, open_run, start_run, verify_run
+from ammrank_dask.storage.store.runs import RunInWork, finish_run, open_run, verify_run
 from ammrank_dask.user_hash import partition_of
 
 DTYPES = ("int8", "uint8", "int16", "uint16", "uint32", "int64", "float32", "float64")
@@ -48,9 +49,8 @@ def day_arrays():
 @pytest.fixture
 def run(tmp_path):
     """A finished run of one part."""
-    start_run(tmp_path / "run", 1)
-    write_part(tmp_path / "run", 0, DAY, day_arrays())
-    return finish_run(tmp_path / "run", DAY.kind, "digest", 1, config={}, inputs=[])
+    facts = write_part(tmp_path / "run", 0, DAY, day_arrays())
+    return finish_run(tmp_path / "run", DAY.kind, "digest", [facts], config={}, inputs=[])
 
 
 @pytest.mark.parametrize("values", [[3, 5, 8, 9], ["a", "bc", "d", "ef"]])
@@ -99,10 +99,11 @@ def test_read_part__names_what_is_damaged_as_verify_run_does(run, damage, phrase
 
 def test_read_part__finds_parts_that_were_exchanged(tmp_path):
     path = tmp_path / "run"
-    start_run(path, 2)
-    for partition in range(2):
+    facts = [
         write_part(path, partition, DAY, {**day_arrays(), "user_id": np.array([partition, 9], np.int64)})
-    run = finish_run(path, DAY.kind, "digest", 2, config={}, inputs=[])
+        for partition in range(2)
+    ]
+    run = finish_run(path, DAY.kind, "digest", facts, config={}, inputs=[])
     one, other = (part_path(path, partition) for partition in range(2))
     one.rename(path / "spare")
     other.rename(one)
@@ -126,11 +127,12 @@ def feature_arrays():
 @pytest.fixture
 def features_run(tmp_path):
     """A finished run of two parts that are groups."""
-    start_run(tmp_path / "run", 2)
+    facts = []
     for partition in range(2):
         arrays = {**feature_arrays(), "user_id": np.array([partition, 9], np.int64)}
-        write_part(tmp_path / "run", partition, FEATURES, arrays, group_attributes={"X": {"shape": [2, 2]}})
-    return finish_run(tmp_path / "run", FEATURES.kind, "digest", 2, config={}, inputs=[])
+        attributes = {"X": {"shape": [2, 2]}}
+        facts.append(write_part(tmp_path / "run", partition, FEATURES, arrays, group_attributes=attributes))
+    return finish_run(tmp_path / "run", FEATURES.kind, "digest", facts, config={}, inputs=[])
 
 
 @pytest.mark.parametrize("name", ["X/data/c/0", "user_id/c/0", "gender/zarr.json", "X/zarr.json", "zarr.json"])
@@ -211,9 +213,8 @@ def published_site(folder):
     runs = {"days": site.day_run(date, "a"), "state": site.run("state", date, "b"), "users": site.users_run("c")}
     site.begin(runs.values())
     for name, path in runs.items():
-        start_run(path, 1)
-        write_part(path, 0, DAY, day_arrays())
-        finish_run(path, DAY.kind, name, 1, config={}, inputs=[])
+        facts = write_part(path, 0, DAY, day_arrays())
+        finish_run(path, DAY.kind, name, [facts], config={}, inputs=[])
     site.publish(date, {"head": runs["state"], "users": runs["users"]})
     return site, runs
 
@@ -299,31 +300,70 @@ def test_remove_damaged__takes_the_damaged_run_and_no_other(tmp_path, folder, na
     assert {role for role, path in runs.items() if path.exists()} == {"days", "state", "users"} - {folder}
 
 
-def test_start_run__sweeps_what_a_crash_left_and_keeps_whole_parts(tmp_path):
-    start_run(tmp_path, 2)
-    write_part(tmp_path, 0, DAY, day_arrays())
+def interrupt(path, *written):
+    """Write parts of a run of two in an attempt that is interrupted."""
+    with contextlib.suppress(KeyboardInterrupt), RunInWork(path, 2) as run:
+        for number in written:
+            run.add(number, WrittenPart(write_part(path, number, DAY, day_arrays()), {"kept": 3 + number}))
+        raise KeyboardInterrupt
+
+
+def test_run_in_work__an_interrupted_attempt_names_what_it_wrote(tmp_path):
+    interrupt(tmp_path, 1)
+    run = RunInWork(tmp_path, 2)
+    assert (list(run.named), run.todo) == ([1], [0])
+    run.add(0, WrittenPart(write_part(tmp_path, 0, DAY, day_arrays()), {"kept": 3}))
+    assert run.counts == [{"kept": 3}, {"kept": 4}]
+    finish_run(tmp_path, DAY.kind, "digest", run.parts, config={}, inputs=[])
+    assert {path.name for path in tmp_path.iterdir()} == {"manifest.json", "part-00000.arrow", "part-00001.arrow"}
+    assert verify_run(tmp_path) > 0
+
+
+def test_run_in_work__sweeps_what_a_crash_left_and_removes_what_is_not_kept(tmp_path):
+    interrupt(tmp_path, 0, 1)
     (tmp_path / ".tmp-part-00001.arrow-abc").touch()
-    assert start_run(tmp_path, 2) == [1]
+    run = RunInWork(tmp_path, 2)
     assert not list(tmp_path.glob(".tmp-*"))
-    flip_entry(part_path(tmp_path, 0))
-    assert start_run(tmp_path, 2) == [0, 1]
-    # Without the line that says what was written nobody knows whether a part is whole.
-    write_part(tmp_path, 0, DAY, day_arrays())
-    (lines,) = tmp_path.glob("counts-*.jsonl")
-    lines.unlink()
-    assert start_run(tmp_path, 2) == [0, 1]
+    run.keep({1})
+    assert (run.todo, part_path(tmp_path, 0).exists(), part_path(tmp_path, 1).exists()) == ([0], False, True)
+
+
+def test_run_in_work__is_saved_while_it_goes_on_and_not_after_its_end(tmp_path, monkeypatch):
+    monkeypatch.setattr("ammrank_dask.storage.store.runs.SECONDS_BETWEEN_SAVES", -1.0)
+    with RunInWork(tmp_path, 1) as run:
+        run.add(0, WrittenPart(write_part(tmp_path, 0, DAY, day_arrays())))
+        assert RunInWork(tmp_path, 1).todo == []
+        finish_run(tmp_path, DAY.kind, "digest", run.parts, config={}, inputs=[])
+    assert not (tmp_path / "manifest.open.json").exists()
+
+
+@pytest.mark.parametrize("damage", [cut, lambda path: path.write_text("{}"), flip_entry, os.unlink])
+def test_run_in_work__begins_anew_without_a_whole_list(tmp_path, damage):
+    interrupt(tmp_path, 0, 1)
+    damage(tmp_path / "manifest.open.json")
+    run = RunInWork(tmp_path, 2)
+    run.keep(run.named)
+    assert run.todo == [0, 1]
     assert not part_path(tmp_path, 0).exists()
+
+
+def test_begin_runs__keeps_the_parts_whose_bytes_tasks_find_as_they_were(client, tmp_path):
+    for name in "abc":
+        interrupt(tmp_path / name, 0, 1)
+    flip_entry(part_path(tmp_path / "a", 0))
+    part_path(tmp_path / "b", 1).unlink()
+    runs = begin_runs(client, [tmp_path / name for name in "abcd"], 2)
+    assert [run.todo for run in runs] == [[0], [1], [], [0, 1]]
 
 
 def test_finish_run__sweeps_what_a_killed_worker_left_at_any_depth(tmp_path):
     path = tmp_path / "run"
-    start_run(path, 0)
     (path / "by_user" / ".tmp-folder").mkdir(parents=True)
     (path / "by_user" / ".tmp-folder" / "inside").touch()
     (path / "by_user" / ".tmp-part-00000.parquet-12").touch()
     (path / ".tmp-top").touch()
     (path / "by_user" / "part-00000.parquet").touch()
-    finish_run(path, "qualifications", "digest", 0, config={}, inputs=[], files={"by_user/part-00000.parquet": [0, 0]})
+    finish_run(path, "qualifications", "digest", [], config={}, inputs=[], files={"by_user/part-00000.parquet": [0, 0]})
     assert {entry.relative_to(path).as_posix() for entry in path.rglob("*")} == {
         "by_user", "by_user/part-00000.parquet", "manifest.json",
     }  # fmt: skip
@@ -344,19 +384,10 @@ def test_verify_run__finds_a_file_that_the_manifest_does_not_list(run, name):
 def test_write_part__twice_gives_the_same_bytes(tmp_path):
     first = write_part(tmp_path / "a", 0, DAY, day_arrays())
     second = write_part(tmp_path / "b", 0, DAY, day_arrays())
-    assert first == second == part_facts(tmp_path / "a", 0, read_counts(tmp_path / "a"))
+    assert first == second
     assert (first.rows, first.nnz) == (2, 3)
     written = [(tmp_path / name / "part-00000.arrow").read_bytes() for name in "ab"]
     assert written[0] == written[1]
-
-
-def test_finish_run__says_which_part_is_missing_and_leaves_no_lines(tmp_path):
-    start_run(tmp_path, 2)
-    write_part(tmp_path, 0, DAY, day_arrays())
-    with pytest.raises(DamagedStore, match=r"part-00001\.arrow is missing; make it again with `ammrank nightly SITE"):
-        finish_run(tmp_path, DAY.kind, "digest", 2, config={}, inputs=[])
-    finish_run(tmp_path, DAY.kind, "digest", 1, config={}, inputs=[])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "part-00000.arrow"]
 
 
 def test_read_part__empty_parts_are_legal(tmp_path):
@@ -622,7 +653,7 @@ def test_name_lists__a_crash_between_the_renames_is_made_up_for(tmp_path, monkey
     for digest in [*["a"][is_first:], "b"]:
         lists = site.lists_in_work(date, digest)
         site.begin([lists])
-        finish_run(lists, "qualifications", digest, 0, config={}, inputs={})
+        finish_run(lists, "qualifications", digest, [], config={}, inputs={})
         if digest == "b":
             crash_at(monkeypatch, number)
         with contextlib.suppress(KeyboardInterrupt):

@@ -262,7 +262,7 @@ def test_find_forward__of_the_last_verdict_that_chose_the_model_or_what_it_was_b
         site.begin([path])
         path.mkdir(parents=True)
         config = {"date": str(day(number))}
-        return finish_run(path, "model", digest, 0, config=config, inputs=inputs, counts={"users": 1, "planes": 0})
+        return finish_run(path, "model", digest, [], config=config, inputs=inputs, counts={"users": 1, "planes": 0})
 
     judge(1, "a" * 64, {"source": "model"})
     judge(3, "a" * 64, {"source": "own-history"})

@@ -15,7 +15,7 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.parts import write_part
 from ammrank_dask.storage.store.registry import STATE
-from ammrank_dask.storage.store.runs import finish_run, start_run
+from ammrank_dask.storage.store.runs import finish_run
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.stages.rerun_check import digest_inputs, find_unchanged
 
@@ -45,11 +45,12 @@ def write(path, data):
 
 
 def write_state(path, n_parts):
-    for partition in start_run(path, n_parts):
+    facts = []
+    for partition in range(n_parts):
         ids = ids_from_values(np.array([partition])).to_arrays()
         cells = {"cell": np.ones(1, np.uint16), "intensity": np.ones(1), "last": np.ones(1, np.int64)}
-        write_part(path, partition, STATE, {**ids, "indptr": np.array([0, 1]), **cells})
-    finish_run(path, STATE.kind, "abc", n_parts, config={}, inputs=[])
+        facts.append(write_part(path, partition, STATE, {**ids, "indptr": np.array([0, 1]), **cells}))
+    finish_run(path, STATE.kind, "abc", facts, config={}, inputs=[])
 
 
 @pytest.fixture

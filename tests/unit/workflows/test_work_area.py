@@ -46,7 +46,7 @@ def test_open_work__shares_days_and_removes_other_work(tmp_path):
     run = site.day_run(day(1), "abc")
     site.begin([run])
     run.mkdir(parents=True)
-    finish_run(run, "day", "abc", 0, config={}, inputs={}, counts={})
+    finish_run(run, "day", "abc", [], config={}, inputs={}, counts={})
     with open_work(site, config_of(), day(4), 7) as first:
         shared = first.day_run(day(1), "abc") / "manifest.json"
         assert shared.samefile(run / "manifest.json")
