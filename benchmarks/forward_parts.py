@@ -32,6 +32,7 @@ from benchmarks.command_line import Option, benchmark
 from benchmarks.measure import cluster, cpu_seconds, describe_machine, make_lake, site_of
 
 K, DEFAULT = 10, "default"
+ALL_ROWS = 1 << 40
 SITE = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
@@ -58,7 +59,7 @@ PARTS = {
 
 def windows_of(counts: Iterable[int]) -> dict[str, Variant]:
     """Return the default with fewer windows."""
-    return {f"{n} window{'s' * (n != 1)}": Variant(windows=n) for n in counts}
+    return {f"{n} window{'s' * (n != 1)}": Variant({"max_rows": ALL_ROWS}, n) for n in counts}
 
 
 CURVE = windows_of((1, 2, 3, 6))
@@ -89,12 +90,13 @@ def measure_curve(
     work: Path, *, users: Annotated[int, Option("Users of the simulated lake.")] = 500_000,
     days: Annotated[int, Option("Days of it.")] = 420,
     counts: Annotated[Sequence[str], Option("Numbers of windows, with commas between.")] = ("1", "2", "3", "6", "12"),
+    rows: Annotated[Sequence[str], Option("Rows that are sampled from 12 windows.")] = ("500000", "1000000", "2000000"),
 ) -> None:  # fmt: skip
     """Print error and CPU of a training against the number of label windows, on a simulated lake.
 
     The users of the newest closed window judge models that learn from so many windows before it.
     """
-    variants = windows_of(map(int, counts))
+    variants = windows_of(map(int, counts)) | {f"12 windows, {int(n):,}": Variant({"max_rows": int(n)}) for n in rows}
     with cluster() as client:
         lake = work / f"curve-{users}-lake"
         make_lake(client, lake, users=users, days=days)
@@ -104,7 +106,7 @@ def measure_curve(
             night = Night(client, site, config, last)
             write_windows(night, ingest(night))
         windows = kept_windows(site, None)
-        facts, result = try_variants(client, windows, variants, reference=list(variants)[-1])
+        facts, result = try_variants(client, windows, variants, reference=f"{counts[-1]} windows")
     print(f"\n{users:,} users, {days} days; {describe_machine()}")
     print(describe_moment(windows[0][0], facts, result))
 

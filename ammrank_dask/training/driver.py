@@ -56,6 +56,7 @@ class TrainingPlan:
     rounds_per_epoch: int = 2
     block_rows: int = 1024
     patience: int | None = None
+    max_rows: int = 1_000_000
 
     def __post_init__(self) -> None:
         for name, value in asdict(self).items():
@@ -88,6 +89,23 @@ class Windows:
             "names": [target.columns, target.categories, dict(self.renames)],
             "left_out": None if self.left_out is None else digest_ids(self.left_out),
         }
+
+    def partitions(self, features: Features, max_rows: int) -> list[tuple[Features, int]]:
+        """Return the partitions that train, so many that all have about `max_rows`, and one of each window at least.
+
+        Half of the rows are of the newest window `features`, unless there are fewer; earlier ones share the others.
+        They take turns, so that they have other users.
+        """
+        earlier = sum(each.n_users for each in self.earlier)
+        newest = max(max_rows // 2, max_rows - earlier)
+        chosen = []
+        for number, each in enumerate((features, *self.earlier)):
+            rows, room = (
+                (features.n_users, newest) if number == 0 else (earlier, max_rows - min(newest, features.n_users))
+            )
+            step = min(each.n_partitions, max(1, math.ceil(rows / room)))
+            chosen += [(each, partition) for partition in range(number % step, each.n_partitions, step)]
+        return chosen
 
     def match(self, each: Features, features: Features, variant: str | None) -> RowMatch | None:
         """Return how one of them is read tonight, where `features` are the newest rows; None as it is."""
@@ -129,7 +147,7 @@ class Training:
         self.features = features
         self.windows = windows
         self.target = windows.tonight or features
-        self.parts = [(part, i) for part in (features, *windows.earlier) for i in range(part.n_partitions)]
+        self.parts = windows.partitions(features, plan.max_rows)
         self.model = model
         self.plan = plan
         self.variant = variant
@@ -137,7 +155,8 @@ class Training:
         self.progress = progress
         self.left_over: Callable[[], None] | None = None
         self.popularity_error: float | None = None
-        first = tuple(number for number, (_, partition) in enumerate(self.parts) if partition == 0)
+        of_window = [each.path for each, _ in self.parts]
+        first = tuple(of_window.index(each.path) for each in (features, *windows.earlier))
         self.learner: Learner = (
             PlusLearner(model, folder, plan.shards, first)
             if isinstance(model, AMMRankPlus)

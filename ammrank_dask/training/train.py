@@ -39,6 +39,8 @@ class TrainSettings:
         `amm-rank-plus`, or `amm-rank`, the paper's method.
     shards, rounds_per_epoch, block_rows
         Logical shards, merges an epoch, and rows of a block. One shard is the plain loop over all blocks.
+    max_rows
+        Rows above which only some partitions of each window train: more rows hardly lower the error.
     epochs, max_planes, seed
         As in `AMMRank` and `AMMRankPlus`; None makes 5 epochs, or 2 of the latter with 10,000 rows or more.
     patience
@@ -65,6 +67,7 @@ class TrainSettings:
     shards: int = 8
     rounds_per_epoch: int = 2
     block_rows: int = 1024
+    max_rows: int = 1_000_000
     epochs: int | None = None
     max_planes: int = 5
     patience: int | None = None
@@ -84,7 +87,7 @@ class TrainSettings:
     @property
     def plan(self) -> TrainingPlan:
         """How training is cut and when it ends."""
-        return TrainingPlan(self.shards, self.rounds_per_epoch, self.block_rows, self.patience)
+        return TrainingPlan(self.shards, self.rounds_per_epoch, self.block_rows, self.patience, self.max_rows)
 
     def of_kinds(self) -> dict[str, dict[str, Any]]:
         """Return by model the parameters that only this one has."""

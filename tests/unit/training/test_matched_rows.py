@@ -92,6 +92,29 @@ def test_train__users_who_are_left_out_have_no_rows_in_any_window(client, stores
     assert model.digest() == expected.digest()
 
 
+def test_train__of_many_rows_partitions_are_left_out(client, stores, tmp_path):
+    newest, _, then = stores
+    halves = []
+    for name, each, partition in (("newest-half", newest, 0), ("then-half", then, 1)):
+        part = each.partition(partition, normalize=False)
+        ids = part.user_ids.to_arrays()["user_id"]
+        options = {"categories": NOW, "n_partitions": 2}
+        halves.append(write_features(tmp_path / name, part.X, ids, each.columns, part.rankings, **options))
+    expected = train(halves[0], client=client, earlier=[halves[1]], **PLUS)
+    sampled = train(newest, client=client, earlier=[then], max_rows=220, **PLUS)
+    of_all = train(newest, client=client, earlier=[then], **PLUS)
+    assert sampled.digest() == expected.digest() != of_all.digest()
+
+
+def test_partitions__windows_take_turns(stores):
+    newest, then, by_hand = stores  # of 220, 200 and 200 rows
+    windows = Windows((then, by_hand))
+    chosen = {n: [(each.path.name, part) for each, part in windows.partitions(newest, n)] for n in (100, 420, 620)}
+    assert chosen[420] == [("newest", 0), ("then", 1), ("by-hand", 0)]
+    assert chosen[100] == chosen[420]  # one at least of each
+    assert len(chosen[620]) == 6
+
+
 def test_train__the_model_has_the_categories_of_tonight(client, stores):
     newest, then, by_hand = stores
     model = train(then, client=client, tonight=newest, renames=RENAMES, **PLUS)
