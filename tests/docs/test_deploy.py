@@ -10,30 +10,35 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ammrank_dask.storage.objects.posix import open_objects
 from ammrank_dask.workflows.cli import COMMANDS
 from ammrank_dask.workflows.cluster.cluster_file import load_cluster
 from ammrank_dask.workflows.nightly import command as COMMAND
 
 ROOT = Path(__file__).parents[2]
-KUBERNETES = sorted((ROOT / "deploy" / "kubernetes").glob("*.yaml"))
+KUBERNETES = sorted((ROOT / "deploy").glob("kubernetes*/*.yaml"))
 NOT_AGAIN = {2, 65, 66, 75}
 
 
-def load(name):
-    return yaml.safe_load((ROOT / "deploy" / "kubernetes" / name).read_text(encoding="utf-8"))
+def load(name, folder="kubernetes"):
+    return yaml.safe_load((ROOT / "deploy" / folder / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", KUBERNETES, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def test_kubernetes__every_object_has_its_kind_and_name(path):
-    found = load(path.name)
+    found = load(path.name, path.parent.name)
     assert {"apiVersion", "kind", "metadata"} <= set(found)
     assert found["metadata"]["namespace"] == "ammrank"
     assert re.fullmatch(r"[a-z0-9-]+", found["metadata"]["name"])
 
 
 def test_kubernetes__all_that_a_night_needs_is_there():
-    kinds = {load(path.name)["kind"] for path in KUBERNETES}
-    assert kinds == {"ConfigMap", "CronJob", "DaskCluster", "NetworkPolicy", "PersistentVolumeClaim", "Secret"}
+    kinds = {folder: {load(path.name, folder)["kind"] for path in KUBERNETES if path.parent.name == folder}
+             for folder in ("kubernetes", "kubernetes-bucket")}  # fmt: skip
+    assert kinds == {
+        "kubernetes": {"ConfigMap", "CronJob", "DaskCluster", "NetworkPolicy", "PersistentVolumeClaim", "Secret"},
+        "kubernetes-bucket": {"CronJob", "DaskCluster", "ServiceAccount"},
+    }
 
 
 def test_kubernetes__the_cluster_file_is_one_and_speaks_tls(tmp_path):
@@ -49,23 +54,53 @@ def test_kubernetes__the_cluster_file_is_one_and_speaks_tls(tmp_path):
     }
 
 
-def pods():
-    cluster, job = load("dask-cluster.yaml")["spec"], load("cronjob.yaml")["spec"]["jobTemplate"]["spec"]
+def pods(folder):
+    cluster = load("dask-cluster.yaml", folder)["spec"]
+    job = load("cronjob.yaml", folder)["spec"]["jobTemplate"]["spec"]
     return [cluster["worker"]["spec"], cluster["scheduler"]["spec"], job["template"]["spec"]]
 
 
-@pytest.mark.parametrize("pod", pods(), ids=["worker", "scheduler", "nightly"])
-def test_kubernetes__roots_are_read_only_and_volumes_are_there(pod):
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes-bucket"])
+@pytest.mark.parametrize("number", [0, 1, 2], ids=["worker", "scheduler", "nightly"])
+def test_kubernetes__roots_are_read_only_and_volumes_are_there(folder, number):
+    pod = pods(folder)[number]
     container = pod["containers"][0]
     assert container["securityContext"]["readOnlyRootFilesystem"]
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
-    assert {volume["name"] for volume in pod["volumes"]} == {"site", "tls", "config", "cache", "tmp"}
+    shared = {"site"} if folder == "kubernetes" else set()
+    assert {volume["name"] for volume in pod["volumes"]} == {"tls", "config", "cache", "tmp", *shared}
 
 
-def test_cronjob__runs_a_command_there_is_and_does_not_repeat_bad_input():
-    job = load("cronjob.yaml")["spec"]["jobTemplate"]["spec"]
+@pytest.mark.parametrize("folder", ["kubernetes", "kubernetes-bucket"])
+def test_cronjob__runs_a_command_there_is_and_does_not_repeat_bad_input(folder):
+    job = load("cronjob.yaml", folder)["spec"]["jobTemplate"]["spec"]
     assert job["template"]["spec"]["containers"][0]["args"][0] in COMMANDS
     assert set(job["podFailurePolicy"]["rules"][0]["onExitCodes"]["values"]) == NOT_AGAIN
+
+
+def test_kubernetes_bucket__command_and_workers_may_use_the_bucket_and_differ_in_nothing_else():
+    worker, scheduler, nightly = pods("kubernetes-bucket")
+    account = load("service-account.yaml", "kubernetes-bucket")["metadata"]["name"]
+    assert worker["serviceAccountName"] == nightly["serviceAccountName"] == account
+    assert "serviceAccountName" not in scheduler
+    site = nightly["containers"][0]["args"][1]
+    assert str(open_objects(site)) == site
+    for pod, other in zip(pods("kubernetes"), (worker, scheduler, nightly), strict=True):
+        for name in ("image", "command", "resources", "ports"):
+            assert pod["containers"][0].get(name) == other["containers"][0].get(name)
+        assert "/tmp" in {mount["mountPath"] for mount in other["containers"][0]["volumeMounts"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "class_"), [("coiled", "coiled.Cluster"), ("dask-gateway", "dask_gateway.GatewayCluster")]
+)
+def test_cluster_files__of_services_are_cluster_files_and_say_that_nobody_tried_them(name, class_):
+    path = ROOT / "deploy" / name / "cluster.yaml"
+    config = load_cluster(path)
+    assert config.class_ == class_
+    assert config.wait_for_workers <= (config.scale or config.kwargs["n_workers"])
+    assert "Not tried" in path.read_text(encoding="utf-8").splitlines()[0]
+    assert f"deploy/{name}" in (ROOT / "docs" / "clusters.md").read_text(encoding="utf-8")
 
 
 def test_systemd__units_are_those_of_the_page():
