@@ -29,12 +29,9 @@ def open_objects(root: str | Path) -> Objects:
     's3://ads/qualifications'
     """
     if isinstance(root, str) and "://" in root:
-        from ammrank_dask.storage.objects.store import StoreObjects, open_bucket  # a site on a folder needs none
+        from ammrank_dask.storage.objects.store import StoreObjects  # a site on a folder needs none
 
-        address, _, options = root.partition("?")
-        found = StoreObjects(address.rstrip("/"), options)
-        open_bucket(found.url, found.options)  # a package that is missing is named before anything is computed
-        return found
+        return StoreObjects.of(root)
     return PosixObjects(Path(root))
 
 

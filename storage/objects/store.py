@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
 from ammrank_dask.storage.errors import BadInput, NoPermission, StoreFailed, cut
@@ -57,6 +57,14 @@ class StoreObjects:
 
     url: str
     options: str = ""
+
+    @classmethod
+    def of(cls, url: str) -> Self:
+        """Return the objects of a URL with its query."""
+        address, _, options = url.partition("?")
+        objects = cls(address.rstrip("/"), options)
+        open_bucket(objects.url, objects.options)  # a package that is missing is named before anything is computed
+        return objects
 
     def __str__(self) -> str:
         return self.url

@@ -11,13 +11,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, name_night
+from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, StoreFailed, name_night
 from ammrank_dask.storage.objects.atomic import OTHERS, TEMPORARY, digest_tree, swap_folder, write_text
 from ammrank_dask.storage.objects.folders import is_file, is_folder, is_there, list_paths, make_folder, remove, stat_of
 from ammrank_dask.storage.objects.posix import PosixObjects
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.site.account import refuse_account
-from ammrank_dask.storage.site.lease import find_holder, hold
+from ammrank_dask.storage.site.lease import Holder, find_holder, hold
 from ammrank_dask.storage.site.root import (
     KEPT_ROOTS,
     Root,
@@ -255,7 +255,9 @@ class Site:
         root = change(before or Root())
         if root != (before or Root()):
             move_root(self.objects, self._without_done(root), tag)
-        self._settle()
+        # The site has moved: what follows is left to the next command where this one has lost it, or the store is away.
+        with contextlib.suppress(SiteBusy, StoreFailed):
+            self._settle()
 
     def _without_done(self, root: Root) -> Root:
         exchanges = {
@@ -341,9 +343,13 @@ class Site:
         marks = [] if lists is None else [self.path / lists / SUCCESS]
         return digest_tree(self.path, names, marks, without_generation)
 
+    def holder(self) -> Holder | None:
+        """Return the run that is going on, as far as the caller may look; None where there is none."""
+        return find_holder(self.objects)
+
     def is_held(self) -> bool:
         """Return whether a run is going on, as far as the caller may look."""
-        return find_holder(self.objects) is not None
+        return self.holder() is not None
 
     @contextlib.contextmanager
     def exclusive(self) -> Iterator[None]:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 from lakes import replace_by
+from s3 import serve_s3
 
 from ammrank_dask.storage.objects import probe
 from ammrank_dask.workflows.check import command
@@ -101,3 +102,47 @@ def test_check__no_site(tmp_path, cluster_file):
     done = CliRunner().invoke(command, [str(tmp_path / "none"), "--cluster", str(cluster_file)])
     assert done.exit_code == 65
     assert "there is no site at" in done.stderr
+
+
+@pytest.fixture(scope="module")
+def server():
+    with serve_s3() as running:
+        running.make_bucket("sites")
+        running.make_bucket("kept")
+        running.deny("kept", "s3:DeleteObject")
+        yield running
+
+
+def test_check__a_bucket_that_can_hold_a_site(server):
+    done = CliRunner().invoke(command, [server.url("sites/shop")])
+    assert done.exit_code == 0, done.output
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["yes"] * 10
+    assert "yes  conditional writes: of 8 writers at once one wins" in done.stdout
+    listed = json.loads(CliRunner().invoke(command, [server.url("sites/shop"), "--json"]).stdout)["checks"]
+    assert [one["name"] for one in listed if one["needed"]] == [
+        "permission to list", "permission to write", "permission to read", "conditional writes", "clock of the store",
+        "one site in the prefix", "permission to delete",
+    ]  # fmt: skip
+
+
+def test_check__a_bucket_that_can_not(server):
+    done = CliRunner().invoke(command, [server.url("kept/shop")])
+    assert done.exit_code == 1
+    assert "no   permission to delete: s3://kept/shop: the store refuses the credentials" in done.stdout
+    assert done.stderr.endswith("cannot run nights yet: permission to delete\n")
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (None, "there is no bucket s3://nowhere; correct the URL s3://nowhere/shop"),
+        (("400 Bad Request", "ExpiredToken"), "the store refuses the credentials of this process"),
+    ],
+    ids=["no bucket", "expired"],
+)
+def test_check__a_bucket_that_cannot_be_opened(server, answer, sentence):
+    with server.faults(lambda method, path: answer):
+        done = CliRunner().invoke(command, [server.url("nowhere/shop")])
+    assert done.exit_code == 65
+    assert sentence in done.stderr
+    assert (done.stdout, done.stderr.count("\n")) == ("", 1)

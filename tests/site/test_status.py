@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import stat
 import sys
@@ -65,6 +66,17 @@ def test_nightly__records_stages_bytes_memory_and_versions(site):
     assert max(attempt["peak_memory"]["workers"].values()) > 1 << 20
     assert attempt["versions"]["python"] == ".".join(map(str, sys.version_info[:3]))
     assert attempt["facts"]["published"] is True
+
+
+def test_status__says_who_holds_the_site_and_since_when(empty_site):
+    write_text(empty_site.config_path, write_config(config_of()))
+    with empty_site.exclusive():
+        shown = CliRunner().invoke(command, [str(empty_site.path)]).stdout
+        facts = json.loads(CliRunner().invoke(command, [str(empty_site.path), "--json"]).stdout)
+    assert facts["running"]
+    assert re.fullmatch(rf"\S+@\S+, process {os.getpid()}, since 20\d\d-\d\d-\d\d \d\d:\d\d UTC", facts["holder"])
+    assert re.search(rf"^holder +{re.escape(facts['holder'])}$", shown, re.MULTILINE)
+    assert "holder" not in json.loads(CliRunner().invoke(command, [str(empty_site.path), "--json"]).stdout)
 
 
 def test_nightly__a_failure_is_recorded_with_its_sentence(site):

@@ -118,7 +118,7 @@ def serve_s3() -> Iterator[S3Server]:
             """Say nothing."""
 
     state = S3Server()
-    one_write = threading.Lock()  # moto compares and writes an object without one
+    one_request = threading.Lock()  # moto compares, writes and reads an object without one
     application = DomainDispatcherApplication(create_backend_app)
 
     def answer(environ: dict[str, Any], start: Any) -> Any:
@@ -127,7 +127,7 @@ def serve_s3() -> Iterator[S3Server]:
         failed = None if state.fault is None else state.fault(method, path)
         if failed is None:
             head: list[Any] = []
-            with one_write if method == "PUT" else contextlib.nullcontext():
+            with one_request:
                 done = list(application(environ, lambda *given: head.append(given)))
             failed = None if state.lost is None else state.lost(method, path)
             if failed is None:

@@ -25,7 +25,10 @@ NIGHTS_SHOWN = 5
 def describe_site(site: Site, config: Config, today: dt.date) -> dict[str, Any]:
     """Return the facts about a site; `today` is the newest night that could be there."""
     current = site.current()
-    facts: dict[str, Any] = {"site": str(site.path), "running": site.is_held()}
+    holder = site.holder()
+    facts: dict[str, Any] = {"site": str(site.path), "running": holder is not None}
+    if holder is not None:
+        facts["holder"] = str(holder)
     facts |= _describe_published(site, current, today)
     facts |= _describe_last_attempt(site, facts["running"])
     facts["held"] = held_nights(site)

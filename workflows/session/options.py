@@ -398,7 +398,7 @@ def writes_site(function: Function) -> Function:
     @functools.wraps(function)
     def as_own_account(*args: Any, **kwargs: Any) -> Any:
         site = kwargs.get("site")
-        if site is None or not is_folder(site):  # who makes it owns it
+        if not isinstance(site, Path) or not is_folder(site):  # in a bucket, or who makes it owns it
             return function(*args, **kwargs)
         refuse_account(site)
         with private_files(for_group=is_of_group(site)):
