@@ -44,6 +44,8 @@ _OWN_NAMES = {
     LISTS_IN_WORK: re.compile(f"{_DATE}-({_DIGEST}|removed(-g\\d+)?)"),
 }
 """The names of runs by folder: nothing else is ever removed there. Days have a folder each, with digests in it."""
+_FOLDERS = (LISTS, "days/date=*", "reports", "reports/date=*", "roots", "runs", "runs/date=*", "quarantine")
+"""The other folders of a site in which files are written under temporary names."""
 
 
 @dataclass(frozen=True)
@@ -182,6 +184,10 @@ class Site:
 
         self.move(without)
 
+    def empty_trash(self) -> None:
+        """Remove all that nothing names any more, lists too that a rebuild replaced and readers may have open."""
+        self.move(lambda root: replace(root, trash={key: (number, "") for key, (number, _) in root.trash.items()}))
+
     def begin_command(self, name: str, value: Any) -> None:
         """Remember that a command has begun that spans several writes."""
         self.move(lambda root: replace(root, unfinished={**root.unfinished, name: value}))
@@ -293,13 +299,13 @@ class Site:
                     run.parent.rmdir()
 
     def sweep(self) -> None:
-        """Remove the runs that ROOT does not name, and what a crash left under temporary names beside runs."""
+        """Remove the runs that ROOT does not name, and what a crash left under temporary names."""
         if read_root(self.objects)[0] is None:
             return
         for run in self.unnamed():
             self._remove(run)
-        for folder in (*_OWN_NAMES, LISTS):
-            for path in list_paths(self.path / folder, f"{TEMPORARY}*"):
+        for pattern in (*_OWN_NAMES, *_FOLDERS):
+            for path in list_paths(self.path, f"{pattern}/{TEMPORARY}*"):
                 remove(path)
 
     @retried

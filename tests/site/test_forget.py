@@ -1,5 +1,6 @@
 """Forgetting: the users are gone from every store, all others are as they were, and they stay away."""
 
+import dataclasses
 import itertools
 import json
 import re
@@ -153,6 +154,19 @@ def test_forget_users__are_gone_everywhere_and_all_others_stay(client, place, tm
         if path.is_file() and path.suffix in (".json", ".jsonl", ".csv", ".html"):
             text = path.read_text(encoding="utf-8")
             assert not any(f'"{user}"' in text for user in gone), path
+
+
+def test_forget_users__are_gone_from_lists_that_a_rebuild_replaced(client, place, tmp_path):
+    site, ids = place
+    night = Night(client, site, load_config(site.config_path), date_of(5))
+    before = site.qualifications_folder(night.date).stat().st_ino
+    score = night.config.score.model_copy(update={"k": 1})
+    nightly(dataclasses.replace(night, config=night.config.model_copy(update={"score": score})), rebuild=True)
+    (replaced,) = (site.path / "qualifications" / "runs").iterdir()
+    assert replaced.stat().st_ino == before
+    forget_users(client, site, write_list(tmp_path / "list.txt", ids[3:6]))
+    assert not replaced.exists()
+    assert str(ids[3]) not in found_users(site)["qualifications"]
 
 
 def test_forget_users__stay_away_and_the_night_equals_one_that_never_knew_them(client, place, tmp_path):

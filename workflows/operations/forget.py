@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from typing import TYPE_CHECKING, Any
 
 from ammrank_dask.forget import Forgetting, Reach
@@ -100,7 +101,7 @@ def _blank_day_rows(site: Site, ids: UserIds) -> None:
 
 
 def _remove_leftovers(site: Site) -> None:
-    """Remove scratch, unfinished runs and unfinished files of finished ones: they may hold users.
+    """Remove scratch, unfinished runs, unfinished files of finished ones and replaced lists: they may hold users.
 
     Lists of nights that are not published go, too: those nights are to be run again, for their deltas do not name the
     users.
@@ -109,7 +110,8 @@ def _remove_leftovers(site: Site) -> None:
     root, current, finished = site.root(), site.current(), set(site.kept_runs())
     begun = [site.path / key for key in root.building]
     late = [] if current is None else [run for run in site.scored_nights() if run.name > f"date={current.date}"]
-    site.discard([*(run for run in begun if run not in finished), *late])
+    # Lists that a rebuild replaced are kept for readers until the night of another date.
+    site.discard([*(run for run in begun if run not in finished), *late], date=dt.date.max)
     drop_renewals(site)
     site.sweep()
     for run in finished:
