@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
 import importlib.metadata
 import logging
 import os
@@ -263,6 +264,8 @@ def _say_failure(address: str, error: BaseException | None, view: ClientView) ->
     if isinstance(error, ImportError):
         version = view.versions["ammrank-dask"]
         return AmmrankError(f"the worker at {address} cannot import ammrank-dask; install version {version} there")
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return AmmrankError(f"the worker at {address} cannot write in {view.site} ({error.strerror}); make room there")
     if isinstance(error, OSError):
         return BadInput(
             f"the worker at {address} cannot read and write in {view.site} ({type(error).__name__}: {error.strerror});"

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import datetime as dt
+import errno
 import os
 import re
 import shutil
@@ -199,6 +200,20 @@ def test_check_workers__a_worker_that_cannot_write(client, tmp_path):
     ):
         check_workers(client, site, timeout=120)
     assert list(site.iterdir()) == []
+
+
+def test_check_workers__a_worker_without_room_is_no_bad_input(client, tmp_path, monkeypatch):
+    write = checks._write_mark
+
+    def write_mark(path):
+        if "-answer-" in path.name:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(path)
+
+    monkeypatch.setattr(checks, "_write_mark", write_mark)
+    with pytest.raises(AmmrankError, match=r"cannot write in \S+ \(No space left on device\); make room") as raised:
+        check_workers(client, tmp_path, timeout=120)
+    assert not isinstance(raised.value, BadInput)
 
 
 def test_check_workers__a_worker_that_is_paused_is_not_waited_for(tmp_path, monkeypatch):
