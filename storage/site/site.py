@@ -184,10 +184,6 @@ class Site:
 
         self.move(without)
 
-    def empty_trash(self) -> None:
-        """Remove all that nothing names any more, lists too that a rebuild replaced and readers may have open."""
-        self.move(lambda root: replace(root, trash={key: (number, "") for key, (number, _) in root.trash.items()}))
-
     def begin_command(self, name: str, value: Any) -> None:
         """Remember that a command has begun that spans several writes."""
         self.move(lambda root: replace(root, unfinished={**root.unfinished, name: value}))
