@@ -74,8 +74,8 @@ test-lower-bounds: setup
 test-long: setup
 	AMMRANK_KILLS=36 $(PYTEST) -m '$(APART)' $(MORE)
 
-# Random histories with crashes beside the same ones without, for MINUTES; the seed is printed, and SEED=N takes it.
-MINUTES ?= 60
+# Random histories with faults beside the same ones without, for MINUTES or HOURS; the seed is printed, and SEED=N takes it.
+MINUTES ?= $(if $(HOURS),$$(($(HOURS) * 60)),60)
 test-histories: setup
 	$(BIN)/python -m tests.histories --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 

@@ -1,42 +1,44 @@
-"""Make a random history of a site from a seed, and hold it against the same history without disturbance.
+"""Make a random history of a site from a seed, and compare it with the same history without disturbance.
 
 Two worlds get the same inputs: days, late files, corrections, lists of users to forget, settings. In the one that is
-tried, commands are killed and run again, and days are compacted. After every command, all rows of what is published are
-equal in both; after the last one, the state and the features are also those of a new site on the lake as it is then.
+tried, commands crash or their writes fail and they are run again, days are compacted, files are damaged and the site is
+moved. After every command, all rows of what is published are equal in both, and what follows from the lake is as pandas
+has it; after the last one, the state and the features are also those of a new site on the lake as it is then.
+
+Every step draws from a generator of its own number, so that a step can be left out and the others stay as they are.
 """
 
-import csv
+from __future__ import annotations
+
+import contextlib
+import fcntl
 import json
+import os
 import shutil
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
-import yaml
-from begun import World, reverse
-from lakes import date_of, event_folder
+from begun import World
 from nights import LAKE
 
 from ammrank_dask.simulation.simulate import simulate
 from tests.frozen.export import export_night, first_difference
 from tests.frozen.sites import own_cluster
-from tests.histories.commands import KILLED, Outcome, run_command
+from tests.histories import invariants
+from tests.histories.commands import CLUSTER, KILLED, Machine, Outcome, run_command, started
+from tests.histories.faults import CRASH, DELAY, FAIL, FULL, TEAR, Fault
+from tests.histories.inputs import N_DAYS, N_USERS, Inputs, change_byte, date_of, without_users
+from tests.histories.invariants import Differs
 
-N_DAYS, FIRST_NIGHT, LABEL_DAYS = 18, 6, 3
-CLUSTER = """version: 1
-class: distributed.LocalCluster
-kwargs: {processes: false, n_workers: 1, threads_per_worker: 2, dashboard_address: null}
-"""
+FIRST_NIGHT, LABEL_DAYS = 6, 3
 FROM_THE_LAKE = ("state", "lag", "features", "features_users")
 """Tables that follow from the lake and the settings alone, whatever came before."""
-
-
-class Differs(AssertionError):
-    """The two worlds are not the same, or a command did not end as it has to."""
+FAULTS = {CRASH: 0.5, TEAR: 0.15, FAIL: 0.15, FULL: 0.1, DELAY: 0.1}
+POLICIES = ("user_top_k", "category_top_n", "balanced")
+FAILED, REFUSED, HELD, BUSY = 1, 65, 66, 75
 
 
 def simulate_lakes(folder: Path) -> None:
@@ -44,54 +46,65 @@ def simulate_lakes(folder: Path) -> None:
     with own_cluster(folder, 2) as (client, _):
         for ids in ("int64", "string"):
             truth = folder / f"{ids}-truth"
-            simulate(folder / ids, client=client, truth=truth, users=200, days=N_DAYS, seed=5, user_ids=ids)
+            simulate(folder / ids, client=client, truth=truth, users=N_USERS, days=N_DAYS, seed=5, user_ids=ids)
 
 
 class History:
-    """The history of one seed: `run` makes it, and raises Differs where it is not as it has to be."""
+    """The history of one seed: `run` makes it, and raises Differs where it is not as it has to be.
+
+    One in twenty runs its commands in processes that are killed; in the others a crash is an exception after which
+    nothing can be written, and the cluster and all caches of the process are dropped.
+    """
 
     def __init__(self, seed: int, lakes: Path, folder: Path, say: Callable[[str], Any] = lambda line: None) -> None:
         self.seed, self.folder, self._say = seed, folder, say
-        self.chance = np.random.default_rng(seed)
+        self.chance = np.random.default_rng([seed, 0])
         self.steps: list[str] = []
         self.ids = str(self.chance.choice(["int64", "string"]))
-        self.lake = lakes / self.ids
-        cluster = folder / "cluster.yaml"
+        self.in_processes = seed % 20 == 0
         folder.mkdir(parents=True)
-        cluster.write_text(CLUSTER, encoding="utf-8")
-        self.control, self.tried = World(folder / "control", cluster), World(folder / "tried", cluster)
-        self.users = pq.read_table(self.lake / "users.parquet")["user_id"].to_pylist()
-        self.forgotten: list[Any] = []
-        self.renames: dict[str, str | None] = {}
+        self.cluster = folder / "cluster.yaml"
+        self.cluster.write_text(CLUSTER, encoding="utf-8")
+        self._machines = {True: Machine(self._made("machine")), False: Machine(self._made("machine-of-control"))}
+        worlds = (World(folder / "control", self.cluster), World(folder / "tried", self.cluster))
+        self.inputs = Inputs(lakes / self.ids, *worlds)
         self.last = FIRST_NIGHT
-        self.n_late = 0
         self.is_merged = False
         """Whether categories became one since the last rebuild: their sums then differ in the last bits."""
-        self.is_old_corrected = False
+        self.may_need_rebuild = self.must_rebuild = False
+        """Whether the next night is perhaps, or for certain, refused until it is rebuilt."""
         self.published: dict[str, str] = {}
 
-    def run(self, n_steps: int) -> None:
+    def run(self, n_steps: int, left_out: Collection[int] = ()) -> None:
         """Make a first night and so many random steps, and compare with a new site at the end."""
         try:
             self._begin()
-            for _ in range(n_steps):
-                self._step()
+            for number in range(1, n_steps + 1):
+                if number not in left_out:
+                    self.chance = np.random.default_rng([self.seed, number])
+                    self._step()
+            self.chance = np.random.default_rng([self.seed, n_steps + 1])
             self._night()
             if not self.is_merged:
                 self._compare_with_a_new_site()
             self._rebuild()
             self._compare_with_a_new_site()
         except Exception as error:
-            raise Differs(f"seed {self.seed}, after these steps:\n" + "\n".join(self.steps) + f"\n{error}") from error
+            told = str(error) if isinstance(error, Differs) else traceback.format_exc()
+            raise Differs(f"seed {self.seed}, after these steps:\n" + "\n".join(self.steps) + f"\n{told}") from error
+        finally:
+            for machine in self._machines.values():
+                machine.close()
 
     def remove(self) -> None:
         """Remove its worlds."""
         shutil.rmtree(self.folder)
 
+    # Steps.
+
     def _begin(self) -> None:
         chance = self.chance
-        policy = str(chance.choice(["user_top_k", "category_top_n", "balanced"]))
-        config = {
+        config: dict[str, Any] = {
             "lake": LAKE,
             "label": {"days": LABEL_DAYS, "min_categories": 1},
             "features": {"min_days": 1},
@@ -100,146 +113,342 @@ class History:
                 "epochs": 1, "shards": 2, "every_nights": int(chance.integers(1, 4)),
             },
             "gate": {"forward": bool(chance.integers(2)), "min_users": 5},
-            "score": {"k": 4, "policy": policy, "explore": float(chance.choice([0, 0.1]))},
-            "publish": {"hold": []},
+            "score": {"k": 4, "policy": str(chance.choice(POLICIES)), "explore": float(chance.choice([0, 0.1]))},
+            "publish": {"hold": [], "to": str(self.folder / "copies") if chance.integers(2) else None},
+            "retention": {"qualifications": int(chance.integers(2, 8)), "reports": 8},
             "partitions": int(chance.integers(1, 4)),
         }  # fmt: skip
-        self._note(f"begin with {json.dumps(config['train'] | config['gate'] | config['score'])}, {self.ids} ids")
-        for world in (self.control, self.tried):
-            world.lake.mkdir(parents=True)
-            for name in ("users.parquet", "taxonomy.csv"):
-                shutil.copy(self.lake / name, world.lake / name)
-            world.site.path.mkdir()
-            world.site.config_path.write_text(yaml.safe_dump(config, sort_keys=False), encoding="utf-8")
+        told = json.dumps(config["train"] | config["gate"] | config["score"] | config["retention"])
+        self._note(f"begin with {told}, {self.ids} ids{', in processes' if self.in_processes else ''}")
+        self.inputs.begin(config)
+        for world in self.inputs.worlds:
+            world.configure(publish={"to": "../copies" if config["publish"]["to"] else None})
         for day in range(FIRST_NIGHT + 1):
-            self._add_day(day)
+            self.inputs.add_day(day)
         self._command("nightly", "--date", date_of(self.last))
 
     def _step(self) -> None:
         steps = {
-            self._night: 6, self._late_file: 2, self._correct: 2, self._correct_the_past: 1, self._compact: 3,
-            self._forget: 2, self._rename: 1, self._change_k: 1, self._rebuild: 1, self._repartition: 1,
+            self._night: 6, self._late_file: 2, self._correct: 2, self._correct_the_past: 1, self._compact: 2,
+            self._forget: 2, self._change_category: 2, self._change_settings: 4, self._rebuild: 1,
+            self._repartition: 1, self._null_day: 1, self._spoilt_day: 2, self._back_fill: 1, self._damage_site: 2,
+            self._train: 1, self._held_night: 1, self._move_site: 1, self._two_at_once: 1, self._opt_out: 1,
+            self._foreign_owner: 1,
         }  # fmt: skip
         weights = np.array(list(steps.values()))
         list(steps)[self.chance.choice(len(steps), p=weights / weights.sum())]()
 
-    def _night(self) -> None:
-        """Run the night of the next day; one after a correction of the past is refused, and rebuilt."""
-        if self.last + 1 == N_DAYS:
-            return
-        self.last += 1
-        self._add_day(self.last)
-        options = ["--date", date_of(self.last)]
-        if self.is_old_corrected:
-            self._refused("changed after", "nightly", *options)
-            options.append("--rebuild")
-            self.is_merged = self.is_old_corrected = False
-        self._command("nightly", *options)
+    def _night(self, *, null: bool = False) -> None:
+        """Run the night of the next day."""
+        if self._next_day(null=null):
+            self._nightly()
 
-    def _rebuild(self) -> None:
-        self._command("nightly", "--date", date_of(self.last), "--rebuild")
-        self.is_merged = self.is_old_corrected = False
+    def _null_day(self) -> None:
+        """Run a night whose day has no category at all."""
+        self._night(null=True)
+
+    def _rebuild(self, *, is_damaged: bool = False) -> None:
+        self._command("nightly", "--date", date_of(self.last), "--rebuild", is_damaged=is_damaged)
+        self.is_merged = self.may_need_rebuild = self.must_rebuild = False
+
+    def _back_fill(self) -> None:
+        """Leave a night out, and run it after the next one: what is published stays."""
+        if self._next_day() and self._next_day():
+            self._nightly()
+            self._command("nightly", "--date", date_of(self.last - 1), allowed=(0, REFUSED))
 
     def _late_file(self) -> None:
         day = self._recent_day()
         self._note(f"late file of {date_of(day)}")
-        self._add_late(day)
+        self.inputs.add_late(day, self.chance)
+        if self.chance.random() < 0.3:
+            self.inputs.add_empty(day)
 
     def _correct(self) -> None:
         day = self._recent_day()
         self._note(f"other rows in {date_of(day)}")
-        self._rewrite(day)
+        self.inputs.correct(day, self.chance)
 
     def _correct_the_past(self) -> None:
-        day = int(self.chance.integers(self.last + 1 - LABEL_DAYS))
+        day = int(self.chance.integers(self.last + 1 - self._label_days()))
         is_late = bool(self.chance.integers(2))
         self._note(f"{'late file of' if is_late else 'other rows in'} {date_of(day)}, which is folded for good")
-        if is_late:
-            self._add_late(day)
-        else:
-            self._rewrite(day)
-        self.is_old_corrected = True
+        (self.inputs.add_late if is_late else self.inputs.correct)(day, self.chance)
+        self.must_rebuild = True
 
     def _compact(self) -> None:
-        """Write a day of the tried world again as one file, its rows in another order."""
         day = int(self.chance.integers(self.last + 1))
         self._note(f"compact {date_of(day)}")
-        self.tried.rewrite(day, reverse)
+        self.inputs.compact(day)
+
+    def _spoilt_day(self) -> None:
+        """Let the tried site find a damaged or half compacted day, and mend it."""
+        if not self._next_day():
+            return
+        spoil = [
+            lambda: self.inputs.half_compacted(self.last), lambda: self.inputs.damaged(self.last, self.chance)
+        ][self.chance.integers(2)]  # fmt: skip
+        if not self.must_rebuild and not self.may_need_rebuild:
+            with spoil() as sentence:
+                before = export_night(self.inputs.tried.site.path)
+                self._refused(self.inputs.tried, sentence, "nightly", "--date", date_of(self.last))
+                self._compare(before, export_night(self.inputs.tried.site.path))
+        self._nightly()
 
     def _forget(self) -> None:
-        gone = self.chance.choice(len(self.users), int(self.chance.integers(1, 4)), replace=False)
-        self.forgotten += [self.users[number] for number in gone]
-        self.users = [user for number, user in enumerate(self.users) if number not in gone]
+        gone = self.inputs.forget(int(self.chance.integers(1, 4)), self.chance)
         path = self.folder / "forget.txt"
-        path.write_text("".join(f"{user}\n" for user in self.forgotten[-len(gone) :]), encoding="utf-8")
+        path.write_text("".join(f"{user}\n" for user in gone), encoding="utf-8")
         self._command("forget", "--users", path)
+        self._check_forgotten()
 
-    def _rename(self) -> None:
-        now = [name for name in self._categories() if name not in self.renames]
-        one, other = self.chance.choice(now, 2, replace=False).tolist()
-        kind = self.chance.choice(["rename", "merge", "drop"], p=[0.5, 0.3, 0.2])
-        self.renames[one] = {"rename": f"{one} {len(self.renames)}", "merge": other, "drop": None}[str(kind)]
+    def _change_category(self) -> None:
+        names = self.inputs.categories()
+        one, other = self.chance.choice(names, 2, replace=False).tolist()
+        kind = str(self.chance.choice(["rename", "merge", "drop", "new"], p=[0.3, 0.25, 0.2, 0.25]))
+        if kind == "new":
+            self._note(f"new category {self.inputs.add_category()}")
+            return
+        new = {"rename": f"{one} {len(self.inputs.renames)}", "merge": other, "drop": None}[kind]
+        self.inputs.renames[one] = new
         self.is_merged |= kind == "merge"
-        self._note(f"{kind} {one} ({self.renames[one]})")
-        self._configure(categories=self.renames)
+        self._note(f"{kind} {one} ({new})")
+        self.inputs.configure(categories=self.inputs.renames)
 
-    def _change_k(self) -> None:
-        k = int(self.chance.integers(2, 7))
-        self._note(f"k is {k}")
-        self._configure(score={"k": k})
+    def _change_settings(self) -> None:
+        chance = self.chance
+        kind = str(
+            chance.choice(
+                [
+                    "k",
+                    "policy",
+                    "values",
+                    "clicks",
+                    "window",
+                    "alpha",
+                    "label.alpha",
+                    "explore",
+                    "gate",
+                    "audience",
+                    "every",
+                ]
+            )
+        )
+        choices: dict[str, dict[str, Any]] = {
+            "k": {"score": {"k": int(chance.integers(2, 7))}},
+            "policy": {"score": {"policy": str(chance.choice(POLICIES))}},
+            "clicks": {"score": {"objective": "clicks"}},
+            "window": {"label": {"days": int(chance.integers(2, 5))}},
+            "alpha": {"alpha": float(chance.choice([0.99, 0.995, 0.97]))},
+            "label.alpha": {"label": {"alpha": float(chance.choice([0.9, 0.97]))}},
+            "explore": {"score": {"explore": float(chance.choice([0, 0.05, 0.2]))}},
+            "gate": {"gate": {"tolerance": float(chance.choice([0, 0.01, 0.2])), "forward": bool(chance.integers(2))}},
+            "audience": {"score": {"min_audience": [None, 2, 6][chance.integers(3)]}},
+            "every": {"train": {"every_nights": int(chance.integers(1, 4))}},
+            "values": {},
+        }  # fmt: skip
+        kind = str(chance.choice(list(choices)))
+        settings = choices[kind]
+        if kind == "values":
+            self.inputs.set_values(chance)
+        self._note(f"change {kind}: {settings}")
+        self.must_rebuild |= "alpha" in settings and settings["alpha"] != self.inputs.config.get("alpha", 0.995)
+        self.may_need_rebuild |= kind == "window"
+        self.inputs.configure(**settings)
+
+    def _opt_out(self) -> None:
+        self._note("opt-outs")
+        self.inputs.opt_out(6, self.chance)
 
     def _repartition(self) -> None:
         self._command("repartition", "--partitions", int(self.chance.integers(1, 5)))
 
-    def _categories(self) -> list[str]:
-        """Return the names of the ranked categories, those of the lake and those that they were given since."""
-        with open(self.lake / "taxonomy.csv", encoding="utf-8", newline="") as file:
-            parent_of = {row["category"]: row["parent"] for row in csv.DictReader(file)}
-        ranked = {name for name, parent in parent_of.items() if parent and not parent_of[parent]}
-        return sorted(ranked | {name for name in self.renames.values() if name is not None})
+    def _train(self) -> None:
+        """Train by hand: nothing is published."""
+        self._command("train", "--date", date_of(self.last), allowed=(0, REFUSED))
 
-    def _configure(self, **settings: Any) -> None:
-        for world in (self.control, self.tried):
-            world.configure(**settings)
+    def _held_night(self) -> None:
+        """Let a check hold a night, and release it."""
+        if not self._next_day():
+            return
+        self.inputs.configure(publish={"hold": ["changed_users"]}, report={"thresholds": {"changed_users": 0}})
+        self._nightly(allowed=(0, HELD))
+        if self.exit_code == HELD:
+            self._command("publish", "--date", date_of(self.last), "--anyway")
+        self.inputs.configure(publish={"hold": []}, report={"thresholds": {}})
 
-    def _command(self, name: str, *arguments: object) -> None:
-        """Run a command in both worlds, and kill it once, twice or never in the one that is tried; compare them."""
-        control = self._run(self.control, name, *arguments)
-        if control.exit_code != 0:
-            raise Differs(f"{name} ended with {control.exit_code} in the control: {control.said}")
-        before, self.published = self.published, export_night(self.control.site.path)
-        kills = []
-        while self.chance.random() < 0.5 and len(kills) < 3:
-            kills.append(int(self.chance.integers(1, control.writes + 1)))
-        self._note(f"{name} {' '.join(map(str, arguments))}, {control.writes} writes, killed at {kills or 'none'}")
-        for kill_at in kills:
-            killed = self._run(self.tried, name, *arguments, kill_at=kill_at)
-            if killed.exit_code not in (0, KILLED):
-                raise Differs(f"it ended with {killed.exit_code} before write {kill_at}: {killed.said}")
-            if name == "nightly" and before:
-                self._check_whole(before, kill_at)
-        tried = self._run(self.tried, name, *arguments)
-        if tried.exit_code != 0:
-            raise Differs(f"it ended with {tried.exit_code}: {tried.said}")
-        self._compare(self.published, export_night(self.tried.site.path))
+    def _move_site(self) -> None:
+        """Move the tried site with its lake, or take a copy in its place."""
+        is_copied = bool(self.chance.integers(2))
+        self._note(f"{'copy' if is_copied else 'move'} the site")
+        tried = self.inputs.tried
+        new = World(tried.path.with_name(f"tried-{len(self.steps)}"), self.cluster)
+        if is_copied:
+            shutil.copytree(tried.path, new.path)
+            shutil.rmtree(tried.path)
+        else:
+            tried.path.rename(new.path)
+        self.inputs.tried = new
 
-    def _refused(self, sentence: str, name: str, *arguments: object) -> None:
-        for world in (self.control, self.tried):
-            outcome = self._run(world, name, *arguments)
-            if outcome.exit_code != 65 or sentence not in outcome.said:
-                raise Differs(f"{name} must be refused, ended with {outcome.exit_code}: {outcome.said}")
-        self._note(f"{name} {' '.join(map(str, arguments))} is refused")
+    def _two_at_once(self) -> None:
+        """Run a night while another run has the site."""
+        if not self._next_day():
+            return
+        options = ["nightly", "--date", date_of(self.last)]
+        if self.in_processes and not self.must_rebuild and not self.may_need_rebuild:
+            site = self.inputs.tried.site.path
+            with (
+                started(options[0], site, *options[1:], cluster_file=self.cluster) as one,
+                started(options[0], site, *options[1:], cluster_file=self.cluster) as other,
+            ):
+                ends = sorted((one(), other()), key=lambda outcome: outcome.exit_code)
+            if ends[0].exit_code != 0 or ends[1].exit_code not in (0, BUSY):
+                raise Differs(f"two runs at once ended with {ends}")
+        elif not self.in_processes:
+            with open(self.inputs.tried.site.path / ".lock", "rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                self._refused(self.inputs.tried, "another run holds", *options, exit_code=BUSY)
+        self._nightly()
 
-    def _run(self, world: World, name: str, *arguments: object, kill_at: int | None = None) -> Outcome:
-        options = ["--cluster", world.cluster_file, "--quiet"]
-        return run_command(name, world.site.path, *arguments, *options, kill_at=kill_at)
+    def _foreign_owner(self) -> None:
+        """Run a night on a site that is of another account, and give it back."""
+        if os.geteuid() != 0 or not self._next_day():
+            return
+        site = self.inputs.tried.site.path
+        os.chown(site, 12345, 12345)
+        self._refused(self.inputs.tried, "12345", "nightly", "--date", date_of(self.last))
+        os.chown(site, 0, 0)
+        self._nightly()
 
-    def _check_whole(self, before: dict[str, str], kill_at: int) -> None:
-        """Compare what is published after a crash: every table is as before or as after the night."""
-        for name, text in export_night(self.tried.site.path).items():
+    def _damage_site(self) -> None:
+        """Flip a bit of a stored file: `verify` names it, and what it says mends it."""
+        site = self.inputs.tried.site.path
+        current = self.inputs.tried.site.current()
+        assert current is not None
+        runs = [site / name for role, name in sorted(current.runs.items()) if role not in ("report", "qualifications")]
+        files = sorted(path for run in runs for path in run.rglob("*") if path.is_file() and path.stat().st_size > 0)
+        path = files[self.chance.integers(len(files))]
+        put_right = change_byte(path, int(self.chance.integers(1 << 30)))
+        self._note(f"damage {path.relative_to(site)}")
+        said = self._refused(self.inputs.tried, "", "verify")
+        if path.parent.name not in said and path.parent.parent.name not in said and path.name not in said:
+            raise Differs(f"verify does not name {path}: {said}")
+        if "--rebuild" in said and str(date_of(self.last)) in said:
+            self._rebuild(is_damaged=True)
+        else:
+            put_right()
+        self._ends_with(self._run(self.inputs.tried, "verify"), (0,))
+
+    def _next_day(self, *, null: bool = False) -> bool:
+        """Let the next day come to the lake, if there is one."""
+        if self.last + 1 >= N_DAYS:
+            return False
+        self.last += 1
+        (self.inputs.add_null_day if null else self.inputs.add_day)(self.last)
+        return True
+
+    # Commands.
+
+    def _nightly(self, allowed: Collection[int] = (0,)) -> None:
+        """Run the night of the last day; one that has to be rebuilt is refused before."""
+        options = ["nightly", "--date", date_of(self.last)]
+        if self.must_rebuild or self.may_need_rebuild:
+            outcome = self._run(self.inputs.control, *options)
+            if outcome.exit_code == REFUSED and "--rebuild" in outcome.said:
+                self._refused(self.inputs.tried, "--rebuild", *options)
+                self._note(f"nightly {options[2]} is refused")
+                options.append("--rebuild")
+                self.is_merged = False
+            elif self.must_rebuild:
+                raise Differs(f"nightly must be refused, ended with {outcome.exit_code}: {outcome.said}")
+        self.may_need_rebuild = self.must_rebuild = False
+        self._command(*options, allowed=allowed)
+
+    def _command(
+        self, name: str, *arguments: object, allowed: Collection[int] = (0,), is_damaged: bool = False
+    ) -> None:
+        """Run a command in both worlds, and disturb it up to three times in the one that is tried; compare them."""
+        control, inputs = self._run(self.inputs.control, name, *arguments), self.inputs
+        self._ends_with(control, allowed, "in the control ")
+        self.exit_code = control.exit_code
+        before, self.published = self.published, export_night(inputs.control.site.path)
+        versions = {invariants.fingerprint(world.site.path) for world in inputs.worlds}
+        faults = []
+        while self.chance.random() < 0.5 and len(faults) < 3:
+            kind = CRASH if self.in_processes else str(self.chance.choice(list(FAULTS), p=list(FAULTS.values())))
+            faults.append(Fault(kind, int(self.chance.integers(1, control.writes + 1))))
+        told = ", ".join(f"{fault.kind} at {fault.at}" for fault in faults) or "undisturbed"
+        self._note(f"{name} {' '.join(map(str, arguments))}, {control.writes} writes, {told}")
+        is_night = name == "nightly"
+        with invariants.reading(inputs.tried.site.path) if is_night else contextlib.nullcontext(versions) as seen:
+            for fault in faults:
+                self._disturbed(name, *arguments, fault=fault)
+                if is_night and before and not is_damaged:
+                    self._check_whole(before, fault)
+            tried = self._run(inputs.tried, name, *arguments)
+        self._ends_with(tried, (control.exit_code,))
+        if not seen <= {*versions, None}:
+            raise Differs("a reader has read lists that are neither those before nor those after")
+        self._check(
+            is_new=name in ("nightly", "publish") and self.exit_code == 0 and arguments[1] == date_of(self.last)
+        )
+
+    def _disturbed(self, name: str, *arguments: object, fault: Fault) -> None:
+        """Run a command with a fault: it ends as usual, or is killed, or says in one sentence what failed."""
+        outcome = self._run(self.inputs.tried, name, *arguments, fault=fault)
+        ends = {FAIL: (self.exit_code,), DELAY: (self.exit_code,), FULL: (self.exit_code, FAILED)}
+        self._ends_with(outcome, ends.get(fault.kind, (self.exit_code, KILLED)), f"with {fault.kind} at {fault.at} ")
+        if outcome.exit_code == FAILED and "No space left" not in outcome.said:
+            raise Differs(f"a full disk at {fault.at} is not what is said: {outcome.said}")
+
+    def _ends_with(self, outcome: Outcome, codes: Collection[int], how: str = "") -> None:
+        if outcome.exit_code not in codes:
+            raise Differs(f"it ended {how}with {outcome.exit_code}: {outcome.said}")
+        lines = [line for line in outcome.said.splitlines() if line.startswith("ammrank: ")]
+        if outcome.exit_code not in (0, KILLED) and (len(lines) != 1 or "unexpected" in lines[0]):
+            raise Differs(f"a failure {how}must be one sentence, found {outcome.said}")
+
+    def _refused(self, world: World, sentence: str, name: str, *arguments: object, exit_code: int = REFUSED) -> str:
+        outcome = self._run(world, name, *arguments)
+        self._ends_with(outcome, (exit_code,), f"after what must be refused as {sentence!r} ")
+        if sentence not in outcome.said:
+            raise Differs(f"{name} must be refused with {sentence!r}, said {outcome.said}")
+        return outcome.said
+
+    def _run(self, world: World, name: str, *arguments: object, fault: Fault | None = None) -> Outcome:
+        site = world.site.path
+        if self.in_processes:
+            at = None if fault is None else fault.at
+            return run_command(name, site, *arguments, cluster_file=self.cluster, kill_at=at)
+        return self._machines[world is self.inputs.tried].run(name, site, *arguments, fault=fault)
+
+    # What must hold.
+
+    def _check(self, *, is_new: bool) -> None:
+        """Check the tried site after a command: as the control, and after a new night as pandas has it."""
+        control, tried = (world.site.path for world in self.inputs.worlds)
+        texts = export_night(tried)
+        self._compare(self.published, texts)
+        if is_new:
+            events = invariants.events_of(self.inputs)
+            invariants.check_state(self.inputs, events, texts, self.last)
+            if "by_user" in texts:
+                invariants.check_lists(self.inputs, texts)
+                invariants.check_exposure(self.inputs, events, texts, self.last)
+        invariants.check_size(tried, control)
+        if self.chance.random() < 0.3:
+            self._ends_with(self._run(self.inputs.tried, "verify"), (0,), "verify ")
+
+    def _check_forgotten(self) -> None:
+        for name in ("site", "copies"):
+            invariants.check_forgotten(self.inputs.tried.path / name, self.inputs.forgotten)
+
+    def _check_whole(self, before: dict[str, str], fault: Fault) -> None:
+        """Compare what is published after a fault: every table is as before or as after the night."""
+        for name, text in export_night(self.inputs.tried.site.path).items():
             if text not in (before.get(name), self.published.get(name)):
                 rows = first_difference(self.published.get(name, ""), text)
-                raise Differs(f"after the crash at write {kill_at} {name} is neither old nor new:\n{rows}")
+                raise Differs(f"after {fault.kind} at write {fault.at} {name} is neither old nor new:\n{rows}")
 
     def _compare(self, expected: dict[str, str], actual: dict[str, str], names: tuple[str, ...] = ()) -> None:
         for name in names or {**expected, **actual}:
@@ -249,54 +458,29 @@ class History:
 
     def _compare_with_a_new_site(self) -> None:
         """Compare what follows from the lake alone with a site that has it from a lake without forgotten users."""
-        new = World(self.folder / "new", self.tried.cluster_file)
+        new = World(self.folder / "new", self.cluster)
         shutil.rmtree(new.path, ignore_errors=True)
-        shutil.copytree(self.control.lake, new.lake)
+        shutil.copytree(self.inputs.control.path, new.path, ignore=shutil.ignore_patterns("site", "copies"))
         new.site.path.mkdir()
-        shutil.copy(self.tried.site.config_path, new.site.config_path)
-        for path in (new.lake / "users.parquet", *new.lake.glob("events/*/*.parquet")):
-            table = pq.read_table(path, partitioning=None)
-            gone = pa.array(self.forgotten, table.schema.field("user_id").type)
-            pq.write_table(table.filter(pc.invert(pc.is_in(table["user_id"], gone))), path)
+        shutil.copy(self.inputs.tried.site.config_path, new.site.config_path)
+        without_users(new.lake, self.inputs.forgotten)
         outcome = self._run(new, "nightly", "--date", date_of(self.last))
         self._note("compare with a new site")
-        if outcome.exit_code != 0:
-            raise Differs(f"the night of a new site ended with {outcome.exit_code}: {outcome.said}")
-        self._compare(export_night(new.site.path), export_night(self.tried.site.path), FROM_THE_LAKE)
+        self._ends_with(outcome, (0,), "on a new site ")
+        self._compare(export_night(new.site.path), export_night(self.inputs.tried.site.path), FROM_THE_LAKE)
+
+    def _label_days(self) -> int:
+        days: int = self.inputs.config["label"]["days"]
+        return days
 
     def _recent_day(self) -> int:
         """Return a day of the label window of the published night: the state before it is kept."""
-        return int(self.chance.integers(self.last + 1 - LABEL_DAYS, self.last + 1))
+        return int(self.chance.integers(self.last + 1 - self._label_days(), self.last + 1))
 
-    def _add_day(self, day: int) -> None:
-        for world in (self.control, self.tried):
-            shutil.copytree(event_folder(self.lake, day), event_folder(world.lake, day), dirs_exist_ok=True)
-
-    def _add_late(self, day: int) -> None:
-        """Add a file with some rows of the day, some minutes earlier and of other users."""
-        table = self._rows_of(day)
-        rows = np.sort(self.chance.choice(len(table), len(table) // 8, replace=False))
-        late = table.take(pa.array(rows))
-        self.n_late += 1
-        earlier = pc.subtract(late["timestamp"], pa.scalar(60_000_000 * self.n_late + self.n_late, pa.duration("us")))
-        late = late.set_column(late.column_names.index("timestamp"), "timestamp", earlier)
-        late = late.set_column(late.column_names.index("user_id"), "user_id", reverse(late)["user_id"])
-        for world in (self.control, self.tried):
-            pq.write_table(late, event_folder(world.lake, day) / f"late-{self.n_late}.parquet")
-
-    def _rewrite(self, day: int) -> None:
-        """Write a day again without some of its rows."""
-        keep = pa.array(self.chance.random(len(self._rows_of(day))) < 0.8)
-        table = self._rows_of(day).filter(keep)
-        for world in (self.control, self.tried):
-            folder = event_folder(world.lake, day)
-            shutil.rmtree(folder)
-            folder.mkdir()
-            pq.write_table(table, folder / "corrected.parquet")
-
-    def _rows_of(self, day: int) -> pa.Table:
-        paths = sorted(event_folder(self.control.lake, day).iterdir())
-        return pa.concat_tables(pq.read_table(path, partitioning=None) for path in paths)
+    def _made(self, name: str) -> Path:
+        with contextlib.suppress(FileExistsError):
+            (self.folder / name).mkdir()
+        return self.folder / name
 
     def _note(self, step: str) -> None:
         self.steps.append(step)
