@@ -26,8 +26,8 @@ from ammrank_dask.storage.site.site import Site
 from ammrank_dask.training.forward import DISAGREEMENT, HITS, NDCG, OWN_HISTORY, ForwardResult, compare_forward
 from ammrank_dask.training.train import train
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.features import MIN_USERS, write_windows
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.windows import MIN_USERS, write_windows
 from benchmarks.command_line import Option, benchmark
 from benchmarks.measure import cluster, cpu_seconds, describe_machine, make_lake, site_of
 

@@ -17,7 +17,7 @@ from ammrank_dask.workflows.session.options import (
 from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
+from ammrank_dask.workflows.stages.publishing import INPUT_FOLDERS, prune
 
 
 @click.command("features", cls=AmmrankCommand)

@@ -16,7 +16,7 @@ from ammrank_dask.workflows.session.options import (
 )
 from ammrank_dask.workflows.session.session import open_session
 from ammrank_dask.workflows.stages.ingest import describe_ingested, ingest
-from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
+from ammrank_dask.workflows.stages.publishing import INPUT_FOLDERS, prune
 
 
 @click.command("ingest", cls=AmmrankCommand)

@@ -18,11 +18,10 @@ from ammrank_dask.workflows.session.options import (
     site_argument,
 )
 from ammrank_dask.workflows.session.session import open_session
-from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.features import training_features, write_windows
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.published import find_champion
+from ammrank_dask.workflows.stages.models import find_champion
 from ammrank_dask.workflows.stages.train import require_history, train_model
-from ammrank_dask.workflows.stages.windows import write_windows
 
 
 @click.command("train", cls=AmmrankCommand)

@@ -28,7 +28,7 @@ COMMON = {"kernels", "methods", "monitor", "runtime", "user_hash"}
 MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
 # What may only fall: modules, lines that the command of a night imports before it begins, the path of an event.
-MAX_MODULES = 308
+MAX_MODULES = 305
 MAX_LINES_OF_A_NIGHT = 38_500
 MIN_LINES_FOR_ONE_IMPORTER = 60
 MAX_STOPS, MAX_CHANGES = 88, 33

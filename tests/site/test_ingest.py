@@ -30,7 +30,7 @@ from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
+from ammrank_dask.workflows.stages.publishing import INPUT_FOLDERS, prune
 
 LAST = day(N_DAYS - 1)
 CONFIG = {

@@ -20,7 +20,7 @@ from ammrank_dask.workflows.stages.features import score_features, training_feat
 from ammrank_dask.workflows.stages.ingest import ingest
 from ammrank_dask.workflows.stages.models import find_model
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.retention import INPUT_FOLDERS, prune
+from ammrank_dask.workflows.stages.publishing import INPUT_FOLDERS, prune
 from ammrank_dask.workflows.stages.score import score_users
 from ammrank_dask.workflows.stages.train import train_model
 

@@ -28,9 +28,8 @@ from ammrank_dask.workflows.session.config import check_config, write_config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import score_features, training_features
 from ammrank_dask.workflows.stages.ingest import ingest
-from ammrank_dask.workflows.stages.models import find_model, keep_model
+from ammrank_dask.workflows.stages.models import find_model, find_previous, keep_model, runs_in_use
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.published import find_previous, runs_in_use
 from ammrank_dask.workflows.stages.score import score_users
 from ammrank_dask.workflows.stages.train import train_model
 

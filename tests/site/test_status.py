@@ -25,7 +25,7 @@ from ammrank_dask.workflows.session.night import Night, record_night
 from ammrank_dask.workflows.session.notify import announce
 from ammrank_dask.workflows.session.options import nights_options
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.retention import old_nights, prune, prune_reports
+from ammrank_dask.workflows.stages.publishing import old_nights, prune, prune_reports
 from ammrank_dask.workflows.status import command
 
 

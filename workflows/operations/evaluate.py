@@ -41,12 +41,11 @@ from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
 from ammrank_dask.training.forward import DISAGREEMENT, HITS, NDCG, VALUE
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.features import training_features
+from ammrank_dask.workflows.stages.features import MIN_USERS, earlier_windows, training_features, write_windows
 from ammrank_dask.workflows.stages.forward import measure_sources, simple_sources, train_before
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
 from ammrank_dask.workflows.stages.score import night_values, score_settings
 from ammrank_dask.workflows.stages.train import require_history
-from ammrank_dask.workflows.stages.windows import MIN_USERS, earlier_windows, write_windows
 
 TABLE_VARIANT = "table"
 LINE_WIDTH = 80

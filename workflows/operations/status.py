@@ -16,7 +16,7 @@ from ammrank_dask.storage.store.runs import is_finished, open_run
 from ammrank_dask.training.forward import describe_forward
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.settings import lake_days
-from ammrank_dask.workflows.stages.published import find_forward, find_verdict
+from ammrank_dask.workflows.stages.models import find_forward, find_verdict
 from ammrank_dask.workflows.stages.publishing import held_nights
 
 NIGHTS_SHOWN = 5

@@ -23,8 +23,7 @@ from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.features import plan_chance_features
 from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.models import load_site_model
-from ammrank_dask.workflows.stages.published import find_previous
+from ammrank_dask.workflows.stages.models import find_previous, load_site_model
 from ammrank_dask.workflows.stages.train import too_little_history
 
 logger = logging.getLogger(__name__)

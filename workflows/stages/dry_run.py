@@ -14,10 +14,9 @@ from ammrank_dask.workflows.stages.categories import EarlierTaxonomies, shorten
 from ammrank_dask.workflows.stages.gate import last_training
 from ammrank_dask.workflows.stages.history import fitting_states, folded_days, write_history
 from ammrank_dask.workflows.stages.ingest import history_settings, kept_states
-from ammrank_dask.workflows.stages.models import fits, model_date
-from ammrank_dask.workflows.stages.published import find_champion, find_published_model
+from ammrank_dask.workflows.stages.models import find_champion, find_published_model, fits, model_date
+from ammrank_dask.workflows.stages.publishing import written_windows
 from ammrank_dask.workflows.stages.rerun_check import find_unchanged
-from ammrank_dask.workflows.stages.retention import written_windows
 from ammrank_dask.workflows.stages.train import too_little_history
 
 

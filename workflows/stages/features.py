@@ -18,17 +18,24 @@ from ammrank_dask.storage.lake.paths import digest_lake_file
 from ammrank_dask.storage.lake.people import read_user_list
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.popular_days import popular_around, read_popular_days
-from ammrank_dask.storage.store.ids import UserIds
-from ammrank_dask.storage.store.runs import Run
+from ammrank_dask.storage.store.ids import UserIds, union
+from ammrank_dask.storage.store.manifests import FeaturesManifest
+from ammrank_dask.storage.store.registry import FEATURES
+from ammrank_dask.storage.store.runs import Run, is_finished, open_run, remove_run
 from ammrank_dask.storage.vocabulary import CLICK_GROUP
 from ammrank_dask.user_hash import partition_of
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import feature_settings, lake_path
 from ammrank_dask.workflows.stages.ingest import Ingested, choose_digest
+from ammrank_dask.workflows.stages.publishing import window_digest, window_path, written_windows
 
 HELD_OUT = ("validation", "gate")
 """The splits of users that never train."""
+
+
+MIN_USERS = 20
+"""Windows with fewer users teach nothing of their month."""
 
 
 def score_features(night: Night, ingested: Ingested) -> Run:
@@ -162,3 +169,66 @@ def popular_at(night: Night, ingested: Ingested, date: dt.date) -> np.ndarray:
     """Return what was popular in the label window up to a date and in the one a year before, (2, L)."""
     taxonomy, days = ingested.taxonomy, read_popular_days(night.site.path)
     return popular_around(days, date, night.config.label.days, taxonomy.categories, taxonomy.name_now)
+
+
+def write_windows(night: Night, ingested: Ingested) -> None:
+    """Write the rows of the windows whose states were made.
+
+    Users of `score.suppress` are in them, for the list changes from night to night: they are left out of training.
+    What a crash left of a window is written again: another taxonomy or users table may have come since, and its path
+    does not tell.
+    """
+    config, taxonomy = night.config, ingested.taxonomy
+    night.site.begin(window_path(night.site, config, date) for date in ingested.windows)
+    for date, state in ingested.windows.items():
+        path = window_path(night.site, config, date)
+        if not is_finished(path):
+            remove_run(path)
+        end = date + dt.timedelta(config.label.days)
+        source = FeatureSource(
+            date,
+            state,
+            ingested.users,
+            all_users=False,
+            label_days=tuple((day, ingested.days[day]) for day, _ in ingested.history if date < day <= end),
+            min_categories=config.label.min_categories,
+            id_kind=ingested.id_kind,
+            eligibility=ranking_eligibility(config, taxonomy.categories),
+        )
+        settings = feature_settings(config, taxonomy)
+        plan = FeaturePlan(
+            source, settings, path, window_digest(config), config.partitions, {"state": state.digest},
+            popular_at(night, ingested, date),
+        )  # fmt: skip
+        build_features(night.client, plan, click_group=CLICK_GROUP, stage="windows", progress=night.progress)
+
+
+def earlier_windows(night: Night, ingested: Ingested) -> list[Run]:
+    """Return the kept windows that ended before the label window of the night, the newest first.
+
+    Those with hardly any user are left out, and so are those of other categories altogether.
+    """
+    config = night.config
+    newest = ingested.date - dt.timedelta(2 * config.label.days)
+    oldest = ingested.date - dt.timedelta((config.train.n_windows + 1) * config.label.days)
+    dates = sorted((date for date in written_windows(night.site, config) if oldest < date <= newest), reverse=True)
+    runs = [open_run(window_path(night.site, config, date), FEATURES.kind) for date in dates]
+    categories = set(ingested.taxonomy.categories)
+    usable = [run for run in runs if run.n_rows >= MIN_USERS and categories & set(_names_now(run, ingested))]
+    return usable[: config.train.n_windows - 1]
+
+
+def renames_since(windows: Sequence[Run], ingested: Ingested) -> dict[str, str]:
+    """Return the names of now of the categories that windows have under another name."""
+    names = {name: now for run in windows for name, now in _names_now(run, ingested).items()}
+    return {name: now for name, now in names.items() if now != name}
+
+
+def users_left_out(night: Night, ingested: Ingested) -> UserIds | None:
+    """Return the users whom training leaves out of windows, None for nobody."""
+    suppressed, _ = suppressed_users(night, ingested)
+    return union(list(suppressed.values())) if suppressed else None
+
+
+def _names_now(run: Run, ingested: Ingested) -> dict[str, str]:
+    return {name: ingested.taxonomy.name_now(name) for name in FeaturesManifest.of(run).categories}

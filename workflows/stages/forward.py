@@ -37,9 +37,9 @@ from ammrank_dask.training.forward import (
 )
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.stages.features import MIN_USERS, earlier_windows, renames_since, users_left_out
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import load_site_model
-from ammrank_dask.workflows.stages.windows import MIN_USERS, earlier_windows, renames_since, users_left_out
 
 _NAMES = {MODEL: "the model", CHAMPION: "the model in use", **SIMPLE}
 

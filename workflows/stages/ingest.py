@@ -41,7 +41,15 @@ from ammrank_dask.workflows.session.settings import (
     state_settings,
 )
 from ammrank_dask.workflows.stages.categories import NAMES_TOLD, EarlierTaxonomies, describe_change, shorten
-from ammrank_dask.workflows.stages.corrected_days import ChangedDays, compare_days
+from ammrank_dask.workflows.stages.corrected_days import (
+    ChangedDays,
+    LakeFiles,
+    cap_days,
+    compare_days,
+    intake_settings,
+    scan_lake,
+    scan_new,
+)
 from ammrank_dask.workflows.stages.history import (
     HistorySettings,
     IngestPlan,
@@ -51,8 +59,7 @@ from ammrank_dask.workflows.stages.history import (
     folded_with,
     plan_ingest,
 )
-from ammrank_dask.workflows.stages.lake_scan import LakeFiles, cap_days, intake_settings, scan_lake, scan_new
-from ammrank_dask.workflows.stages.retention import WINDOWS, written_windows
+from ammrank_dask.workflows.stages.publishing import WINDOWS, written_windows
 
 BRIDGED = "bridged days"
 

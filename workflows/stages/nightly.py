@@ -14,12 +14,17 @@ from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night, NightRecord, record_night
 from ammrank_dask.workflows.session.session import Session
 from ammrank_dask.workflows.stages.chances import chances_of_night, require_chances
-from ammrank_dask.workflows.stages.features import score_features, training_features
+from ammrank_dask.workflows.stages.features import score_features, training_features, write_windows
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
-from ammrank_dask.workflows.stages.models import bring_to_night, describe_new_categories, model_date
+from ammrank_dask.workflows.stages.models import (
+    bring_to_night,
+    describe_new_categories,
+    find_champion,
+    find_published_model,
+    model_date,
+)
 from ammrank_dask.workflows.stages.nights import try_site_pages
-from ammrank_dask.workflows.stages.published import find_champion, find_published_model
 from ammrank_dask.workflows.stages.publishing import hold_back, publish_night
 from ammrank_dask.workflows.stages.report import write_night_report
 from ammrank_dask.workflows.stages.rerun_check import digest_inputs, find_unchanged
@@ -31,7 +36,6 @@ from ammrank_dask.workflows.stages.score import (
     score_users,
 )
 from ammrank_dask.workflows.stages.train import too_little_history, train_model
-from ammrank_dask.workflows.stages.windows import write_windows
 
 logger = logging.getLogger(__name__)
 

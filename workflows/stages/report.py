@@ -43,9 +43,15 @@ from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.stages.chances import describe_history, find_chances
 from ammrank_dask.workflows.stages.ingest import Ingested
-from ammrank_dask.workflows.stages.models import find_run, load_site_model, model_date
+from ammrank_dask.workflows.stages.models import (
+    find_forward,
+    find_previous,
+    find_run,
+    find_verdict,
+    load_site_model,
+    model_date,
+)
 from ammrank_dask.workflows.stages.night_input import describe_input
-from ammrank_dask.workflows.stages.published import find_forward, find_previous, find_verdict
 from ammrank_dask.workflows.stages.publishing import checks_that_hold
 from ammrank_dask.workflows.stages.score import score_settings
 

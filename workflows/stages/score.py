@@ -36,8 +36,7 @@ from ammrank_dask.workflows.session.night import Night
 from ammrank_dask.workflows.session.settings import lake_path
 from ammrank_dask.workflows.stages.features import suppressed_users
 from ammrank_dask.workflows.stages.ingest import Ingested, recode_counts
-from ammrank_dask.workflows.stages.models import has_same_values, load_site_model, model_date
-from ammrank_dask.workflows.stages.published import find_previous
+from ammrank_dask.workflows.stages.models import find_previous, has_same_values, load_site_model, model_date
 
 logger = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from ammrank_dask.storage.store.manifests import ModelManifest
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.workflows.session.config import Config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.features import score_features
+from ammrank_dask.workflows.stages.features import earlier_windows, renames_since, score_features, users_left_out
 from ammrank_dask.workflows.stages.forward import tune_forward
 from ammrank_dask.workflows.stages.ingest import Ingested
 from ammrank_dask.workflows.stages.models import (
@@ -25,7 +25,6 @@ from ammrank_dask.workflows.stages.models import (
     model_date,
     model_identity,
 )
-from ammrank_dask.workflows.stages.windows import earlier_windows, renames_since, users_left_out
 
 logger = logging.getLogger(__name__)
 

@@ -25,9 +25,8 @@ from ammrank_dask.user_hash import split_of
 from ammrank_dask.workflows.operations.status import describe_site
 from ammrank_dask.workflows.session.config import check_config
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.stages.models import find_model
+from ammrank_dask.workflows.stages.models import find_forward, find_model, find_verdict
 from ammrank_dask.workflows.stages.nightly import nightly
-from ammrank_dask.workflows.stages.published import find_forward, find_verdict
 
 CONFIG = {
     **nights.CONFIG,
