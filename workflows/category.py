@@ -12,7 +12,7 @@ from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import write_private
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.session.options import AmmrankCommand, LocalPath, show, show_table, site_argument
-from ammrank_dask.workflows.stages.categories import (
+from ammrank_dask.workflows.stages.category_history import (
     category_history,
     category_lines,
     category_table,

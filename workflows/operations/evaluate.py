@@ -41,6 +41,7 @@ from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP
 from ammrank_dask.training.forward import DISAGREEMENT, HITS, NDCG, VALUE
 from ammrank_dask.workflows.session.night import Night
+from ammrank_dask.workflows.session.options import table_lines
 from ammrank_dask.workflows.stages.features import MIN_USERS, earlier_windows, training_features, write_windows
 from ammrank_dask.workflows.stages.forward import measure_sources, simple_sources, train_before
 from ammrank_dask.workflows.stages.ingest import Ingested, ingest
@@ -273,7 +274,8 @@ def list_sources(forward: Mapping[str, Any] | None) -> list[str]:
         " standard error, paired by user"
     )
     has_value = VALUE in forward["sources"][reference]  # page and JSON have precision, too
-    rows = [["source", f"hits@{k}", f"NDCG@{k}", "ε_dis", *([f"value@{k}"] if has_value else [])]]
+    head = ["source", f"hits@{k}", f"NDCG@{k}", "ε_dis", *([f"value@{k}"] if has_value else [])]
+    rows = []
     for source, measures in forward["sources"].items():
         cells = []
         for measure in (HITS, NDCG, DISAGREEMENT, *([VALUE] if has_value else [])):
@@ -282,10 +284,8 @@ def list_sources(forward: Mapping[str, Any] | None) -> list[str]:
             versus = "" if source == reference else f" {entry['difference']:+.{n}f}±{entry['standard_error']:.{n}f}"
             cells.append(f"{entry['mean']:.{n}f}{versus}")
         rows.append([source, *cells])
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    table = ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines = textwrap.wrap(sentence, LINE_WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return [*lines, *(f"  {line}" for line in table)]
+    return [*lines, *(f"  {line}" for line in table_lines(head, rows, n_left=len(head)))]
 
 
 def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
@@ -299,21 +299,18 @@ def describe_evaluation(evaluation: dict[str, Any]) -> list[str]:
     for variant, found in evaluation["variants"].items():
         details = evaluation["details"][variant]
         lines.append(f"{window}{variant}: {details['users']:,} users, {evaluation['folds']} folds")
-        width = max(map(len, ["method", *found]))
         is_complete = all(row["kendall_tau"] is not None for row in found.values())
-        quality = f"{'τ':>7}" if is_complete else f"{'prec@1':>7} {f'prec@{last}':>7}"
-        head = f"  {'method':{width}} {'ε_dis':>7}  95 % interval  vs. best other {quality} {'fit s':>6}"
-        lines.append(head)
+        quality = ["τ"] if is_complete else ["prec@1", f"prec@{last}"]
+        rows = []
         for method, row in found.items():
             low, high = details["intervals"][method]["disagreement"]
             versus = details["best_others"].get(method)
             change = "" if versus is None else f"{versus['disagreement']:+.4f}±{versus['standard_error']:.4f}"
             top = [row["kendall_tau"]] if is_complete else [row["precision"][0], row["precision"][last - 1]]
-            lines.append(
-                f"  {method:{width}} {row['disagreement']['mean']:7.4f} {f'{low:.4f}–{high:.4f}':>14} {change:>15}"
-                f" {' '.join(f'{value:7.3f}' for value in top)}"
-                f" {row['fit_seconds']:6.2f}"
-            )
+            error, seconds = f"{row['disagreement']['mean']:.4f}", f"{row['fit_seconds']:.2f}"
+            rows.append([method, error, f"{low:.4f}–{high:.4f}", change, *(f"{value:.3f}" for value in top), seconds])
+        head = ["method", "ε_dis", "95 % interval", "vs. best other", *quality, "fit s"]
+        lines += [f"  {line}" for line in table_lines(head, rows)]
         for line in describe_checks(details["tuning_checks"]):
             lines += textwrap.wrap(line, LINE_WIDTH, initial_indent="  ", subsequent_indent="    ")
         lines += [f"  {line}" for line in describe_fairness(details.get("fairness"))]

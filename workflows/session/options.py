@@ -463,12 +463,20 @@ def show_table(head: Sequence[str], rows: Sequence[Sequence[str]], *, n_left: in
     if columns is not None and sum(widths) + 2 * (len(widths) - 1) > columns:
         _show_wrapped(head, rows, n_left, columns)
         return
+    click.echo("\n".join(table_lines(head, rows, n_left=n_left)))
+
+
+def table_lines(head: Sequence[str], rows: Sequence[Sequence[str]], *, n_left: int = 1) -> list[str]:
+    """Return a table as lines: the first columns to the left, the others to the right."""
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    lines = []
     for row in (head, *rows):
         cells = [
             text.ljust(width) if place < n_left else text.rjust(width)
             for place, (text, width) in enumerate(zip(row, widths, strict=True))
         ]
-        click.echo("  ".join(cells).rstrip())
+        lines.append("  ".join(cells).rstrip())
+    return lines
 
 
 def _show_wrapped(head: Sequence[str], rows: Sequence[Sequence[str]], n_left: int, columns: int) -> None:

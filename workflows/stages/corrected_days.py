@@ -1,4 +1,4 @@
-"""Compare days whose files changed with what was folded of them, and decide which are corrections."""
+"""Scan the lake, compare days whose files changed with what was folded of them, and tell which are corrections."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Build the features of all users at the end of a date, or those to train on."""
+"""Build the features of all users at the end of a date or those to train on, and keep the rows of label windows."""
 
 from __future__ import annotations
 

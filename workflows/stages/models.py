@@ -1,4 +1,4 @@
-"""Know the models of a site: load them checked, and tell which features they were trained on."""
+"""Know the models of a site and the verdicts on them: what they were trained on, which is published, what is in use."""
 
 from __future__ import annotations
 
