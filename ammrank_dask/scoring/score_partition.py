@@ -13,7 +13,7 @@ from distributed import Client
 from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartition
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.kernels.balanced import Offers
-from ammrank_dask.kernels.scoring import Filter, Panels
+from ammrank_dask.kernels.scoring import Filter, Panels, pick_best
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import panels_from, top_categories
 from ammrank_dask.model.saved import RankModel
@@ -42,7 +42,6 @@ from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.policy_sample import move_to_front, sampled_rows
 from ammrank_dask.scoring.prices import offers_of
 from ammrank_dask.scoring.settings import ClickValues, ScoreSettings
-from ammrank_dask.scoring.swaps import assign_block
 from ammrank_dask.storage.site.tombstones import read_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualification_files import WORK, write_partition_files, written_facts
@@ -51,6 +50,7 @@ from ammrank_dask.storage.store.scratch_arrays import is_saved, load_arrays, loa
 from ammrank_dask.user_hash import hash_ids
 
 MODEL = "model"
+_AT_ONCE = 512  # users whose best are picked together: what they are worth stays in the cache of a core
 
 
 @dataclass(frozen=True)
@@ -272,12 +272,8 @@ def order_of(job: ScoreJob, scored: PartitionScores | FirstScores) -> np.ndarray
     if job.weights is None:
         return scored.everything
     assert scored.chances is not None
-    order = np.full_like(scored.everything, -np.inf)
-    for category, scores in enumerate(scored.everything):  # one after the other, for less memory
-        chances = scored.chances[:, category]
-        there = (chances >= 0) & np.isfinite(scores)
-        order[category, there] = chances[there] * job.weights[scored.group[there], category]
-    return order
+    worth = (scored.chances * job.weights[scored.group]).astype(np.float32).T
+    return np.where(scored.everything > -np.inf, worth, np.float32(-np.inf))
 
 
 def keep_for_draws(
@@ -328,7 +324,8 @@ def score_part(
     """Score the rows of a partition, and take from users what they opted out of (n, L) or whose chance is too low."""
     min_chance = job.settings.min_chance
     keep_all = bool(job.late) or min_chance is not None or opted_out is not None or job.weights is not None
-    scored = score_pieces(part, panels, job.settings.k, limits, keep_all=keep_all)
+    # Where value makes lists, the best by score are nobody's.
+    scored = score_pieces(part, panels, job.settings.k if job.weights is None else 0, limits, keep_all=keep_all)
     if not keep_all:
         return scored
     codes, scores, everything, activity = scored.codes, scored.scores, scored.everything, scored.activity
@@ -347,18 +344,21 @@ def score_part(
             chances[barred] = -1
     if job.weights is not None:
         assert chances is not None
-        codes = best_by_worth(Offers(chances, job.weights, limits.group), codes.shape[1], panels.tie_order)
-        held = codes >= 0
-        scores = np.where(held, everything[codes, np.arange(len(codes))[:, None]], -np.inf).astype(np.float32)
+        codes = best_by_worth(Offers(chances, job.weights, limits.group), job.settings.k, panels.tie_order)
+        scores = np.where(codes >= 0, everything[codes, np.arange(len(codes))[:, None]], np.float32(-np.inf))
     return replace(scored, codes=codes, scores=scores, chances=chances, n_low=n_low)
 
 
 def best_by_worth(offers: Offers, k: int, tie_order: np.ndarray) -> np.ndarray:
     """Return the k categories of each user that are worth most, (n, k) int32, best first; -1 after the last."""
-    n_users, n_categories = offers.chances.shape
-    if not n_users:
-        return np.empty((0, k), np.int32)
-    return assign_block(offers, np.zeros(n_categories), k, np.asarray(tie_order, np.int32))[0]
+    codes = np.empty((len(offers.chances), k), np.int32)
+    for users in (slice(first, first + _AT_ONCE) for first in range(0, len(codes), _AT_ONCE)):
+        chances = offers.chances[users]
+        worth = np.where(chances >= 0, chances * offers.weights[offers.group[users]], -np.inf)
+        best, position = np.empty((k, len(worth)), np.float32), np.empty((k, len(worth)), np.int32)
+        pick_best(np.ascontiguousarray(worth.T[tie_order], np.float32), best, position)
+        codes[users] = np.where(position >= 0, tie_order[position], -1).T
+    return codes
 
 
 def score_pieces(

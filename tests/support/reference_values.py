@@ -6,12 +6,12 @@ from scipy.optimize import linprog
 
 
 def best_by_value(chances, weights, k, tie_order):
-    """The k categories of each user of the highest chance × weight, equal ones in the tie order."""
+    """The k categories of each user of the highest chance × weight as float32, equal ones in the tie order."""
     position = {category: number for number, category in enumerate(tie_order)}
     lists = []
     for row, own in zip(chances, weights, strict=True):
         allowed = [code for code in range(len(row)) if row[code] >= 0]
-        lists.append(sorted(allowed, key=lambda code: (-float(row[code]) * own[code], position[code]))[:k])
+        lists.append(sorted(allowed, key=lambda code: (-np.float32(float(row[code]) * own[code]), position[code]))[:k])
     return lists
 
 
