@@ -387,11 +387,10 @@ class History:
                     self._check_whole(before, fault)
             tried = self._run(inputs.tried, name, *arguments)
         self._ends_with(tried, (control.exit_code,))
+        is_new = name in ("nightly", "publish") and self.exit_code == 0
+        self._check(is_new=is_new and arguments[1] == date_of(self.last))
         if not seen <= {*versions, None}:
             raise Differs("a reader has read lists that are neither those before nor those after")
-        self._check(
-            is_new=name in ("nightly", "publish") and self.exit_code == 0 and arguments[1] == date_of(self.last)
-        )
 
     def _disturbed(self, name: str, *arguments: object, fault: Fault) -> None:
         """Run a command with a fault: it ends as usual, or is killed, or says in one sentence what failed."""
