@@ -39,13 +39,11 @@ WORK: dict[str, tuple[str, ...]] = {
     "ingest: rows to slices": (
         "storage/lake/events.py:decode_events",
         "storage/lake/events.py:QuarantineRows.add",
-        "ammrank_dask/kernels/event_rows.py:place_rows",
-        "ammrank_dask/kernels/event_rows.py:pack_rows",
+        "ammrank_dask/kernels/event_rows.py:pack_events",
         "ammrank_dask/ingest/exchange.py:write_slices",
     ),
     "ingest: slices to day partials": (
         "ammrank_dask/ingest/exchange.py:read_slices",
-        "ammrank_dask/kernels/event_rows.py:group_events",
         "ammrank_dask/kernels/event_rows.py:sum_events",
         "storage/store/tables.py:write_arrow",
         "storage/store/runs.py:finish_run",

@@ -15,13 +15,7 @@ import numpy as np
 from ammrank_dask.ingest.exchange import Slices
 from ammrank_dask.ingest.interest_state import InterestState
 from ammrank_dask.ingest.routing import listed_ids, number_integer_ids
-from ammrank_dask.kernels.event_rows import (
-    digest_events,
-    group_events,
-    sort_events,
-    sum_events,
-    weigh_events,
-)
+from ammrank_dask.kernels.event_rows import digest_events, sum_events
 from ammrank_dask.storage.lake.events import cell_dtype
 from ammrank_dask.storage.store.ids import UserIds, empty_ids, union
 from ammrank_dask.storage.vocabulary import DAY_US
@@ -121,14 +115,13 @@ class EventRows:
     def aggregate(self, *, end: int, alpha: float, n_cells: int) -> tuple[InterestState, np.ndarray]:
         """Return the interest state of the events at time `end`, and how many events every user has."""
         n, n_users = len(self.rows), len(self.user_ids)
-        event, in_order, weight = np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.float64)
+        grouped, in_order, weight = np.empty(n, np.uint64), np.empty(n, np.uint64), np.empty(n, np.float64)
         stop = np.zeros(n_users, np.int64)
-        group_events(self.rows, self.user, stop, event)
-        sort_events(event, stop, in_order)
-        first_time, time_bits = self.words.first_time, np.uint64(self.words.time_bits)
-        weigh_events(in_order, first_time, time_bits, end, math.log(alpha) / DAY_US, weight)
         indptr = np.empty(n_users + 1, np.int64)
         cell, intensity, last = np.empty(n, cell_dtype(n_cells)), np.empty(n, np.float64), np.empty(n, np.int64)
-        written = sum_events(in_order, weight, first_time, time_bits, indptr, cell, intensity, last)
+        written = sum_events(
+            self.rows, self.user, self.words.first_time, np.uint64(self.words.time_bits), end,
+            math.log(alpha) / DAY_US, stop, grouped, in_order, weight, indptr, cell, intensity, last,
+        )  # fmt: skip
         state = InterestState(self.user_ids, indptr, cell[:written], intensity[:written], last[:written])
         return state, np.diff(stop, prepend=0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from distributed import Client
 
 from ammrank_dask.ingest.event_rows import WORD_BITS, EventRows, EventWords
 from ammrank_dask.ingest.exchange import Sections, Slices
@@ -23,16 +21,13 @@ from ammrank_dask.ingest.table_ingest import (
     VALUES_SHOWN,
     CollectedPart,
     DecodedRows,
-    IngestSettings,
     LakeTable,
     TableReader,
     describe_problems,
-    ingest_tables,
     most_frequent,
 )
-from ammrank_dask.kernels.event_rows import pack_rows, place_rows
+from ammrank_dask.kernels.event_rows import pack_events
 from ammrank_dask.kernels.interest import count_codes, hash_rows, largest_counts
-from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import (
     CAPPED,
@@ -49,14 +44,8 @@ from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.ids import IntegerIds
 from ammrank_dask.storage.store.registry import DAY, PartSchema
-from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 from ammrank_dask.storage.vocabulary import DAY_US
 from ammrank_dask.user_hash import N_BUCKETS, PARTITION_SALT, hash_ids
-
-logger = logging.getLogger(__name__)
-
-ROWS_AT_ONCE = 1 << 25
-"""Rows of several days that are in the exchange at a time when history is filled in: bounds the scratch space."""
 
 EVENT_SALT = 0x646179726F777331
 
@@ -78,11 +67,6 @@ class DayPlan:
     """The most events of a user and group that count; None for all."""
     refuses_duplicates: bool = False
     """Whether rows that are in two files are refused."""
-
-    @property
-    def n_rows(self) -> int:
-        """Rows of all files."""
-        return sum(sum(file.rows) for file in self.files)
 
     @property
     def id_kind(self) -> str:
@@ -184,46 +168,14 @@ def _listed(counts: Mapping[int, int]) -> list[list[int]]:
     return [list(entry) for entry in sorted(counts.items())]
 
 
-def ingest_days(
-    client: Client,
-    days: Sequence[DayPlan],
-    mapping: EventMapping,
-    settings: IngestSettings,
-    *,
-    alpha: float,
-    progress: Progress = silent,
-) -> list[Run]:
-    """Write the partials of days. Finished days, and finished partitions of a day, are not written again.
-
-    Raises BadInput, with the day unfinished, when too many of its rows cannot be used.
-    """
-    for batch in _batches([day for day in days if not is_finished(day.run)]):
-        tables = [_table_of(day, mapping, settings, alpha) for day in batch]
-        for day, (_, counts) in zip(batch, ingest_tables(client, tables, settings, progress=progress), strict=True):
-            logger.info("ingested %s: %s", day.date, counts.describe("events"))
-    return [open_run(day.run, DAY.kind) for day in days]
-
-
-def _batches(days: Sequence[DayPlan]) -> list[list[DayPlan]]:
-    """Return the days in batches of at most `ROWS_AT_ONCE` rows, or of one day."""
-    batches: list[list[DayPlan]] = []
-    rows = 0
-    for day in days:
-        if not batches or rows + day.n_rows > ROWS_AT_ONCE:
-            batches.append([])
-            rows = 0
-        batches[-1].append(day)
-        rows += day.n_rows
-    return batches
-
-
-def _table_of(day: DayPlan, mapping: EventMapping, settings: IngestSettings, alpha: float) -> LakeTable:
+def day_table(day: DayPlan, mapping: EventMapping, scratch: Path, *, alpha: float) -> LakeTable:
+    """Return how a day of events is ingested."""
     by_file = day.refuses_duplicates and sum(any(file.rows) for file in day.files) > 1
     reader = DayReader(day.date, day.id_kind, mapping, alpha, day.max_events, by_file)
     reader.words  # noqa: B018  (refuses more cells and days than a word has room for, before anything is read)
     # Ignored groups are not part of a day's digest, but of how its blocks were counted.
     how = digest_of([sorted(mapping.ignored_groups), BATCH_ROWS, N_BUCKETS, by_file])
-    folder = settings.scratch / f"ingest-{day.date}-{day.digest}-{how}"
+    folder = scratch / f"ingest-{day.date}-{day.digest}-{how}"
     return LakeTable(
         reader,
         day.files,
@@ -309,19 +261,17 @@ class DayReader(TableReader):
         if rows.user is None:
             assert isinstance(rows.ids, IntegerIds)
             numbers = rows.ids.values.view(np.uint64)
-            partition, counts = np.empty(len(numbers), np.uint32), np.zeros(n_partitions, np.int64)
-            with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
-                place_rows(numbers, keep, np.uint64(PARTITION_SALT), np.uint64(n_partitions), partition, counts)
+            partition = np.empty(len(numbers), np.uint32)
         else:
             local, id_partition, lists = list_ids(rows.ids, rows.user[keep], n_partitions)
             numbers, partition = local[rows.user].astype(np.uint64), id_partition[rows.user].astype(np.uint32)
-            counts = np.bincount(partition[keep], minlength=n_partitions)
-        starts = np.concatenate([[0], np.cumsum(counts)])
-        packed = np.empty((starts[-1], 2), np.uint64)
-        pack_rows(
-            partition, keep, numbers, rows.columns["cell"], rows.columns["time"], words.first_time,
-            np.uint64(words.time_bits), starts[:-1].copy(), packed,
-        )  # fmt: skip
+        starts, packed = np.zeros(n_partitions + 1, np.int64), np.empty((np.count_nonzero(keep), 2), np.uint64)
+        with np.errstate(over="ignore"):  # plain numpy (without the compiler) warns where hashes wrap around
+            pack_events(
+                numbers, rows.user is not None, np.uint64(PARTITION_SALT), keep, rows.columns["cell"],
+                rows.columns["time"], words.first_time, np.uint64(words.time_bits), starts.copy(), partition, starts,
+                packed,
+            )  # fmt: skip
         return {"event": (packed.reshape(-1).view(np.int64), 2 * starts), **lists}
 
     def collect(self, slices: Slices, partition: int, forgotten: ForgetList | None) -> CollectedPart:

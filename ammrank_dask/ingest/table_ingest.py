@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,7 @@ from ammrank_dask.ingest.exchange import ExchangeBlock, Sections, Slices, read_s
 from ammrank_dask.ingest.routing import slice_by_partition
 from ammrank_dask.monitor.performance import measure, measure_each
 from ammrank_dask.runtime.run_in_work import begin_runs
-from ammrank_dask.runtime.tasks import Call, Progress, run_together
+from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import QuarantineRows, collect_quarantine, write_quarantine
 from ammrank_dask.storage.lake.files import BATCH_ROWS, FileFacts, FileSlice, plan_blocks, read_batches
@@ -30,12 +31,16 @@ from ammrank_dask.storage.site.forgotten import ForgetList, leave_out_forgotten,
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.parts import WrittenPart, write_part
 from ammrank_dask.storage.store.registry import PartSchema
-from ammrank_dask.storage.store.runs import Run, RunInWork, finish_run
+from ammrank_dask.storage.store.runs import Run, RunInWork, finish_run, is_finished, open_run
+
+logger = logging.getLogger(__name__)
 
 VALUES_SHOWN = 20
 """Distinct unknown values that a manifest lists, the most frequent first."""
 ROWS_READ_A_TASK, ROWS_A_TASK = 1 << 21, 1 << 20
 """Rows that a task reads, of as many blocks, and collects, of as many partitions as have them."""
+ROWS_AT_ONCE = 1 << 25
+"""Rows of several days that are in the exchange at a time when history is filled in: bounds the scratch space."""
 ROWS_OF_A_PART = 1 << 14
 """Rows that take as long as the files of a part."""
 ROWS_OF_A_BLOCK = 1 << 16
@@ -142,87 +147,113 @@ class LakeTable:
     counts: Mapping[str, Any]
     """What the manifest says of the table beside the settings and the counts."""
 
+    @property
+    def n_rows(self) -> int:
+        """Rows of all files."""
+        return sum(sum(file.rows) for file in self.files)
+
 
 def ingest_tables(
-    client: Client, tables: Sequence[LakeTable], settings: IngestSettings, *, progress: Progress
-) -> list[tuple[Run, Any]]:
-    """Write the runs of some tables of one kind; return them and the counts of their rows.
+    client: Client, tables: Sequence[LakeTable], settings: IngestSettings, *, progress: Progress = silent
+) -> list[Run]:
+    """Return the runs of tables of one kind, written where they are not. What an earlier attempt left whole stays.
 
-    What an earlier attempt left whole is not done again. Raises BadInput, with the table's run unfinished, when too
-    many of its rows cannot be used.
+    Raises BadInput, with the table's run unfinished, when too many of its rows cannot be used.
     """
-    kind, n_partitions = tables[0].reader, settings.n_partitions
-    readings: list[Call] = []
-    collections: list[Call] = []
+    for batch in _batches([table for table in tables if not is_finished(table.run)]):
+        blocks = _read_tables(client, batch, settings, progress)
+        runs = begin_runs(client, [table.run for table in batch], settings.n_partitions)
+        with contextlib.ExitStack() as stack:
+            for run in runs:
+                stack.enter_context(run)
+            _collect_tables(client, batch, blocks, runs, settings, progress)
+            for table, own, run in zip(batch, blocks, runs, strict=True):
+                counts = _count_table(table, own, run, settings)
+                finish_run(
+                    table.run,
+                    table.reader.schema.kind,
+                    table.digest,
+                    run.parts,
+                    config={**settings.settings, **table.config, "id_kind": table.reader.id_kind},
+                    inputs=[file.identity for file in table.files],
+                    counts={**table.counts, **counts.to_json(VALUES_SHOWN)},
+                )
+                remove(table.folder)
+                logger.info("ingested: %s", table.reader.describe(counts))
+    return [open_run(table.run, table.reader.schema.kind) for table in tables]
+
+
+def _batches(tables: Sequence[LakeTable]) -> list[list[LakeTable]]:
+    """Return the tables in batches of at most `ROWS_AT_ONCE` rows, or of one table."""
+    batches: list[list[LakeTable]] = []
+    rows = 0
+    for table in tables:
+        if not batches or rows + table.n_rows > ROWS_AT_ONCE:
+            batches.append([])
+            rows = 0
+        batches[-1].append(table)
+        rows += table.n_rows
+    return batches
+
+
+def _read_tables(
+    client: Client, tables: Sequence[LakeTable], settings: IngestSettings, progress: Progress
+) -> list[list[ExchangeBlock]]:
+    """Read tables into the exchange; return the blocks of each."""
+    calls: list[Call] = []
     blocks: list[list[ExchangeBlock]] = []
     rows: list[int] = []
-    weights: list[float] = []
     for table in tables:
         make_folder(table.folder)
         pieces = plan_blocks(table.files, BATCH_ROWS)
         blocks.append([ExchangeBlock(table.folder, number) for number in range(len(pieces))])
-        readings += [
-            (read_block, (piece, table.reader, n_partitions, block, settings.fetched))
+        calls += [
+            (read_block, (piece, table.reader, settings.n_partitions, block, settings.fetched))
             for piece, block in zip(pieces, blocks[-1], strict=True)
         ]
         rows += [sum(one.n_rows for one in piece) for piece in pieces]
+    weights = [(ROWS_OF_A_BLOCK + n) / ROWS_READ_A_TASK for n in rows]
+    kind = tables[0].reader
+    run_together(client, f"{kind.stage}-read", calls, weights=weights, progress=progress, units=rows, unit=kind.unit)
+    return blocks
+
+
+def _collect_tables(
+    client: Client,
+    tables: Sequence[LakeTable],
+    blocks: Sequence[Sequence[ExchangeBlock]],
+    runs: Sequence[RunInWork],
+    settings: IngestSettings,
+    progress: Progress,
+) -> None:
+    """Write the partitions of tables that were read."""
+    n_partitions = settings.n_partitions
+    calls: list[Call] = []
+    weights: list[float] = []
+    places: list[tuple[RunInWork, int]] = []
+    for table, own, run in zip(tables, blocks, runs, strict=True):
+        slices = [path for block in own for path in block.slice_paths()]
+        calls += [
+            (collect_partition, (table.reader, table.run, partition, n_partitions, slices, settings.forgotten))
+            for partition in run.todo
+        ]
+        places += [(run, partition) for partition in run.todo]
+        weights += [(ROWS_OF_A_PART + table.n_rows / n_partitions) / ROWS_A_TASK] * len(run.todo)
+
+    def keep(number: int, part: WrittenPart) -> None:
+        run, partition = places[number]
+        run.add(partition, part)
+
     run_together(
         client,
-        f"{kind.stage}-read",
-        readings,
-        weights=[(ROWS_OF_A_BLOCK + n) / ROWS_READ_A_TASK for n in rows],
+        f"{tables[0].reader.stage}-collect",
+        calls,
+        weights=weights,
         progress=progress,
-        units=rows,
-        unit=kind.unit,
+        units=attrgetter("facts.rows"),
+        unit="users" if len(tables) == 1 else "user-days",  # a user has events on many days
+        on_result=keep,
     )
-    with contextlib.ExitStack() as stack:
-        runs = begin_runs(client, [table.run for table in tables], n_partitions)
-        places: list[tuple[RunInWork, int]] = []
-        for table, own, run in zip(tables, blocks, runs, strict=True):
-            stack.enter_context(run)
-            slices = [path for block in own for path in block.slice_paths()]
-            todo = run.todo
-            collections += [
-                (collect_partition, (table.reader, table.run, partition, n_partitions, slices, settings.forgotten))
-                for partition in todo
-            ]
-            places += [(run, partition) for partition in todo]
-            n_rows = sum(sum(file.rows) for file in table.files)
-            weights += [(ROWS_OF_A_PART + n_rows / n_partitions) / ROWS_A_TASK] * len(todo)
-
-        def keep(number: int, part: WrittenPart) -> None:
-            run, partition = places[number]
-            run.add(partition, part)
-
-        run_together(
-            client,
-            f"{kind.stage}-collect",
-            collections,
-            weights=weights,
-            progress=progress,
-            units=attrgetter("facts.rows"),
-            unit="users" if len(tables) == 1 else "user-days",  # a user has events on many days
-            on_result=keep,
-        )
-        return [_finish(*one, settings) for one in zip(tables, blocks, runs, strict=True)]
-
-
-def _finish(
-    table: LakeTable, blocks: Sequence[ExchangeBlock], run: RunInWork, settings: IngestSettings
-) -> tuple[Run, Any]:
-    """Make the run of a table whole, and return it with the counts of its rows."""
-    counts = _count_table(table, blocks, run, settings)
-    finished = finish_run(
-        table.run,
-        table.reader.schema.kind,
-        table.digest,
-        run.parts,
-        config={**settings.settings, **table.config, "id_kind": table.reader.id_kind},
-        inputs=[file.identity for file in table.files],
-        counts={**table.counts, **counts.to_json(VALUES_SHOWN)},
-    )
-    remove(table.folder)
-    return finished, counts
 
 
 def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], run: RunInWork, settings: IngestSettings) -> Any:
@@ -234,7 +265,7 @@ def _count_table(table: LakeTable, blocks: Sequence[ExchangeBlock], run: RunInWo
     path = settings.quarantine / table.quarantine
     collect_quarantine(list_paths(table.folder, "quarantine-*.parquet"), path, settings.forgotten)
     share = settings.max_quarantine_share
-    if counts.n_bad > share * sum(sum(file.rows) for file in table.files):
+    if counts.n_bad > share * table.n_rows:
         raise BadInput(
             f"{reader.describe(counts)}, more than quarantine.max_share {share:.2%}: see {path}, then {reader.remedy}"
         )

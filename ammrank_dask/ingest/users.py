@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-from distributed import Client
 
 from ammrank_dask.ingest.exchange import Slices
 from ammrank_dask.ingest.routing import number_users
@@ -18,14 +17,11 @@ from ammrank_dask.ingest.table_ingest import (
     VALUES_SHOWN,
     CollectedPart,
     DecodedRows,
-    IngestSettings,
     LakeTable,
     TableReader,
     describe_problems,
-    ingest_tables,
     most_frequent,
 )
-from ammrank_dask.runtime.tasks import Progress, silent
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import QuarantineRows, write_quarantine
 from ammrank_dask.storage.lake.files import FileFacts
@@ -33,36 +29,19 @@ from ammrank_dask.storage.lake.people import DUPLICATE_USER, PeopleMapping, deco
 from ammrank_dask.storage.site.forgotten import ForgetList
 from ammrank_dask.storage.store.ids import empty_ids
 from ammrank_dask.storage.store.registry import USERS, PartSchema
-from ammrank_dask.storage.store.runs import Run, is_finished, open_run
 
 
-def ingest_users(
-    client: Client,
-    files: Sequence[FileFacts],
-    mapping: PeopleMapping,
-    run: Path,
-    digest: str,
-    settings: IngestSettings,
-    *,
-    progress: Progress = silent,
-) -> Run:
-    """Write the demographics of all users, once for each content of users.parquet.
-
-    Raises BadInput when too many of the rows have something that cannot be used.
-    """
-    if is_finished(run):
-        return open_run(run, USERS.kind)
+def users_table(files: Sequence[FileFacts], mapping: PeopleMapping, run: Path, digest: str, scratch: Path) -> LakeTable:
+    """Return how the demographics of all users are ingested, once for each content of users.parquet."""
     filled = [file for file in files if sum(file.rows)] or list(files)
     kinds = sorted({file.id_kind for file in filled})
     if len(kinds) != 1:
         raise BadInput(f"the users table has user ids of types {' and '.join(kinds)}; convert one of its files")
-    folder = settings.scratch / f"users-{digest}"
+    folder = scratch / f"users-{digest}"
     rows = TableRows(files)
     reader = UserReader(kinds[0], mapping, rows, folder)
-    table = LakeTable(
-        reader, files, run, digest, folder, quarantine="users.parquet", config={}, counts={"rows": rows.total}
-    )
-    return ingest_tables(client, [table], settings, progress=progress)[0][0]
+    counts = {"rows": rows.total}
+    return LakeTable(reader, files, run, digest, folder, quarantine="users.parquet", config={}, counts=counts)
 
 
 class TableRows:
@@ -180,4 +159,5 @@ class UserReader(TableReader):
     def describe(self, counts: UserCounts) -> str:
         """Describe how many users cannot be read, and why."""
         reasons = describe_problems(counts.counts, [counts.values])
-        return f"{counts.n_bad:,} of {self.rows.total:,} users cannot be read fully ({reasons})"
+        why = f" ({reasons})" if reasons else ""
+        return f"{counts.n_bad:,} of {self.rows.total:,} users cannot be read fully{why}"

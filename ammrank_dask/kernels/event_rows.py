@@ -19,20 +19,25 @@ _FEW = 32
 
 
 @kernel
-def place_rows(ids, keep, salt, n_partitions, out_partition, out_count):
-    """Write the partition of every id (uint64 view of int64), and add up the kept rows of each partition."""
+def pack_events(
+    ids, is_placed, salt, keep, cell, time, first_time, time_bits, next_slot, out_partition, out_starts, out_rows
+):
+    """Write the kept rows sorted by partition, in row order inside one, and where each partition begins and ends.
+
+    The partition of every id (uint64 view of int64) is written too, unless `is_placed` says that it is there. Starts
+    are zeros before, and `next_slot` has room for as many; it is used up.
+    """
+    n_partitions = np.uint64(len(out_starts) - 1)
     for i in range(len(ids)):
-        own = mix(ids[i] ^ salt) % n_partitions
-        out_partition[i] = own
-        out_count[own] += keep[i]
-
-
-@kernel
-def pack_rows(partition, keep, ids, cell, time, first_time, time_bits, next_slot, out_rows):
-    """Write the kept rows sorted by partition, in row order inside one; `next_slot` (start of each) is used up."""
+        if not is_placed:
+            out_partition[i] = mix(ids[i] ^ salt) % n_partitions
+        out_starts[np.uintp(out_partition[i]) + np.uintp(1)] += keep[i]
+    for stop in range(1, len(out_starts)):
+        out_starts[stop] += out_starts[stop - 1]
+    next_slot[:] = out_starts
     for i in range(len(ids)):
         if keep[i]:
-            own = np.uintp(partition[i])
+            own = np.uintp(out_partition[i])
             slot = np.uintp(next_slot[own])
             next_slot[own] += 1
             out_rows[slot, 0] = ids[i]
@@ -95,12 +100,19 @@ def weigh_events(event, first_time, time_bits, end, log_alpha_per_us, out_weight
 
 
 @kernel
-def sum_events(event, weight, first_time, time_bits, out_indptr, out_cell, out_intensity, out_last):
+def sum_events(
+    rows, user, first_time, time_bits, end, log_alpha_per_us, stop, grouped, event, weight, out_indptr, out_cell,
+    out_intensity, out_last,
+):  # fmt: skip
     """Write the cells of every user, the sum of their weights and the newest time, and return how many there are.
 
-    `event` is what `sort_events` wrote: events of one cell are added in the order of their times, so the sum does not
-    depend on how the log was cut, or on the order of its rows.
+    Events of one cell are added in the order of their times, so the sum does not depend on how the log was cut, or on
+    the order of its rows. `stop` has a zero for each user, and afterwards says where the events of each end; `grouped`,
+    `event` and `weight` have room for all events.
     """
+    group_events(rows, user, stop, grouped)
+    sort_events(grouped, stop, event)
+    weigh_events(event, first_time, time_bits, end, log_alpha_per_us, weight)
     time_mask = (np.uint64(1) << time_bits) - np.uint64(1)
     unmarked = ~(_FIRST >> time_bits)
     n_users, n_cells = 0, 0

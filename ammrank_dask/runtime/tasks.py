@@ -16,8 +16,9 @@ from ammrank_dask.monitor.events import Throttle, publish
 from ammrank_dask.runtime.malloc import hand_back_freed
 from ammrank_dask.runtime.stop_tasks import SECONDS_TO_STOP, is_scheduler_gone, running_tasks, stop_tasks
 from ammrank_dask.runtime.task_workers import TaskWorkers, say_no_workers
-from ammrank_dask.runtime.thread_tasks import Progress, batches, silent, tried_again
+from ammrank_dask.runtime.thread_tasks import Progress, batches, silent
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.objects.retry import tried_again
 
 logger = logging.getLogger(__name__)
 

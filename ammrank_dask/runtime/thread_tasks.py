@@ -6,20 +6,14 @@ Nothing here imports Dask, whose import is part of that start.
 from __future__ import annotations
 
 import contextlib
-import functools
-import logging
 import os
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
-from ammrank_dask.storage.objects.retry import is_passing
+from ammrank_dask.storage.objects.retry import tried_again
 
-logger = logging.getLogger(__name__)
-
-P = ParamSpec("P")
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
@@ -29,31 +23,6 @@ Progress = Callable[[str, int, int], None]
 LEAST_WEIGHT, MOST_WEIGHT = 0.25, 8.0
 """Weights of a batch when there are more to work on batches than there is work, and when there is much left: a batch
 is what is done twice when a worker is lost."""
-
-
-PAUSES_OF_TASKS = (0.1, 1.0)
-"""Seconds before a task is run again, whose single operations on files were tried again before."""
-
-
-def tried_again(function: Callable[P, Result]) -> Callable[P, Result]:
-    """Let a task be run as a whole twice more when it ends with an error that may pass, however that was tried before.
-
-    It must be one that can run twice, as for `retried`.
-    """
-
-    @functools.wraps(function)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Result:
-        for pause in PAUSES_OF_TASKS:
-            try:
-                return function(*args, **kwargs)
-            except Exception as error:
-                if not is_passing(error):
-                    raise
-                logger.warning("a task failed with %s and is run again", type(error).__name__)
-            time.sleep(pause)
-        return function(*args, **kwargs)
-
-    return call
 
 
 def silent(stage: str, done: int, total: int) -> None:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import errno
 import functools
+import logging
 import time
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,6 +32,8 @@ PASSING = frozenset(
 Bad input and mistakes in the program stay what they are, and so do a full disk and files one may not touch."""
 PAUSES = (0.02, 0.2, 1.0)
 """Seconds before the second, third and fourth attempt, which is the last."""
+PAUSES_OF_TASKS = (0.1, 1.0)
+"""Seconds before a task is run again, whose single operations on files were tried again before."""
 
 
 def is_passing(error: BaseException | None) -> bool:
@@ -57,6 +62,27 @@ def retried(function: Callable[P, T]) -> Callable[P, T]:
         except OSError as error:
             _give_up(error)
             raise
+
+    return call
+
+
+def tried_again(function: Callable[P, T]) -> Callable[P, T]:
+    """Let a task be run as a whole twice more when it ends with an error that may pass, however that was tried before.
+
+    It must be one that can run twice, as for `retried`.
+    """
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        for pause in PAUSES_OF_TASKS:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                if not is_passing(error):
+                    raise
+                logger.warning("a task failed with %s and is run again", type(error).__name__)
+            time.sleep(pause)
+        return function(*args, **kwargs)
 
     return call
 

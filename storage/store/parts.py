@@ -79,19 +79,18 @@ class PartRef:
         """Read the arrays, all or only some, after checking every byte that is needed."""
         path = schema_path(self.run, self.partition, schema)
         with _say_damage(path, schema.remedy):
-            arrays = self._read_arrays(path, schema, None if only is None else set(only))
+            if schema.kind == FEATURES.kind:
+                group = Group(path, self.checksum, schema.remedy)
+                wanted = set(group.arrays if only is None else only)
+                arrays = {name: group.rows(name) for name in group.arrays if name in wanted}
+            else:
+                table = read_arrow(path, self.checksum, schema.remedy)
+                arrays = table.users() if schema.has_users else table.arrays()
+                if only is not None:  # copies, for a view of some would keep all in memory
+                    arrays = {name: arrays[name].copy() for name in set(only) & set(arrays)}
         if only is None:
             schema.validate(arrays, str(path))
         return arrays
-
-    def _read_arrays(self, path: Path, schema: PartSchema, only: set[str] | None) -> dict[str, np.ndarray]:
-        if schema.kind == FEATURES.kind:
-            group = Group(path, self.checksum, schema.remedy)
-            return {name: group.rows(name) for name in group.arrays if only is None or name in only}
-        table = read_arrow(path, self.checksum, schema.remedy)
-        arrays = table.users() if schema.has_users else table.arrays()
-        # Copies, for a view of some would keep all in memory.
-        return arrays if only is None else {name: arrays[name].copy() for name in only & set(arrays)}
 
     @retried
     def open(self) -> Group:

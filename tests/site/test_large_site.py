@@ -21,7 +21,7 @@ pytestmark = pytest.mark.night
 AT_ONCE = {
     "ammrank_dask.features.csr.VALUES_AT_ONCE": 500,
     "ammrank_dask.features.csr.ROWS_AT_ONCE": 7,
-    "ammrank_dask.ingest.events.ROWS_AT_ONCE": 2_000,
+    "ammrank_dask.ingest.table_ingest.ROWS_AT_ONCE": 2_000,
     "ammrank_dask.ingest.table_ingest.ROWS_A_TASK": 100,
     "ammrank_dask.ingest.table_ingest.ROWS_READ_A_TASK": 100,
     "ammrank_dask.ingest.scan.BYTES_A_TASK": 1,

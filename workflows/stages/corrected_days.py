@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 from distributed import Client
 
-from ammrank_dask.ingest.events import DayPlan, ingest_days
+from ammrank_dask.ingest.events import DayPlan, day_table
 from ammrank_dask.ingest.scan import scan_files
-from ammrank_dask.ingest.table_ingest import IngestSettings
+from ammrank_dask.ingest.table_ingest import IngestSettings, ingest_tables
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.events import QUARANTINED, UNKNOWN_CATEGORY, EventMapping
 from ammrank_dask.storage.lake.files import FileFacts, load_scanned, save_scanned
-from ammrank_dask.storage.lake.listing import LakeFile, list_day_files
+from ammrank_dask.storage.lake.listing import LakeDay, LakeFile, list_day_files
 from ammrank_dask.storage.lake.paths import FOLDER
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.objects.folders import remove
@@ -24,7 +24,7 @@ from ammrank_dask.storage.site.day_fingerprints import DayRows, read_day_rows
 from ammrank_dask.storage.store.manifests import DayManifest
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, replace_counts
 from ammrank_dask.workflows.session.night import Night
-from ammrank_dask.workflows.session.settings import event_mapping, lake_days
+from ammrank_dask.workflows.session.settings import event_mapping
 from ammrank_dask.workflows.stages.categories import EarlierTaxonomies
 from ammrank_dask.workflows.stages.history import (
     Caps,
@@ -56,11 +56,10 @@ class LakeFiles(NamedTuple):
         return DayPlan(day, files, run, digest, self.table_version, self.caps.get(day), refuses)
 
 
-def scan_lake(night: Night, mapping: EventMapping) -> LakeFiles:
-    """Return the files of the days up to the date, with their digests."""
+def scan_lake(night: Night, mapping: EventMapping, days: Mapping[dt.date, LakeDay]) -> LakeFiles:
+    """Return the files of those days of the lake that are not after the date, with their digests."""
     site, date = night.site, night.date
     remove(site.scratch / FOLDER)  # of a command that was interrupted, perhaps with the machine
-    days = lake_days(site, night.config)
     if min(days) > date and not site.finished_runs("state"):
         raise BadInput(f"the lake has no events up to {date}; its first day is {min(days)}")
     columns = mapping.columns
@@ -160,7 +159,8 @@ def _read_days(
         plans = [replace(plan, refuses_duplicates=False) if plan.date <= lag_date else plan for plan in plans]
     mapping = event_mapping(night.config, taxonomy)
     night.site.begin(plan.run for plan in plans)
-    runs = ingest_days(night.client, plans, mapping, intake, alpha=night.config.alpha, progress=night.progress)
+    tables = [day_table(plan, mapping, night.site.scratch, alpha=night.config.alpha) for plan in plans]
+    runs = ingest_tables(night.client, tables, intake, progress=night.progress)
     return {plan.date: run for plan, run in zip(plans, runs, strict=True)}
 
 

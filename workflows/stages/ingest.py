@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ammrank_dask.ingest.events import DayPlan, ingest_days
+from ammrank_dask.ingest.events import DayPlan, day_table
 from ammrank_dask.ingest.fold import fold_states
-from ammrank_dask.ingest.users import ingest_users
+from ammrank_dask.ingest.table_ingest import ingest_tables
+from ammrank_dask.ingest.users import users_table
 from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.events import EventMapping
 from ammrank_dask.storage.lake.files import FileFacts, day_digest
-from ammrank_dask.storage.lake.listing import list_day_files, table_files
+from ammrank_dask.storage.lake.listing import LakeDay, list_day_files, table_files
 from ammrank_dask.storage.lake.paths import FOLDER, exists
 from ammrank_dask.storage.lake.taxonomy import Taxonomy
 from ammrank_dask.storage.objects.atomic import digest_of, read_json
@@ -120,10 +121,18 @@ class Ingested:
         return {**days, **{name: shorten(names) for name, names in self.changed_categories.items()}}
 
 
-def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False, with_lag: bool = True) -> Ingested:
+def ingest(
+    night: Night,
+    *,
+    rebuild: bool = False,
+    forget_history: bool = False,
+    with_lag: bool = True,
+    in_lake: Mapping[dt.date, LakeDay] | None = None,
+) -> Ingested:
     """Ingest the days up to the date that are new or changed, and fold them into the states at it and at its lag.
 
-    Without `with_lag` only the state at the date is made: enough for features of a day that is long past.
+    Without `with_lag` only the state at the date is made: enough for features of a day that is long past. `in_lake` are
+    the days of the lake where they are listed already.
     Raises BadInput when a setting changed or a day changed that is older than any state, unless `rebuild`; and when
     `rebuild` would lose days that only the states remember, unless `forget_history`.
     """
@@ -149,7 +158,7 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     check_memory(night.client, site, config, night.date, len(taxonomy.categories))
     mapping = event_mapping(config, taxonomy)
     states = [earlier.recode(run) for run in fitting_states(kept, settings)]
-    lake = scan_lake(night, mapping)
+    lake = scan_lake(night, mapping, lake_days(site, config) if in_lake is None else in_lake)
     lake = cap_days(night, settings, lake, states, rebuild=rebuild)
     changed = compare_days(night, earlier, settings, lake, states)
     inputs = {**lake.digests, **changed.as_folded}
@@ -157,7 +166,8 @@ def ingest(night: Night, *, rebuild: bool = False, forget_history: bool = False,
     day_plans = _plan_days(night, settings, lake, plan, changed)
     intake = intake_settings(night, settings.state)
     site.begin(day_plan.run for day_plan in day_plans)
-    ingest_days(night.client, day_plans, mapping, intake, alpha=config.alpha, progress=night.progress)
+    tables = [day_table(day_plan, mapping, site.scratch, alpha=config.alpha) for day_plan in day_plans]
+    ingest_tables(night.client, tables, intake, progress=night.progress)
     days = _open_days(night, earlier, lake, plan, changed, day_plans)
     _keep_popularity(site, config, taxonomy, days)  # before a state has the days: then none is read again
     id_kind = _id_kind(days.values(), states, settings)
@@ -360,9 +370,8 @@ def _ingest_people(night: Night, n_before: Sequence[int]) -> Run | None:
     digest = choose_digest(digest_with, night.site.users_run, config.partitions, n_before)
     run = night.site.users_run(digest)
     night.site.begin([run])
-    return ingest_users(
-        night.client, files, mapping, run, digest, intake_settings(night, settings), progress=night.progress
-    )
+    tables = [users_table(files, mapping, run, digest, night.site.scratch)]
+    return ingest_tables(night.client, tables, intake_settings(night, settings), progress=night.progress)[0]
 
 
 def _refuse_mixed_ids(ingested: Ingested) -> None:

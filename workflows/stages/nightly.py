@@ -13,6 +13,7 @@ from ammrank_dask.storage.store.manifests import DayManifest, ModelManifest
 from ammrank_dask.storage.store.runs import Run
 from ammrank_dask.workflows.session.night import Night, NightRecord, record_night
 from ammrank_dask.workflows.session.session import Session
+from ammrank_dask.workflows.session.settings import lake_days
 from ammrank_dask.workflows.stages.chances import chances_of_night, require_chances
 from ammrank_dask.workflows.stages.features import score_features, training_features, write_windows
 from ammrank_dask.workflows.stages.gate import choose_model, is_due
@@ -60,8 +61,9 @@ def nightly(night: Night, *, rebuild: bool = False) -> dict[str, Any]:
     site, config, date = night.site, night.config, night.date
     with record_night(night.client, site, date, night.progress) as record:
         with record.stage("ingest") as stage:
-            inputs = digest_inputs(site, config, date)
-            ingested = ingest(night, rebuild=rebuild)
+            in_lake = lake_days(site, config)
+            inputs = digest_inputs(site, config, date, in_lake)
+            ingested = ingest(night, rebuild=rebuild, in_lake=in_lake)
             check_score(night, ingested)
             read_night_opt_outs(night, ingested)  # a file that cannot be read is told before anything is computed
             stage.text = f"{len(ingested.history):,} days of history, {ingested.head.n_rows:,} users with events"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.lake.listing import list_day_files, table_files
+from ammrank_dask.storage.lake.listing import LakeDay, list_day_files, table_files
 from ammrank_dask.storage.lake.paths import LakePath, exists, status_of
 from ammrank_dask.storage.objects.atomic import bytes_below, digest_of
 from ammrank_dask.storage.objects.retry import retried
@@ -32,13 +32,16 @@ class InputDigests(NamedTuple):
     inputs_but_categories: str
 
 
-def digest_inputs(site: Site, config: Config, date: dt.date) -> InputDigests:
+def digest_inputs(
+    site: Site, config: Config, date: dt.date, in_lake: Mapping[dt.date, LakeDay] | None = None
+) -> InputDigests:
     """Return digests of all that a night reads, by size and time of every file: cheap, nothing is opened.
 
     They cover the config, every file or folder that a setting names, the days of the lake up to the date, who is to be
-    forgotten, and the version of this package.
+    forgotten, and the version of this package. `in_lake` are all days of the lake where they are listed already.
     """
-    lake = {day: of_day for day, of_day in lake_days(site, config).items() if day <= date}
+    in_lake = lake_days(site, config) if in_lake is None else in_lake
+    lake = {day: of_day for day, of_day in in_lake.items() if day <= date}
     days = [[str(day), [_describe_file(*file) for file in files]] for day, files in list_day_files(lake).items()]
     # A night that is published does not depend on the partitions that its site was placed in since.
     settings = config.model_dump(mode="json", exclude={"partitions", "categories"})

@@ -1,13 +1,14 @@
 """Tasks in threads of the command: results in order, the first error, what may pass is tried again."""
 
 import errno
+import os
 import threading
 import time
 
 import pytest
 
-from ammrank_dask.runtime import thread_tasks
 from ammrank_dask.runtime.thread_tasks import read_ahead, run_in_threads, write_behind
+from ammrank_dask.storage.objects import retry
 
 
 def test_run_in_threads__results_in_order_and_progress():
@@ -19,7 +20,7 @@ def test_run_in_threads__results_in_order_and_progress():
 
 
 def test_run_in_threads__the_first_error_is_raised_when_nothing_runs_any_more(monkeypatch):
-    monkeypatch.setattr(thread_tasks.os, "sched_getaffinity", lambda _: {0, 1})
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1})
     failed, begun, ended = threading.Event(), [], []
 
     def work(number):
@@ -38,7 +39,7 @@ def test_run_in_threads__the_first_error_is_raised_when_nothing_runs_any_more(mo
 
 
 def test_run_in_threads__an_error_that_may_pass_is_tried_again(monkeypatch):
-    monkeypatch.setattr(thread_tasks, "PAUSES_OF_TASKS", (0.0, 0.0))
+    monkeypatch.setattr(retry, "PAUSES_OF_TASKS", (0.0, 0.0))
     tries = []
 
     def work(n_failures):
