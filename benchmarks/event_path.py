@@ -76,7 +76,6 @@ WORK: dict[str, tuple[str, ...]] = {
         "storage/store/qualification_files.py:write_partition_files",
     ),
     "report": (
-        "storage/store/qualifications.py:QualificationPart.read",
         "ammrank_dask/report/exposure.py:exposure_table",
         "ammrank_dask/report/page.py:render_page",
         "storage/site/reports.py:write_report",

@@ -119,7 +119,7 @@ def summarise(
     realised
         By past night `nights`, `date`, the active `policy` and `measures`; None where there is nothing to measure.
     groups
-        What `rank_by_group` returned.
+        What `rank_by_group` returns.
     """
     clicks = np.asarray(clicks)
     chosen = policies[policy]

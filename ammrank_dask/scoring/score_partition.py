@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,6 +27,7 @@ from ammrank_dask.scoring.category_cutoffs import ScoreScratch
 from ammrank_dask.scoring.chance_table import SAMPLE_SALT, ChanceTable, allowed_counts, sample_share
 from ammrank_dask.scoring.chances import Chances
 from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifications
+from ammrank_dask.scoring.demographic_counts import count_by_group
 from ammrank_dask.scoring.exploration import (
     Exploration,
     ExplorationScratch,
@@ -51,6 +53,7 @@ from ammrank_dask.user_hash import hash_ids
 
 MODEL = "model"
 _AT_ONCE = 512  # users whose best are picked together: what they are worth stays in the cache of a core
+write_time = functools.partial(measure, "write")
 
 
 @dataclass(frozen=True)
@@ -128,17 +131,18 @@ class ScoreJob:
         """Read the model as the kernel reads it."""
         return panels_from(*load_arrays(self.run / WORK / MODEL))
 
-    def write(
-        self, partition: int, rows: QualificationRows, categories: Sequence[str], counts: Mapping[str, Any]
-    ) -> None:
-        """Write what the users of a partition hold, and what changed."""
-        start, by_category = rows_by_category(rows, len(categories))
-        forgotten = None if self.tombstones is None else read_tombstones(self.tombstones)
-        changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions, forgotten)
-        write_partition_files(
-            self.run, partition, by_user=by_user_table(rows, categories), delta=delta_table(rows, changes),
-            by_category=by_category, start=start, counts=counts,
-        )  # fmt: skip
+    def write(self, categories: Sequence[str], scored: Unwritten) -> dict[str, Any]:
+        """Write what the users of a partition hold, and what changed, where that is known; return the counts."""
+        partition, counts, rows = scored
+        if rows is not None:
+            start, by_category = rows_by_category(rows, len(categories))
+            forgotten = None if self.tombstones is None else read_tombstones(self.tombstones)
+            changes = compare_qualifications(rows, categories, self.previous, partition, self.n_partitions, forgotten)
+            write_partition_files(
+                self.run, partition, by_user=by_user_table(rows, categories), delta=delta_table(rows, changes),
+                by_category=by_category, start=start, counts=counts,
+            )  # fmt: skip
+        return counts
 
 
 def read_rows(features: Features, partition: int, panels: Panels | PlusPanels, variant: str | None) -> FeaturePartition:
@@ -172,18 +176,7 @@ def score_partitions(job: ScoreJob, partitions: Sequence[int]) -> list[dict[str,
             part = features.open_partition(partition, variant=job.variant, normalize=_normalizes(panels))
         return score_partition(job, features, panels, partition, part)
 
-    return write_scored(job, features.categories, map(score, partitions))
-
-
-def write_scored(job: ScoreJob, categories: Sequence[str], scored: Iterable[Unwritten]) -> list[dict[str, Any]]:
-    """Write partitions, each while the next one is made, and return their counts."""
-
-    def write(one: Unwritten) -> dict[str, Any]:
-        if one.rows is not None:
-            job.write(one.partition, one.rows, categories, one.counts)
-        return one.counts
-
-    return write_behind(write, scored, wait=lambda: measure("write"))
+    return write_behind(functools.partial(job.write, features.categories), map(score, partitions), wait=write_time)
 
 
 def score_partition(
@@ -214,6 +207,8 @@ def score_partition(
             held = describe_rows(policy.assign(users, None), job, scored.activity, scored.group)
             assigned[policy.name] = held
             counts["policies"][policy.name] = policy.count(held, n_categories, k).to_json()
+            if policy.name == job.settings.policy:
+                counts["policies"][policy.name]["groups"] = count_by_group(held, scored.group, n_categories, k)
     with measure("write"):
         if any(policy.needs_chances for policy in job.needing_all_scores):
             assert scored.chances is not None
@@ -262,7 +257,7 @@ def save_scores(
     """Keep what policies that need all scores take categories by, and the scores beside it if that is worth."""
     order = order_of(job, scored)
     job.scratch.save(
-        partition, order, user_ids, counts, activity=scored.activity, group=job.group_of(scored),
+        partition, order, user_ids, counts, activity=scored.activity, group=scored.group,
         own_scores=None if order is scored.everything else scored.everything,
     )  # fmt: skip
 
@@ -401,12 +396,10 @@ def bare_categories(panels: Panels | PlusPanels) -> np.ndarray:
     return bare
 
 
-def describe_rows(
-    rows: QualificationRows, job: ScoreJob, activity: np.ndarray, group: np.ndarray | None
-) -> QualificationRows:
+def describe_rows(rows: QualificationRows, job: ScoreJob, activity: np.ndarray, group: np.ndarray) -> QualificationRows:
     """Return rows with who is cold, and with chances and values if there are some.
 
-    `activity` and `group` (n,) are those of the users; only values need groups.
+    `activity` and `group` (n,) are those of the users.
     """
     rows = replace(rows, is_cold=activity == 0)
     if job.chances is None:
@@ -414,7 +407,6 @@ def describe_rows(
     rows = replace(rows, chance=job.chances.of_lists(rows.score, rows.category, rows.indptr, activity))
     if job.values is None:
         return rows
-    assert group is not None
     assert rows.chance is not None
     per_click = job.values.per_click[np.repeat(group, np.diff(rows.indptr)), rows.category]
     return replace(rows, value=(rows.chance * per_click).astype(np.float32))
@@ -486,7 +478,7 @@ def apply_policy(
     """
     categories = open_features(job.features).categories
     applied = (_apply_to(job, name, plan, explored, len(categories), partition) for partition in partitions)
-    return write_scored(job, categories, applied)
+    return write_behind(functools.partial(job.write, categories), applied, wait=write_time)
 
 
 def _apply_to(
@@ -503,11 +495,12 @@ def _apply_to(
         rows = replace(rows, score=np.asarray(job.scratch.own_scores(partition)[rows.category, rows.user]))
     if job.settings.explore:
         rows = append_drawn(rows, job.first.drawn(partition), job.first.scores(partition))
-    group = None if job.values is None else job.scratch.group(partition)
+    group = job.scratch.group(partition)
     rows = describe_rows(rows, job, job.scratch.activity(partition), group)
     counts = policy.count(rows, n_categories, job.settings.k).to_json()
     if name != job.settings.policy:
         return Unwritten(partition, counts)
+    counts["groups"] = count_by_group(rows, group, n_categories, job.settings.k)
     if explored is not None:
         rows, counts["support"] = weigh_rows(job, partition, rows, *explored)
     return Unwritten(partition, counts, rows)

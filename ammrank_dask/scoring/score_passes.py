@@ -14,6 +14,7 @@ from ammrank_dask.features.store import Features
 from ammrank_dask.monitor.events import LiveExposure
 from ammrank_dask.runtime.tasks import Call, Progress, run_batches, run_together, silent
 from ammrank_dask.scoring.barred_cells import sum_barred
+from ammrank_dask.scoring.demographic_counts import rank_by_group
 from ammrank_dask.scoring.exploration import Exploration, find_targets, plan_exploration, sum_support
 from ammrank_dask.scoring.policies import ChancePlan, PlanRequest, Policy, PolicyCounts
 from ammrank_dask.scoring.policy_sample import PolicySample
@@ -39,7 +40,7 @@ class ScoreCounts:
     `may_hold` (L,) are the users from whom a category is not kept, whatever their scores are; `unknown_opt_outs` are
     users who opted out of a category and are not scored; `explored` is what was drawn, None without exploration.
     `barred` are pairs of a user and a category by the rule that keeps them apart, and `too_few` users by category whom
-    `min_audience` took it from.
+    `min_audience` took it from. `groups` is what `rank_by_group` says of the active policy.
     """
 
     n_users: int
@@ -51,6 +52,7 @@ class ScoreCounts:
     explored: Mapping[str, Any] | None = None
     barred: Mapping[str, int] = field(default_factory=dict)
     too_few: Mapping[str, int] = field(default_factory=dict)
+    groups: Sequence[Mapping[str, Any]] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the counts as the manifest has them."""
@@ -65,6 +67,7 @@ class ScoreCounts:
             **({} if self.explored is None else {"explored": dict(self.explored)}),
             **({"barred": dict(self.barred)} if self.barred else {}),
             **({"too_few": dict(self.too_few)} if self.too_few else {}),
+            **({"groups": list(self.groups)} if self.groups else {}),
         }
 
 
@@ -139,6 +142,8 @@ class ScorePasses:
             if sample is not None and policy in job.late:
                 counts, facts = sample.scale(counts, facts)
             policies[policy.name], policy_facts[policy.name] = counts, facts
+            if policy.name == job.settings.policy:
+                groups = rank_by_group([found["groups"] for found in listed], features.categories)
             if explored is not None and policy.name == job.settings.policy:
                 has = job.chances is not None, job.values is not None
                 support = sum_support([found["support"] for found in listed], *has)
@@ -153,6 +158,7 @@ class ScorePasses:
             policy_facts,
             None if explored is None else explored.to_json(),
             sum_barred([counts["barred"] for counts in scored]),
+            groups=groups,
         )
 
     def _explore(self, scored: Sequence[Mapping[str, Any]], categories: Sequence[str]) -> ExploredCounts:

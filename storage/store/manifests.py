@@ -331,6 +331,11 @@ class QualificationsManifest(RunManifest):
         return {name: int(users) for name, users in self.counts.get("too_few", {}).items()}
 
     @property
+    def groups(self) -> list[dict[str, Any]]:
+        """The first categories of each group of age and gender, without small groups."""
+        return [dict(group) for group in self.counts.get("groups", [])]
+
+    @property
     def has_values(self) -> bool:
         """Whether it was said what a click is worth, and lists have a value."""
         return self.chances is not None and bool(self.settings.get("values") or self.settings.get("values_by_group"))

@@ -45,9 +45,8 @@ _ROWS_OF_GROUP = 1 << 20
 """What readers hold in memory at a time."""
 _STARTS, _LAYOUT = "category_starts", "layout"
 _ALIGNMENT = 8
-_FORMAT = 3
-"""Of what a partition writes; 2 has `cold`, 3 numbers the users of rows by category. A run that an earlier version left
-half done is scored anew."""
+_FORMAT = 4
+"""Of what a partition writes; 4 has `groups`. A run that an earlier version left half done is scored anew."""
 _BATCH = "by-category-"
 
 

@@ -16,7 +16,6 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.monitor.performance import PERFORMANCE_PAGE
 from ammrank_dask.report.checks import WARN, check_interests
 from ammrank_dask.report.drift import align_exposure, measure_drift
-from ammrank_dask.report.exposure import rank_by_group
 from ammrank_dask.report.fairness import MOST_CATEGORIES, n_users_to_sample, price_fairness
 from ammrank_dask.report.hit_rate import PastNight, measure_realised, most_clicked
 from ammrank_dask.report.outcomes import measure_past_night
@@ -93,12 +92,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
     manifest = QualificationsManifest.of(qualifications)
     before, drift = _compare_with_before(night, ingested, qualifications)
     outcome, earned = _came_true(night, ingested)
-    groups, parts = [], qualification_parts(qualifications)
     model = find_run(night.site, manifest.model)
-    if ingested.users is not None:
-        groups = rank_by_group(
-            night.client, parts, ingested.users, manifest.categories, manifest.k, progress=night.progress
-        )
     summary = summarise(
         {name: PolicyCounts.from_json(found) for name, found in manifest.policies.items()},
         manifest.policy,
@@ -118,7 +112,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         before=before,
         drift=drift,
         realised=[_look_back(night, ingested, nights) for nights in REALISED_NIGHTS],
-        groups=groups,
+        groups=manifest.groups,
     )
     summary["earned"] = earned
     if manifest.has_values:  # nights without values keep their bytes

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 import reference_report
 
+from ammrank_dask.features.eligibility import group_of
 from ammrank_dask.report.charts import rank_bar
 from ammrank_dask.report.checks import check_night
 from ammrank_dask.report.drift import SHIFT_EDGES, align_exposure, binned_quantile, compare_held, population_stability
 from ammrank_dask.report.exposure import (
     Thresholds,
-    count_by_group,
     entropy,
     exposure_table,
     gini,
@@ -29,10 +29,12 @@ from ammrank_dask.report.outcomes import ChanceOutcome, count_outcome
 from ammrank_dask.report.page import harmless, render_page, report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.svg import breakable, percent, round_up, tag
+from ammrank_dask.scoring.demographic_counts import count_by_group, rank_by_group
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.site.reports import write_report
 from ammrank_dask.storage.store.ids import ids_from_values
 from ammrank_dask.storage.store.qualifications import QualificationRows, rows_from_table
+from ammrank_dask.storage.vocabulary import AGE_BUCKETS, GENDERS
 from ammrank_dask.workflows.session.sections import THRESHOLDS
 
 CATEGORIES = ["autos", "games / <b>", "=garten & haus", "<script>alert(1)</script>"]
@@ -192,15 +194,34 @@ def test_match_clicks__equals_the_plain_twin(seed):
     assert found.held.means(0) == {"hit_rate": None, "precision": None, "recall": None}
 
 
-def test_count_by_group__by_hand():
-    held = make_held({1: [("a", 3.0), ("b", 2.0)], 2: [("b", 1.0)], 3: [("c", 1.0)]}, "abc")
-    # User 1 is female and in the first bucket, user 2 male and 65+, of user 3 no gender is known.
-    points, holders, users = count_by_group(held, np.array([0, 8, 3]), np.array([0, 1, -1]), 3, 2)
-    assert points[0].tolist() == [2, 1, 0]
-    assert points[17].tolist() == [0, 2, 0]
-    assert holders[0].tolist() == [1, 1, 0]
-    assert (points.sum(), holders.sum()) == (5, 3)
-    assert np.flatnonzero(users).tolist() == [0, 17]
+def test_rank_by_group__by_hand():
+    two, one = [("a", 3.0), ("b", 2.0)], [("b", 1.0)]
+    # Of 20 users in two partitions each is female and in the first bucket, or male and 65+; one holds nothing.
+    users = {user: two if user < 20 else one for user in range(40)}
+    bucket, gender = np.repeat([0, 8], 20), np.repeat([0, 1], 20)
+    halves = [
+        count_by_group(
+            make_held({user: users[user] for user in rows}, "abc"), group_of(bucket[rows], gender[rows]), 3, 2
+        )
+        for rows in (np.arange(0, 40, 2), np.arange(1, 40, 2))
+    ]
+    # Of these no gender or no age is known, or they are too few.
+    others = make_held({1: [("c", 1.0)], 2: [("c", 1.0)], 3: [("c", 1.0)]}, "abc")
+    few = count_by_group(others, group_of(np.array([3, -1, 3]), np.array([-1, 0, 0])), 3, 2)
+    nothing = replace(others, indptr=np.array([0, 0, 0, 3]))  # the third user has all three
+    found = rank_by_group([*halves, few, count_by_group(nothing, np.zeros(3, np.uint8), 3, 1)], "abc")
+    female, male = found
+    assert female == {
+        "gender": GENDERS[0], "age": AGE_BUCKETS[0], "users": 21,
+        "top": [
+            {"category": "a", "share": 20 / 21},
+            {"category": "b", "share": 20 / 21},
+            {"category": "c", "share": 1 / 21},
+        ],
+    }  # fmt: skip
+    assert male == {
+        "gender": GENDERS[1], "age": AGE_BUCKETS[8], "users": 20, "top": [{"category": "b", "share": 1.0}],
+    }  # fmt: skip
 
 
 def make_counts():
