@@ -58,11 +58,11 @@ def compare_chances(
             model = load_site_model(train_model(night, ingested, labelled))
             planned = plan_chance_features(night, ingested)
             features = open_features(build_features(client, planned, click_group=CLICK_GROUP, stage="chances").path)
-            learnt = learn_and_measure(client, model, features, scratch=night.site.scratch)
+            learnt, _ = learn_and_measure(client, model, features, scratch=night.site.scratch)
             others = {}
             for penalty in PENALTIES:
                 fitted = fit_logistic(open_features(labelled.path), penalty)
-                others[penalty] = learn_and_measure(client, fitted, features, scratch=night.site.scratch).sums
+                others[penalty] = learn_and_measure(client, fitted, features, scratch=night.site.scratch)[0].sums
             best = min(others, key=lambda penalty: others[penalty].brier)
             gate_users = learnt.sums.n_cells // features.n_categories
             print(f"  {name}: {learnt.n_users:,} validation users, {gate_users:,} gate users")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from distributed import Client
 
-from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
+from ammrank_dask.runtime.tasks import Call
 from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.qualifications import QualificationRows
 
@@ -57,15 +56,13 @@ NO_DRIFT = DriftCounts(0, 0, 0, 0, 0, 0.0, 0, 0.0, np.zeros(len(SHIFT_EDGES) + 1
 
 
 def measure_drift(
-    client: Client,
     before: Sequence[NightPart],
     now: Sequence[NightPart],
     categories: Sequence[str],
     *,
     names_before: Sequence[str] | None = None,
-    progress: Progress = silent,
-) -> dict[str, Any]:
-    """Compare two nights user by user.
+) -> Generator[list[Call], list[DriftCounts], dict[str, Any]]:
+    """Compare two nights user by user: yields a call for each partition, and goes on with what they return.
 
     `names_before` are the categories under the names that they had in the night before, when these are others.
 
@@ -77,11 +74,8 @@ def measure_drift(
         `score_shift` with `mean` and `quantiles`. What there is nothing to compare for is None.
     """
     names = (list(categories if names_before is None else names_before), list(categories))
-    calls: list[Call] = [(compare_parts, (old, new, *names)) for old, new in zip(before, now, strict=True)]
-    total = sum(
-        run_together(client, "drift", calls, progress=progress),
-        start=NO_DRIFT,
-    )
+    counts = yield [(compare_parts, (old, new, *names)) for old, new in zip(before, now, strict=True)]
+    total = sum(counts, start=NO_DRIFT)
     pairs = int(total.shift_counts.sum())
     return {
         "users": total.users,

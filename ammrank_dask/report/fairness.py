@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from distributed import Client
 from ammrank_dask.kernels.balanced import Offers
 from ammrank_dask.report.exposure import gini
 from ammrank_dask.report.thresholds import starved
-from ammrank_dask.runtime.tasks import Progress, silent
+from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.balanced import assign_partition, balance
 from ammrank_dask.scoring.chance_table import ChanceTable, allowed_counts
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
@@ -68,50 +69,71 @@ def price_fairness(
     values
         What a click is worth, and whether lists are made by it; None where nobody says.
     progress
-        Told of every floor, not of the many short passes that each takes.
+        Told of every floor: each is a task.
     """
-    k = users.codes.shape[1]
-    eligible, slots = allowed_counts(users.chances, k)
-
-    def measures(row: np.ndarray, code: np.ndarray) -> dict[str, Any]:
-        n_users, chance = np.bincount(code, minlength=len(clicks)), users.chances[row, code]
-        hungry = starved(n_users, clicks, starved_ratio, eligible)
-        expected = {"expected_clicks": float(chance.sum(dtype=np.float64))}
-        if values is not None:
-            assert users.group is not None
-            expected["expected_value"] = float((chance * values.per_click[users.group[row], code]).sum())
-        return {**expected, "starved_categories": int(hungry.sum()), "gini": gini(n_users)}
-
-    weights = None if values is None or not values.decides else values.weights
+    eligible, slots = allowed_counts(users.chances, users.codes.shape[1])
+    table = ChanceTable(folder, 1)
+    table.save(0, users.chances, IntegerIds(np.arange(len(users.chances))), 1.0, group=users.group)
+    sample = _FairnessSample(
+        table, users.group, users.codes.shape[1], categories, clicks, tie_order, eligible, slots, starved_ratio, values
+    )
     order = users.scores
-    if weights is not None:
+    if sample.weights is not None:
         assert users.group is not None
-        worth = worth_of(Offers(users.chances, weights, users.group))
+        worth = worth_of(Offers(users.chances, sample.weights, users.group))
         order = np.where((worth >= 0) & np.isfinite(order), worth, -np.inf)
     top = np.nonzero(users.codes >= 0)
     policies = {
-        "user_top_k": measures(top[0], users.codes[top]),
-        "category_top_n": measures(*_best_users(order, slots, tie_order)),
+        "user_top_k": sample.measure(top[0], users.codes[top]),
+        "category_top_n": sample.measure(*_best_users(order, slots, tie_order)),
     }
-    table = ChanceTable(folder, 1)
-    table.save(0, users.chances, IntegerIds(np.arange(len(users.chances))), 1.0, group=users.group)
-    by_floor: list[dict[str, Any]] = []
-    for number, floor in enumerate(floors):
-        progress(STAGE, number, len(floors))
-        entry: dict[str, Any] = {"floor": float(floor)}
-        try:
-            bounds = exposure_bounds(categories, clicks, eligible, slots, floor=floor)
-            plan = balance(client, table, bounds, k, tie_order, weights=weights)
-            codes = assign_partition(plan, 0, tie_order)
-            held = np.nonzero(codes >= 0)
-            entry |= {**measures(held[0], codes[held]), "gap": plan.gap}
-            if weights is None:
-                entry["expected_clicks"] = plan.worth
-        except BadInput as error:
-            entry |= {"impossible": str(error)}
-        by_floor.append(entry)
-    progress(STAGE, len(floors), len(floors))
+    tasks = [(sample, float(floor)) for floor in floors]
+    by_floor = run_tasks(client, STAGE, price_floor, tasks, progress=progress)
     return {"users": len(users.chances), "policies": policies, "floors": by_floor}
+
+
+@dataclass(frozen=True)
+class _FairnessSample:
+    """The sampled users as tasks know them: their chances are in the table."""
+
+    table: ChanceTable
+    group: np.ndarray | None
+    k: int
+    categories: Sequence[str]
+    clicks: np.ndarray
+    tie_order: np.ndarray
+    eligible: np.ndarray
+    slots: int
+    starved_ratio: float
+    values: ClickValues | None
+
+    @property
+    def weights(self) -> np.ndarray | None:
+        """By what chances count, where lists are made by value."""
+        return None if self.values is None or not self.values.decides else self.values.weights
+
+    def measure(self, row: np.ndarray, code: np.ndarray) -> dict[str, Any]:
+        """Return what lists come to that have these pairs of a user and a category."""
+        n_users, chance = np.bincount(code, minlength=len(self.clicks)), self.table.chances(0)[row, code]
+        hungry = starved(n_users, self.clicks, self.starved_ratio, self.eligible)
+        expected = {"expected_clicks": float(chance.sum(dtype=np.float64))}
+        if self.values is not None:
+            assert self.group is not None
+            expected["expected_value"] = float((chance * self.values.per_click[self.group[row], code]).sum())
+        return {**expected, "starved_categories": int(hungry.sum()), "gini": gini(n_users)}
+
+
+def price_floor(sample: _FairnessSample, floor: float) -> dict[str, Any]:
+    """Return what `balanced` comes to with one floor for all categories, or why that cannot be."""
+    try:
+        bounds = exposure_bounds(sample.categories, sample.clicks, sample.eligible, sample.slots, floor=floor)
+        plan = balance(None, sample.table, bounds, sample.k, sample.tie_order, weights=sample.weights)
+    except BadInput as error:
+        return {"floor": floor, "impossible": str(error)}
+    codes = assign_partition(plan, 0, sample.tie_order)
+    held = np.nonzero(codes >= 0)
+    entry = {"floor": floor, **sample.measure(held[0], codes[held]), "gap": plan.gap}
+    return entry if sample.weights is not None else {**entry, "expected_clicks": plan.worth}
 
 
 def _best_users(scores: np.ndarray, slots: int, tie_order: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

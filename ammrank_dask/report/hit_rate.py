@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from distributed import Client
 
 from ammrank_dask.ingest.interest_state import recode_cells
-from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
+from ammrank_dask.runtime.tasks import Call
 from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.ids import ID_ARRAYS, UserIds, empty_ids, ids_from_arrays, union_of_many
 from ammrank_dask.storage.store.parts import PartRef
@@ -105,14 +104,9 @@ class RealisedCounts:
 
 
 def measure_realised(
-    client: Client,
-    night: PastNight,
-    categories: Sequence[str],
-    cells: tuple[int, int],
-    *,
-    progress: Progress = silent,
-) -> dict[str, Any]:
-    """Compare the qualifications of a past night with the clicks since.
+    night: PastNight, categories: Sequence[str], cells: tuple[int, int]
+) -> Generator[list[Call], list[RealisedCounts], dict[str, Any]]:
+    """Compare the qualifications of a past night with the clicks since, as `measure_drift` compares two nights.
 
     Parameters
     ----------
@@ -129,14 +123,11 @@ def measure_realised(
         categories that were clicked most before. Over all users: `slots` that the policy gave and how many of them were
         `clicked`, and the same under `drawn` for those of exploration; `value` is what the clicks on both were worth.
     """
-    calls: list[Call] = [
+    counts = yield [
         (match_part, (part, list(days), list(categories), cells, night.popular, night.k))
         for part, days in zip(night.parts, night.days, strict=True)
     ]
-    total = sum(
-        run_together(client, "realised", calls, progress=progress),
-        start=RealisedCounts(0, 0, Hits(), Hits()),
-    )
+    total = sum(counts, start=RealisedCounts(0, 0, Hits(), Hits()))
     return {
         "users": total.users,
         "users_without_qualification": total.others,

@@ -8,15 +8,14 @@ estimate is right whatever the chances are worth, and the better they are the na
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from distributed import Client
 
 from ammrank_dask.report.hit_rate import find_clicked, read_clicks
-from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
+from ammrank_dask.runtime.tasks import Call
 from ammrank_dask.scoring.qualifications import NightPart
 from ammrank_dask.storage.store.parts import PartRef
 from ammrank_dask.storage.store.qualifications import QualificationRows
@@ -75,16 +74,14 @@ def _add_values(
 
 
 def measure_past_night(
-    client: Client,
     parts: Sequence[NightPart],
     days: Sequence[Sequence[PartRef]],
     categories: Sequence[str],
     cells: tuple[int, int],
     *,
     is_explored: bool,
-    progress: Progress = silent,
-) -> tuple[ChanceOutcome, EarnedSums | None]:
-    """Return predicted and actual clicks of a past night, and what its policies earned.
+) -> Generator[list[Call], list[tuple[ChanceOutcome, Any]], tuple[ChanceOutcome, EarnedSums | None]]:
+    """Return predicted and actual clicks of a past night, and what its policies earned; calls as `measure_drift`.
 
     Parameters
     ----------
@@ -97,11 +94,11 @@ def measure_past_night(
     is_explored
         Whether the night drew slots: without them nothing is known of pairs that were not assigned.
     """
-    calls: list[Call] = [
+    counts = yield [
         (match_night, (part, list(own), list(categories), cells, is_explored))
         for part, own in zip(parts, days, strict=True)
     ]
-    outcomes, earned = zip(*run_together(client, "outcome", calls, progress=progress), strict=True)
+    outcomes, earned = zip(*counts, strict=True)
     outcome = sum(outcomes, start=ChanceOutcome())
     return outcome, sum(earned[1:], start=earned[0]) if is_explored else None
 

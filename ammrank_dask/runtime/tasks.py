@@ -51,7 +51,7 @@ Units = Sequence[int] | Callable[[Any], int]
 
 
 def run_tasks(
-    client: Client,
+    client: Client | None,
     stage: str,
     function: Callable[..., Any],
     arguments: Iterable[Sequence[Any]],
@@ -65,8 +65,11 @@ def run_tasks(
     """Run `function(*args)` on the cluster for every item of `arguments` and return the results in order.
 
     See `run_calls`; here every call is a task of its own. `on_result` is called on the client with the index and the
-    result of each task as it finishes, in any order, once for each.
+    result of each task as it finishes, in any order, once for each. Without a client the calls are made here, one after
+    the other, as a part of the task that makes them.
     """
+    if client is None:
+        return [function(*args) for args in arguments]
     tasks = [_Task((index,), [(function, args)]) for index, args in enumerate(arguments)]
     return _Flight(client, stage, tasks, in_flight_per_thread).run(progress, units, unit, on_result)
 
@@ -128,6 +131,19 @@ def run_together(
     weights = [1.0] * len(calls) if weights is None else weights
     together = batches(calls, weights, n_at_once=TaskWorkers(client, stage, 1).width()) if calls else []
     return run_calls(client, stage, together, progress=progress, units=units, unit=unit, on_result=on_result)
+
+
+def run_side_by_side(
+    client: Client, stage: str, lists: Sequence[Sequence[Call]], *, progress: Progress = silent
+) -> list[list[Any]]:
+    """Run lists of calls as `run_together` does, one call of each list in a task, and return the results by list."""
+    order = sorted((place, number) for number, calls in enumerate(lists) for place in range(len(calls)))
+    calls = [lists[number][place] for place, number in order]
+    found = run_together(client, stage, calls, weights=[1 / max(1, len(lists))] * len(calls), progress=progress)
+    results: list[list[Any]] = [[] for _ in lists]
+    for (_, number), result in zip(order, found, strict=True):
+        results[number].append(result)
+    return results
 
 
 def run_batches(

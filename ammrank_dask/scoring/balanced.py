@@ -123,7 +123,7 @@ class BalancedPlan:
 
 
 def balance(
-    client: Client,
+    client: Client | None,
     table: ChanceTable,
     bounds: ExposureBounds,
     k: int,
@@ -138,6 +138,8 @@ def balance(
 
     Parameters
     ----------
+    client
+        The cluster; None to do all of it here.
     table
         The chances of all users.
     k
@@ -360,7 +362,7 @@ class _Passes:
 
     def __init__(
         self,
-        client: Client,
+        client: Client | None,
         table: ChanceTable,
         k: int,
         tie_order: np.ndarray,

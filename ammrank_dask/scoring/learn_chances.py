@@ -23,7 +23,7 @@ from ammrank_dask.kernels.scoring import Panels
 from ammrank_dask.kernels.scoring_plus import PlusPanels
 from ammrank_dask.model.plane_panels import panel_arrays, panels_from, top_categories
 from ammrank_dask.runtime.client import client_by_name, current_client
-from ammrank_dask.runtime.tasks import Call, Progress, run_together, silent
+from ammrank_dask.runtime.tasks import Call, Progress, run_side_by_side, run_together, silent
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.score_partition import read_rows
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
@@ -270,7 +270,7 @@ def learn_chances(
     check_features(features)
     check_model(model)
     tasks = _tasks_of(features, model, split, variant, _sample_share(features), scratch)
-    scores, clicked, activity, _ = _gather(client, tasks, split, min_users, progress)
+    (scores, clicked, activity, _), _ = _gather(client, tasks, split, min_users, progress)
     return fit_chances(scores, clicked, activity)
 
 
@@ -281,21 +281,23 @@ def learn_and_measure(
     *,
     min_users: int = 1,
     scratch: Path | None = None,
+    beside: Sequence[Call] = (),
     progress: Progress = silent,
-) -> LearntChances:
+) -> tuple[LearntChances, list[Any]]:
     """Learn chances from the validation users and compare them with the clicks of the gate users.
 
-    Parameters are those of `learn_chances`.
+    Parameters are those of `learn_chances`; `beside` are other calls, one for each partition, which are made in the
+    tasks that read the validation users. Their results come second.
     """
     tasks = _tasks_of(features, model, "validation", None, _sample_share(features), scratch)
-    scores, clicked, activity, _ = _gather(client, tasks, "validation", min_users, progress)
+    (scores, clicked, activity, _), others = _gather(client, tasks, "validation", min_users, progress, beside)
     chances = fit_chances(scores, clicked, activity)
     sums = check_reliability(client, chances, model, features, scratch=scratch, progress=progress)
     if not sums.n_cells:
         raise TooFewUsers(
             f"there are {len(scores):,} validation users and no gate users to measure click probabilities on"
         )
-    return LearntChances(chances, len(scores), sums)
+    return LearntChances(chances, len(scores), sums), others
 
 
 def history_share(alpha: float, days_then: int, days_now: int) -> float:
@@ -336,16 +338,25 @@ def _sample_share(features: Features) -> float:
 
 
 def _gather(
-    client: Client, tasks: list[tuple[object, ...]], split: str, min_users: int, progress: Progress
-) -> SplitRows:
-    """Return scores, clicks, activity and folds of the users of a split, of a sample when there are very many."""
-    parts: list[SplitRows] = run_together(client, STAGE, [(read_split, task) for task in tasks], progress=progress)
+    client: Client,
+    tasks: list[tuple[object, ...]],
+    split: str,
+    min_users: int,
+    progress: Progress,
+    beside: Sequence[Call] = (),
+) -> tuple[SplitRows, list[Any]]:
+    """Return scores, clicks, activity and folds of the users of a split, and what the calls beside them return.
+
+    Of very many users they are those of a sample.
+    """
+    own: list[Call] = [(read_split, task) for task in tasks]
+    parts, others = run_side_by_side(client, STAGE, [own, beside], progress=progress)
     scores, clicked, activity, folds = (np.concatenate(columns) for columns in zip(*parts, strict=True))
     if len(scores) < min_users:
         raise TooFewUsers(
             f"{len(scores):,} {split} users are fewer than the {min_users:,} that click probabilities need"
         )
-    return scores, clicked, activity, folds
+    return (scores, clicked, activity, folds), others
 
 
 def check_reliability(

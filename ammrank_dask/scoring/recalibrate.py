@@ -7,21 +7,20 @@ among each other, and one step of all levels makes the users expect as many clic
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from distributed import Client
 
 from ammrank_dask.features.store import Features, open_features
 from ammrank_dask.model.plane_panels import top_categories
-from ammrank_dask.runtime.tasks import Progress, run_together, silent
+from ammrank_dask.runtime.tasks import Call
 from ammrank_dask.scoring.chances import Chances, log_activity
 from ammrank_dask.scoring.learn_chances import (
     CHANCE_SALT,
     MAX_CELLS,
-    STAGE,
     PanelSource,
     receive_panels,
     send_panels,
@@ -66,17 +65,8 @@ class RecalibratedChances:
         return {"users": self.n_users, "expected": self.expected, "clicked": self.clicked}
 
 
-def recalibrate(
-    client: Client,
-    chances: Chances,
-    model: RankModel,
-    then: Features,
-    now: Features,
-    *,
-    scratch: Path | None = None,
-    progress: Progress = silent,
-) -> RecalibratedChances:
-    """Return chances for the features of tonight, from those learnt at the lag date.
+def users_again(model: RankModel, then: Features, now: Features, *, scratch: Path | None = None) -> list[Call]:
+    """Return a call for each partition whose results `recalibrate` takes.
 
     Parameters
     ----------
@@ -89,12 +79,10 @@ def recalibrate(
     """
     share = min(1.0, MAX_CELLS / max(1, then.n_users * then.n_categories))
     source = send_panels(model, scratch)
-    tasks = [
-        (str(then.path), str(now.path), partition, source, model.variant_, share)
+    return [
+        (read_again, (str(then.path), str(now.path), partition, source, model.variant_, share))
         for partition in range(then.n_partitions)
     ]
-    parts: list[UsersAgain] = run_together(client, STAGE, [(read_again, task) for task in tasks], progress=progress)
-    return recalibrate_to(chances, sum(parts[1:], start=parts[0]))
 
 
 def read_again(
@@ -119,8 +107,12 @@ def read_again(
     )
 
 
-def recalibrate_to(chances: Chances, users: UsersAgain) -> RecalibratedChances:
-    """Return chances whose classes of activity moved with the users, and who expect the clicks that users made."""
+def recalibrate(chances: Chances, parts: Sequence[UsersAgain]) -> RecalibratedChances:
+    """Return chances for tonight from those learnt at the lag date, and the users of all partitions.
+
+    Classes of activity move with the users, and chances expect the clicks that users made.
+    """
+    users = sum(parts[1:], start=parts[0])
     clicked = int(users.n_clicked.sum())
     expected = float(chance_table(chances, users).sum())
     if not clicked:

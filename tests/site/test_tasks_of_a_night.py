@@ -24,5 +24,5 @@ def test_nightly__partitions_share_tasks_in_every_stage(client, tmp_path, monkey
     counts = watch_stages(monkeypatch)
     nightly(Night(client, site, config, day(7)))
     grows = {stage: runs for stage, runs in counts.items() if not stage.startswith(OF_ONE_SIZE)}
-    assert {"fold", "features", "train-memberships", "gate", "chances", "score", "drift"} <= set(grows)
+    assert {"fold", "features", "train-memberships", "gate", "chances", "score", "past-nights"} <= set(grows)
     assert {stage: max(runs) for stage, runs in grows.items() if max(runs) >= N_PARTITIONS} == {}

@@ -12,7 +12,7 @@ from ammrank_dask.scoring.chances import save_chances
 from ammrank_dask.scoring.exposure_bounds import parse_floor
 from ammrank_dask.scoring.learn_chances import STAGE, history_share, learn_and_measure
 from ammrank_dask.scoring.policies import POLICIES
-from ammrank_dask.scoring.recalibrate import recalibrate
+from ammrank_dask.scoring.recalibrate import recalibrate, users_again
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.site import Site
@@ -123,13 +123,11 @@ def _learn(night: Night, ingested: Ingested, tonight: Run, model: Run) -> Run:
     features = open_features(built.path)
     min_users = max(1, night.config.gate.min_users)
     fitted, scratch = load_site_model(model), night.site.scratch
-    learnt = learn_and_measure(
-        night.client, fitted, features, min_users=min_users, scratch=scratch, progress=night.progress
-    )
-    carried = recalibrate(
-        night.client, learnt.chances, fitted, features, open_features(tonight.path), scratch=scratch,
-        progress=night.progress,
+    learnt, users = learn_and_measure(
+        night.client, fitted, features, min_users=min_users, scratch=scratch, progress=night.progress,
+        beside=users_again(fitted, features, open_features(tonight.path), scratch=scratch),
     )  # fmt: skip
+    carried = recalibrate(learnt.chances, users)
     return finish_run(
         path,
         CHANCES.kind,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from ammrank_dask.report.outcomes import measure_past_night
 from ammrank_dask.report.page import report_files
 from ammrank_dask.report.summary import exposure_of, summarise
 from ammrank_dask.report.thresholds import CHECK_LABELS
+from ammrank_dask.runtime.tasks import Call, run_side_by_side, run_together
 from ammrank_dask.scoring.chances import load_chances
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.scoring.qualifications import NightPart, Qualifications, open_qualifications, parts_in
@@ -56,6 +57,11 @@ from ammrank_dask.workflows.stages.score import score_settings
 
 logger = logging.getLogger(__name__)
 
+STAGE = "past-nights"
+"""The tasks that compare tonight and nights before it."""
+Outcome = TypeVar("Outcome")
+Measure = Generator[list[Call], list[Any], Outcome]
+"""A measure yields a call for each partition, is sent what they return, and returns what it comes to."""
 REPORT_FORMAT = 7
 """Version of summary.json: a report of another version is measured again."""
 REALISED_NIGHTS = (1, 7, 30)
@@ -90,8 +96,14 @@ def find_summary(site: Site, config: Config, qualifications: Run) -> dict[str, A
 def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict[str, Any]:
     """Return the content of `summary.json` of a night."""
     manifest = QualificationsManifest.of(qualifications)
-    before, drift = _compare_with_before(night, ingested, qualifications)
-    outcome, earned = _came_true(night, ingested)
+    (before, drift), (outcome, earned), *realised = _run_measures(
+        night,
+        [
+            _compare_with_before(night, ingested, qualifications),
+            _came_true(night, ingested),
+            *(_look_back(night, ingested, nights) for nights in REALISED_NIGHTS),
+        ],
+    )
     model = find_run(night.site, manifest.model)
     summary = summarise(
         {name: PolicyCounts.from_json(found) for name, found in manifest.policies.items()},
@@ -111,7 +123,7 @@ def measure_night(night: Night, ingested: Ingested, qualifications: Run) -> dict
         thresholds=night.config.report.limits,
         before=before,
         drift=drift,
-        realised=[_look_back(night, ingested, nights) for nights in REALISED_NIGHTS],
+        realised=realised,
         groups=manifest.groups,
     )
     summary["earned"] = earned
@@ -286,9 +298,36 @@ def _other_pages(summary: Mapping[str, Any]) -> dict[str, str]:
     return pages | {"later nights": f"../../index.html#{summary['date']}"}
 
 
+def _run_measures(night: Night, measures: Sequence[Measure]) -> list[Any]:
+    """Return what measures come to. Calls of one partition share a task, unless a file of one of them is damaged."""
+    outcomes: list[Any] = [None] * len(measures)
+    calls: dict[int, list[Call]] = {}
+
+    def go_on(number: int, step: Callable[..., Any], *args: Any) -> None:
+        try:
+            calls[number] = step(*args)
+        except StopIteration as end:
+            outcomes[number] = end.value
+
+    for number, measure in enumerate(measures):
+        go_on(number, measure.send, None)
+    try:
+        found = run_side_by_side(night.client, STAGE, list(calls.values()), progress=night.progress)
+    except DamagedStore:
+        found = None
+    for place, (number, own) in enumerate(list(calls.items())):
+        try:
+            counts = run_together(night.client, STAGE, own) if found is None else found[place]
+        except DamagedStore as error:
+            go_on(number, measures[number].throw, error)
+        else:
+            go_on(number, measures[number].send, counts)
+    return outcomes
+
+
 def _compare_with_before(
     night: Night, ingested: Ingested, qualifications: Run
-) -> tuple[tuple[str, PolicyCounts | None] | None, dict[str, Any] | None]:
+) -> Measure[tuple[tuple[str, PolicyCounts | None] | None, dict[str, Any] | None]]:
     """Return date and counts of the night before and the drift since; None when the two cannot be compared.
 
     With another active policy there are no counts: its exposure is no measure for this one.
@@ -301,10 +340,8 @@ def _compare_with_before(
     categories, policy = manifest.categories, manifest.policy
     names_before = _names_before(ingested, categories, previous.categories)
     try:
-        drift = measure_drift(
-            night.client, parts_in(qualification_parts(previous.run), len(parts)), parts, categories,
-            names_before=names_before, progress=night.progress,
-        )  # fmt: skip
+        earlier = parts_in(qualification_parts(previous.run), len(parts))
+        drift = yield from measure_drift(earlier, parts, categories, names_before=names_before)
     except DamagedStore as error:
         logger.warning("the drift since the night before is not measured: %s", error)
         return None, None
@@ -323,7 +360,7 @@ def _names_before(ingested: Ingested, categories: Sequence[str], before: Sequenc
     return ingested.taxonomy.names_in(before) if is_tonight else list(categories)
 
 
-def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
+def _look_back(night: Night, ingested: Ingested, nights: int) -> Measure[dict[str, Any]]:
     """Compare a past night with the clicks since. `measures` is None if the night is gone or nobody clicked since."""
     date = night.date - dt.timedelta(nights)
     looked: dict[str, Any] = {"nights": nights, "date": str(date), "policy": None, "measures": None}
@@ -337,16 +374,14 @@ def _look_back(night: Night, ingested: Ingested, nights: int) -> dict[str, Any]:
         published = PastNight(
             parts, days, most_clicked(quals.manifest.clicks, quals.categories, quals.k, names), quals.k
         )
-        measures = measure_realised(
-            night.client, published, names, _click_cells(night.config, categories), progress=night.progress
-        )
+        measures = yield from measure_realised(published, names, _click_cells(night.config, categories))
         return {**looked, "policy": quals.policy, "measures": measures}
     except DamagedStore as error:
         logger.warning("what became of the night of %s is not measured: %s", date, error)
         return looked
 
 
-def _came_true(night: Night, ingested: Ingested) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+def _came_true(night: Night, ingested: Ingested) -> Measure[tuple[dict[str, Any] | None, dict[str, Any] | None]]:
     """Return of the night one label window ago what its chances came to, and what each policy would have earned.
 
     None is what it has no chances for, or did not explore; both when it is not kept.
@@ -364,9 +399,7 @@ def _came_true(night: Night, ingested: Ingested) -> tuple[dict[str, Any] | None,
             return None, None
         cells = _click_cells(night.config, ingested.taxonomy.categories)
         names = ingested.taxonomy.names_in(quals.categories)
-        outcome, sums = measure_past_night(
-            night.client, parts, days, names, cells, is_explored=bool(support), progress=night.progress
-        )
+        outcome, sums = yield from measure_past_night(parts, days, names, cells, is_explored=bool(support))
     except DamagedStore as error:
         logger.warning("the clicks since the night of %s are not measured: %s", date, error)
         return None, None

@@ -6,6 +6,7 @@ from chance_world import CATEGORIES, make_features, make_model
 
 from ammrank_dask.features.write import write_features
 from ammrank_dask.kernels.chances import Curves
+from ammrank_dask.runtime.tasks import run_together
 from ammrank_dask.scoring.chances import Chances, fit_chances
 from ammrank_dask.scoring.learn_chances import learn_chances
 from ammrank_dask.scoring.recalibrate import (
@@ -16,7 +17,7 @@ from ammrank_dask.scoring.recalibrate import (
     move_classes,
     read_again,
     recalibrate,
-    recalibrate_to,
+    users_again,
 )
 
 
@@ -46,7 +47,7 @@ def test_carry_to__chances_of_a_short_history_come_true_with_a_longer_one():
     now_scores, clicked_next, now_events = simulate(1500, 1, 1.0)
     learnt = fit_chances(*then)
     users = UsersAgain(then[2], now_events, now_scores, then[1].sum(axis=1))
-    carried = recalibrate_to(learnt, users)
+    carried = recalibrate(learnt, [users])
     assert carried.n_users == 1500
     assert carried.clicked == then[1].sum()
     assert carried.expected == pytest.approx(chance_table(learnt, users).sum())
@@ -64,10 +65,10 @@ def test_carry_to__changes_nothing_where_nothing_changed():
     scores, clicked, events = simulate(1500, 1, 1.0)
     learnt = fit_chances(scores, clicked, events)
     users = UsersAgain(events, events, scores, clicked.sum(axis=1))
-    carried = recalibrate_to(learnt, users)
+    carried = recalibrate(learnt, [users])
     assert carried.expected == pytest.approx(carried.clicked, rel=0.01)
     np.testing.assert_allclose(chance_table(carried.chances, users), chance_table(learnt, users), rtol=0.03)
-    silent = recalibrate_to(learnt, UsersAgain(events, events, scores, np.zeros(1500, int)))
+    silent = recalibrate(learnt, [UsersAgain(events, events, scores, np.zeros(1500, int))])
     assert (silent.clicked, silent.chances) == (0, learnt)
 
 
@@ -107,9 +108,9 @@ def test_carry_chances__of_users_who_are_there_both_nights(client, tmp_path):
     now = write_features(
         tmp_path / "now", X, kept, ["pv:a", "pv:b", "pv:c", "pv:d"], categories=CATEGORIES, n_partitions=4
     )
-    carried = recalibrate(client, chances, model, then, now)
+    carried = recalibrate(chances, run_together(client, "again", users_again(model, then, now)))
     assert carried.n_users == (ids % 9 > 0).sum()
-    again = recalibrate(client, chances, model, then, now, scratch=tmp_path)
+    again = recalibrate(chances, run_together(client, "again", users_again(model, then, now, scratch=tmp_path)))
     assert again.chances.digest() == carried.chances.digest()
     users = read_again(then.path, now.path, 2, model.panels(), None, 1.0)
     before, after = then.partition(2), now.partition(2)
