@@ -55,7 +55,7 @@ WORK: dict[str, tuple[str, ...]] = {
     "features": (
         "ammrank_dask/features/demographics.py:describe_users",
         "ammrank_dask/kernels/features.py:write_values",
-        "ammrank_dask/features/write.py:finish_features",
+        "ammrank_dask/features/store.py:finish_features",
     ),
     "training features": ("ammrank_dask/kernels/features.py:rank_clicks",),
     "train": (

@@ -18,7 +18,8 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_panels import top_categories
 from ammrank_dask.model.plus_basis import RankingCounts, make_basis
-from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
+from ammrank_dask.scoring.score import score
+from ammrank_dask.scoring.score_passes import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from benchmarks.command_line import Memory, Users, benchmark
 from benchmarks.measure import best_cpu_of, best_of, cluster, describe_machine, worker_facts

@@ -17,7 +17,7 @@ from ammrank_dask.features.columns import FeatureColumns, interest_columns
 from ammrank_dask.features.csr import csr_arrays, csr_attributes
 from ammrank_dask.features.demographics import Demographics, describe_users
 from ammrank_dask.features.eligibility import Eligibility, group_of
-from ammrank_dask.features.write import finish_features
+from ammrank_dask.features.store import finish_features
 from ammrank_dask.ingest.fold import DayPart, part_of, parts_of
 from ammrank_dask.ingest.interest_state import InterestState, end_of, fold_days
 from ammrank_dask.kernels.features import count_values, rank_clicks, write_values

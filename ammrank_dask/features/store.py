@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,15 @@ from ammrank_dask.features.partition import FeaturePartition, OpenFeaturePartiti
 from ammrank_dask.monitor.texts import card_html
 from ammrank_dask.runtime.collections import read_blocks
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.atomic import write_text
 from ammrank_dask.storage.objects.folders import local_path
 from ammrank_dask.storage.site.site import Site
+from ammrank_dask.storage.store.groups import METADATA, encode_group
 from ammrank_dask.storage.store.ids import empty_ids, ids_from_values
 from ammrank_dask.storage.store.manifests import FeaturesManifest
-from ammrank_dask.storage.store.parts import CheckedReader
+from ammrank_dask.storage.store.parts import CheckedReader, PartFacts, checksum_file
 from ammrank_dask.storage.store.registry import FEATURES
-from ammrank_dask.storage.store.runs import Run, open_run
+from ammrank_dask.storage.store.runs import Run, finish_run, open_run
 from ammrank_dask.user_hash import partition_of
 
 COLUMNS_FILE = "columns.json"
@@ -171,3 +173,31 @@ def check_features(features: Any) -> None:
             f"features must be Features, got {type(features).__name__}; pass open_features(path), or"
             " write_features(path, X, user_ids, columns, rankings) for a matrix"
         )
+
+
+def finish_features(
+    folder: Path,
+    columns: FeatureColumns,
+    *,
+    digest: str,
+    parts: Sequence[PartFacts],
+    config: Mapping[str, Any],
+    inputs: Any,
+    counts: Mapping[str, Any] | None = None,
+) -> Run:
+    """Write the columns and the manifest of a features run whose partitions are written.
+
+    The run is a zarr group as its partitions are.
+    """
+    write_text(folder / COLUMNS_FILE, json.dumps(columns.to_json(), ensure_ascii=False))
+    write_text(folder / METADATA, encode_group({}, {})[METADATA].tobytes().decode())
+    return finish_run(
+        folder,
+        FEATURES.kind,
+        digest,
+        parts,
+        config=config,
+        inputs=inputs,
+        counts=counts,
+        files={name: checksum_file(folder / name) for name in (COLUMNS_FILE, METADATA)},
+    )

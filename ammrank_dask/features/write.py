@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ from distributed import Client
 
 from ammrank_dask.features.columns import OWN_GROUP, FeatureColumns, groups_of_names
 from ammrank_dask.features.csr import csr_arrays, csr_attributes, unsigned_type
-from ammrank_dask.features.store import COLUMNS_FILE, Features, open_features
+from ammrank_dask.features.store import Features, finish_features, open_features
 from ammrank_dask.ingest.exchange import read_slices, write_slices
 from ammrank_dask.ingest.routing import number_users, slice_by_partition
 from ammrank_dask.runtime.client import current_client
@@ -24,13 +23,12 @@ from ammrank_dask.runtime.collections import blocks_of, check_blocks, run_blocks
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.in_memory import check_in_memory, is_collection
 from ammrank_dask.storage.numbers import whole_number
-from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, temporary_beside, write_text
+from ammrank_dask.storage.objects.atomic import digest_of, swap_folder, temporary_beside
 from ammrank_dask.storage.objects.folders import is_folder, is_there, list_paths, local_path, make_folder
-from ammrank_dask.storage.store.groups import METADATA, encode_group
 from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_values, one_kind
-from ammrank_dask.storage.store.parts import PartFacts, checksum_file, write_part
+from ammrank_dask.storage.store.parts import PartFacts, write_part
 from ammrank_dask.storage.store.registry import FEATURES
-from ammrank_dask.storage.store.runs import Run, finish_run, open_run, remove_run
+from ammrank_dask.storage.store.runs import open_run, remove_run
 from ammrank_dask.storage.vocabulary import USERS_A_PARTITION
 from ammrank_dask.user_hash import partition_of
 
@@ -316,34 +314,6 @@ def _refuse_other_folder(folder: Path) -> None:
             open_run(folder, FEATURES.kind)
         except BadInput as error:
             raise BadInput(f"{folder} is not a features store and would be overwritten: {error}") from None
-
-
-def finish_features(
-    folder: Path,
-    columns: FeatureColumns,
-    *,
-    digest: str,
-    parts: Sequence[PartFacts],
-    config: Mapping[str, Any],
-    inputs: Any,
-    counts: Mapping[str, Any] | None = None,
-) -> Run:
-    """Write the columns and the manifest of a features run whose partitions are written.
-
-    The run is a zarr group as its partitions are.
-    """
-    write_text(folder / COLUMNS_FILE, json.dumps(columns.to_json(), ensure_ascii=False))
-    write_text(folder / METADATA, encode_group({}, {})[METADATA].tobytes().decode())
-    return finish_run(
-        folder,
-        FEATURES.kind,
-        digest,
-        parts,
-        config=config,
-        inputs=inputs,
-        counts=counts,
-        files={name: checksum_file(folder / name) for name in (COLUMNS_FILE, METADATA)},
-    )
 
 
 def _sorted_order(ids: UserIds) -> np.ndarray:

@@ -126,7 +126,7 @@ def fit_memberships(
         return Memberships.nothing(X.shape[1], geometry)
     counts = [starts[number][0] for number in numbers]
     found = [
-        cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number][1], begun=begun)
+        cluster_rows(X, norms, k, geometry, [seed, number], start=starts[number][1], begun=begun).centers
         for number, k in zip(numbers, counts, strict=True)
     ]
     nearest = [min(N_NEAREST if geometry == COSINE else TABLE_NEAREST, k) for k in counts]
@@ -152,7 +152,7 @@ def begin_clustering(X: sp.csr_matrix, settings: ClusteringSettings, only: int) 
     if only >= len(starts) or not X.shape[0]:
         return None
     k, centers = starts[only]
-    return _make_passes(X, norms, k, settings.geometry, [settings.seed, only], _FIRST_PASSES, start=centers)
+    return cluster_rows(X, norms, k, settings.geometry, [settings.seed, only], start=centers, n_passes=_FIRST_PASSES)
 
 
 def _rows_to_cluster(X: sp.csr_matrix, geometry: str) -> tuple[sp.csr_matrix, np.ndarray]:
@@ -222,28 +222,14 @@ def cluster_rows(
     *,
     start: np.ndarray | None = None,
     begun: BegunClustering | None = None,
-) -> np.ndarray:
+    n_passes: int = _PASSES,
+) -> BegunClustering:
     """Return k centres (k, d) float32 after some passes of Lloyd's, spherical with the cosine.
 
     They start at rows drawn by the seed, or at `start`; an empty centre takes the next row drawn. Passes that were
     made before, of `begun`, are not made again.
     """
-    n_passes = _PASSES if begun is None else _PASSES - _FIRST_PASSES
-    return _make_passes(X, norms, k, geometry, seed, n_passes, start=start, begun=begun).centers
-
-
-def _make_passes(
-    X: sp.csr_matrix,
-    norms: np.ndarray,
-    k: int,
-    geometry: str,
-    seed: list[int],
-    n_passes: int,
-    *,
-    start: np.ndarray | None = None,
-    begun: BegunClustering | None = None,
-) -> BegunClustering:
-    """Make some passes of `cluster_rows`, the first ones or those after the ones that were begun with."""
+    n_passes -= 0 if begun is None else _FIRST_PASSES
     drawn = np.random.default_rng([*seed, 2**29]).permutation(X.shape[0])
 
     def unit_rows(chosen: np.ndarray) -> np.ndarray:

@@ -29,7 +29,7 @@ MAX_COMMAND_LINES = 80
 MAX_FUNCTION_LINES = 60
 # What may only fall: modules, lines that the command of a night imports before it begins, the path of an event.
 MAX_MODULES = 305
-MAX_LINES_OF_A_NIGHT = 38_500
+MAX_LINES_OF_A_NIGHT = 37_950
 MIN_LINES_FOR_ONE_IMPORTER = 60
 MAX_STOPS, MAX_CHANGES = 80, 31
 PLACEHOLDERS = {"found", "known", "place", "facts", "told", "shown", "held"}

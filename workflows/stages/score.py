@@ -17,7 +17,7 @@ from ammrank_dask.scoring.exploration import describe_draws
 from ammrank_dask.scoring.exposure_bounds import parse_floor
 from ammrank_dask.scoring.policies import POLICIES
 from ammrank_dask.scoring.qualifications import Qualifications
-from ammrank_dask.scoring.score import finish_qualifications, write_qualifications
+from ammrank_dask.scoring.score_passes import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
 from ammrank_dask.storage.lake.paths import digest_lake_file

@@ -396,12 +396,12 @@ def test_cluster_rows__equals_twin():
     norms = np.sqrt(np.asarray(X.multiply(X).sum(axis=1))).ravel().astype(np.float32)
     drawn = np.random.default_rng([5, 0, 2**29]).permutation(X.shape[0])
     expected = reference_plus.spherical_k_means(X.toarray().astype(float), drawn[:6], drawn[6:], 4)
-    np.testing.assert_allclose(cluster_rows(X, norms, 6, COSINE, [5, 0]), expected, atol=1e-5)
+    np.testing.assert_allclose(cluster_rows(X, norms, 6, COSINE, [5, 0]).centers, expected, atol=1e-5)
 
 
 def test_cluster_rows__empty_centre_takes_another_row():
     X = sp.csr_matrix(np.array([[1.0, 0], [1, 0], [1, 0], [0, 1]], np.float32))
-    centers = cluster_rows(X, np.ones(4, np.float32), 3, COSINE, [0, 0])
+    centers = cluster_rows(X, np.ones(4, np.float32), 3, COSINE, [0, 0]).centers
     # Equal rows leave all but one of their centres empty; those that follow are rows again.
     assert {tuple(center) for center in centers} <= {(1.0, 0.0), (0.0, 1.0)}
 

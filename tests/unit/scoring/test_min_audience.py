@@ -5,7 +5,7 @@ import shutil
 import pytest
 from chance_world import CATEGORIES
 
-from ammrank_dask.scoring import score as score_module
+from ammrank_dask.scoring import score_passes
 from ammrank_dask.scoring.score import score
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import digest_tree
@@ -59,7 +59,7 @@ def test_score__a_crash_between_two_makings_changes_nothing(client, tmp_path, mo
 
     with monkeypatch.context() as patch:
         for name in names:
-            patch.setattr(score_module, name, die_at(name, getattr(score_module, name)))
+            patch.setattr(score_passes, name, die_at(name, getattr(score_passes, name)))
         with pytest.raises(OSError, match="killed"):
             score(model, features, tmp_path / "killed", **options)
     score(model, features, tmp_path / "killed", **options)

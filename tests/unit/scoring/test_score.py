@@ -203,7 +203,7 @@ def test_score__a_crash_at_the_end_leaves_no_work_in_what_the_next_try_publishes
             finish_run(*args, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("ammrank_dask.scoring.score.finish_run", crash)
+    monkeypatch.setattr("ammrank_dask.scoring.score_passes.finish_run", crash)
     with pytest.raises(KeyboardInterrupt):
         score(model, features, tmp_path / "quals", client=client, k=2)
     monkeypatch.undo()

@@ -12,7 +12,8 @@ from ammrank_dask.scoring import score_passes
 from ammrank_dask.scoring.chances import fit_chances
 from ammrank_dask.scoring.exposure_bounds import exposure_bounds
 from ammrank_dask.scoring.learn_chances import check_reliability, clicked_table, learn_chances
-from ammrank_dask.scoring.score import last_prices, score, write_qualifications
+from ammrank_dask.scoring.score import score
+from ammrank_dask.scoring.score_passes import last_prices, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import digest_tree

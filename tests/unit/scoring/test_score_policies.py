@@ -26,8 +26,9 @@ from ammrank_dask.scoring.delta import PreviousQualifications, compare_qualifica
 from ammrank_dask.scoring.policies import POLICIES, CategoryTopN, PolicyCounts, ScoredUsers, UserTopK, share_slots
 from ammrank_dask.scoring.policy_sample import sampled_rows, scale_counts
 from ammrank_dask.scoring.qualifications import open_qualifications
-from ammrank_dask.scoring.score import finish_qualifications, score, write_qualifications
+from ammrank_dask.scoring.score import score
 from ammrank_dask.scoring.score_partition import score_pieces
+from ammrank_dask.scoring.score_passes import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import digest_tree

@@ -28,7 +28,7 @@ from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.plane_panels import panel_arrays
 from ammrank_dask.runtime.memory import PROCESS_BYTES, REQUEST_BYTES, ModelSize, PartitionSize, estimate_memory
-from ammrank_dask.scoring.score import write_qualifications
+from ammrank_dask.scoring.score_passes import write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.simulation.simulate import simulate
 from ammrank_dask.storage.errors import AmmrankError, BadInput
