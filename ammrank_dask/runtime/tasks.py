@@ -113,6 +113,11 @@ def run_calls(
     return _Flight(client, stage, tasks, in_flight_per_thread, after).run(progress, units, unit, on_result, meanwhile)
 
 
+def count_at_once(client: Client) -> int:
+    """Return how many tasks the workers do at a time: one a thread."""
+    return TaskWorkers(client, "count", 1).width()
+
+
 def run_together(
     client: Client,
     stage: str,
@@ -129,7 +134,7 @@ def run_together(
     Without weights they are of a partition each, and go together where there are many for each thread of the workers.
     """
     weights = [1.0] * len(calls) if weights is None else weights
-    together = batches(calls, weights, n_at_once=TaskWorkers(client, stage, 1).width()) if calls else []
+    together = batches(calls, weights, n_at_once=count_at_once(client)) if calls else []
     return run_calls(client, stage, together, progress=progress, units=units, unit=unit, on_result=on_result)
 
 
@@ -167,7 +172,7 @@ def run_batches(
     """
     if not items:
         return []
-    together = batches(range(len(items)), weights, n_at_once=TaskWorkers(client, stage, 1).width())
+    together = batches(range(len(items)), weights, n_at_once=count_at_once(client))
     tasks = [_Task(batch, [(function, ([items[index] for index in batch],))], is_batch=True) for batch in together]
     return _Flight(client, stage, tasks).run(progress, units, unit, on_result)
 

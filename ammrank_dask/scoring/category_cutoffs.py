@@ -14,13 +14,13 @@ import numpy as np
 from distributed import Client
 
 from ammrank_dask.kernels.selection import DIGIT_BITS, count_digits
-from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
+from ammrank_dask.runtime.tasks import Progress, count_at_once, run_tasks, silent
 from ammrank_dask.storage.store.ids import UserIds, concat, ids_from_arrays
 from ammrank_dask.storage.store.qualification_files import WORK
 from ammrank_dask.storage.store.scratch_arrays import load_array, load_facts, save_arrays
 
-_TASKS = 32
-"""Tasks of a pass, each over several partitions, so that what comes back does not grow with their number."""
+_TASKS, _TASKS_PER_THREAD = 32, 2
+"""Tasks of a pass, at most, each over several partitions, so that what comes back does not grow with their number."""
 _IDS_AT_ONCE, _IDS_PER_PARTITION = 50_000, 8
 _ABOVE_ALL = np.uint32(0xFFFFFFFF)
 
@@ -112,7 +112,7 @@ def find_cutoffs(
     wanted
         From how many users have a score in each category, return how many each takes, at most that.
     """
-    groups = _group(scratch.n_partitions)
+    groups = _group(client, scratch.n_partitions)
     prefix: np.ndarray = np.zeros(0, np.uint32)
     taken = left = np.zeros(0, np.int64)
     known_bits = 0
@@ -173,7 +173,7 @@ def _find_last_ids(
     windows = [_Window(category, step=0) for category in wanted]
     at_once = max(_IDS_AT_ONCE, _IDS_PER_PARTITION * scratch.n_partitions)
     while windows:
-        tasks = [(scratch, group, key, windows) for group in _group(scratch.n_partitions)]
+        tasks = [(scratch, group, key, windows) for group in _group(client, scratch.n_partitions)]
         found = run_tasks(client, "select", sample_ties, tasks, progress=progress)
         narrower = []
         for number, window in enumerate(windows):
@@ -225,6 +225,7 @@ def order_keys(bits: np.ndarray) -> np.ndarray:
     return np.where(bits > sign, ~bits, bits | sign)
 
 
-def _group(n_partitions: int) -> list[list[int]]:
-    parts = np.array_split(np.arange(n_partitions), min(_TASKS, n_partitions))
+def _group(client: Client, n_partitions: int) -> list[list[int]]:
+    n_tasks = min(_TASKS, _TASKS_PER_THREAD * count_at_once(client), n_partitions)
+    parts = np.array_split(np.arange(n_partitions), n_tasks)
     return [part.tolist() for part in parts]
