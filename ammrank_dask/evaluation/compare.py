@@ -40,13 +40,12 @@ from ammrank_dask.methods.registry import (
 )
 from ammrank_dask.model.estimator import RankingEstimator
 from ammrank_dask.model.metrics import disagreement_errors
-from ammrank_dask.model.own_term import name_own_kinds, own_columns_of_names
+from ammrank_dask.model.own_term import name_own_kinds, own_columns_of_names, own_parameters
 from ammrank_dask.model.search import WIDENINGS, continue_grid, count_pairs_by_row
 from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.scoring.policies import PolicyCounts
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.vocabulary import GROUPS
-from ammrank_dask.training.own_parameters import own_parameters
 
 logger = logging.getLogger(__name__)
 
@@ -377,7 +376,12 @@ class PartitionBlocks:
 def fit_on_window(name: str, features_path: Path, variant: str | None, seed: int) -> RankingEstimator | None:
     """Return a method with its defaults, fitted on all rows of a window; None if it cannot be."""
     features = open_features(features_path)
-    setting = Setting(features.n_users, features.n_categories, seed=seed, **own_parameters(features, variant))
+    setting = Setting(
+        features.n_users,
+        features.n_categories,
+        seed=seed,
+        **own_parameters(features.columns_of(variant), features.categories),
+    )
     method = build_method(name, {}, setting)
     try:
         method.fit_blocks(PartitionBlocks(features, variant, normalize=method.normalize_rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -189,3 +190,9 @@ def name_own_kinds(own_columns: np.ndarray, columns: Sequence[str]) -> list[str]
     ['pv:intensity', 'sq:recency']
     """
     return [":".join(columns[kind.max()].split(":", 2)[:2]) for kind in own_columns]
+
+
+def own_parameters(columns: Sequence[str], categories: Sequence[str]) -> dict[str, Any]:
+    """Return `own_columns` and `own_groups` of AMMRankPlus by the names of the columns; nothing where none is own."""
+    own = own_columns_of_names(columns, categories)
+    return {} if own is None else {"own_columns": own[0].tolist(), "own_groups": own[1]}

@@ -18,6 +18,7 @@ from distributed import Client
 from ammrank_dask.features.store import Features, check_features
 from ammrank_dask.model.amm_rank import AMMRank
 from ammrank_dask.model.amm_rank_plus import PACE, AMMRankPlus, usual_epochs
+from ammrank_dask.model.own_term import own_parameters
 from ammrank_dask.model.saved import RankModel, make_model
 from ammrank_dask.runtime.client import client_by_name, current_client
 from ammrank_dask.runtime.tasks import Progress, silent
@@ -26,7 +27,6 @@ from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.objects.folders import local_path, remove
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.training.driver import Training, TrainingPlan, Windows
-from ammrank_dask.training.own_parameters import own_parameters
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,11 @@ def _make_model(
     chosen = {name: value for name, value in by_kind.get(kind, {}).items() if value is not None}
     if kind == AMMRankPlus.method:
         chosen = {"pace": PACE, **chosen}
-        chosen = chosen if "own_columns" in chosen else chosen | own_parameters(features, variant)
+        chosen = (
+            chosen
+            if "own_columns" in chosen
+            else chosen | own_parameters(features.columns_of(variant), features.categories)
+        )
     if "own_columns" in chosen:
         chosen["own_columns"] = np.asarray(chosen["own_columns"]).tolist()
     ranker = make_model(kind, **shared, **chosen, n_categories=len(features.categories))

@@ -17,6 +17,7 @@ from distributed import Client
 from ammrank_dask.features.store import Features, check_features
 from ammrank_dask.model.amm_rank_plus import AMMRankPlus
 from ammrank_dask.model.metrics import disagreement_errors
+from ammrank_dask.model.own_term import own_parameters
 from ammrank_dask.model.saved import make_model
 from ammrank_dask.model.search import (
     CLICKERS_PER_PLANE,
@@ -34,7 +35,6 @@ from ammrank_dask.runtime.tasks import Progress, run_tasks, silent
 from ammrank_dask.storage.errors import BadInput, TooFewUsers
 from ammrank_dask.storage.objects.folders import local_path, remove
 from ammrank_dask.storage.store.scratch_arrays import load_facts
-from ammrank_dask.training.own_parameters import own_parameters
 from ammrank_dask.training.prepared_rows import TRAIN, VALIDATION, PreparedRows, prepare_rows
 
 logger = logging.getLogger(__name__)
@@ -143,7 +143,7 @@ def _refuse_values_of_other(
 def _plus_parameters(features: Features, variant: str | None, options: dict[str, int | None]) -> dict[str, Any]:
     """Return the parameters of amm-rank-plus that are not tried: the options that are given, and the own columns."""
     given = {name: value for name, value in options.items() if value is not None}
-    return given | own_parameters(features, variant)
+    return given | own_parameters(features.columns_of(variant), features.categories)
 
 
 def _tell(tuning: Tuning, n_rows: int) -> None:
