@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_json
+from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_file, write_json
 from ammrank_dask.storage.objects.folders import create_file, open_to_read, read_file
 from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.tables import CountedFile, decode_lists, encode_lists
@@ -102,7 +101,7 @@ def write_slices(path: Path, n_partitions: int, batches: Sequence[Sections]) -> 
     schema = first.schema.serialize().to_pybytes()
     index[n_partitions] = index.nbytes, len(schema), google_crc32c.value(schema)
     data = index.tobytes() + schema
-    write_atomic(_index_of(path), lambda temporary: temporary.write_bytes(data), durable=False)
+    write_file(_index_of(path), data, durable=False)
     return google_crc32c.value(data)
 
 
@@ -161,14 +160,16 @@ def _read_batch(path: Path, partition: int, n_partitions: int) -> pa.RecordBatch
 
 
 def _read_place(file: io.FileIO, number: int) -> list[int]:
-    return list(np.frombuffer(os.pread(file.fileno(), _PLACE.itemsize, number * _PLACE.itemsize), _PLACE, 1)[0].item())
+    file.seek(number * _PLACE.itemsize)
+    return list(np.frombuffer(file.read(_PLACE.itemsize), _PLACE, 1)[0].item())
 
 
 def _read_checked(file: io.FileIO, start: int, size: int, checksum: int) -> bytes:
     """Return some bytes of a file; raises ValueError when they are not what was written."""
-    if not 0 <= start <= start + size <= os.fstat(file.fileno()).st_size:
+    if not 0 <= start <= start + size <= file.seek(0, io.SEEK_END):
         raise ValueError("it was cut")
-    data = os.pread(file.fileno(), size, start)
+    file.seek(start)
+    data = file.read(size)
     if google_crc32c.value(data) != checksum:
         raise ValueError("its checksum differs")
     return data

@@ -3,10 +3,10 @@
 import contextlib
 import itertools
 import logging
-import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from distributed import Client, Future, KilledWorker, Reschedule, as_completed, get_worker
@@ -18,6 +18,7 @@ from ammrank_dask.runtime.stop_tasks import SECONDS_TO_STOP, is_scheduler_gone, 
 from ammrank_dask.runtime.task_workers import TaskWorkers, say_no_workers
 from ammrank_dask.runtime.thread_tasks import Progress, batches, silent
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.objects.folders import is_there
 from ammrank_dask.storage.objects.retry import tried_again
 
 logger = logging.getLogger(__name__)
@@ -453,5 +454,5 @@ def _unseen_file(error: Any) -> str | None:
     missing = getattr(error, "missing", None)
     if isinstance(error, FileNotFoundError):
         missing = error.filename or str(error)  # Arrow has the name in the message alone
-    is_there = missing is not None and hasattr(error, "worker") and os.path.exists(missing)
-    return str(missing) if is_there else None
+    is_here = missing is not None and hasattr(error, "worker") and is_there(Path(missing))
+    return str(missing) if is_here else None

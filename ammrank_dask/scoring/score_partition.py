@@ -44,7 +44,7 @@ from ammrank_dask.scoring.policies import POLICIES, Policy, ScoredUsers
 from ammrank_dask.scoring.policy_sample import move_to_front, sampled_rows
 from ammrank_dask.scoring.prices import offers_of
 from ammrank_dask.scoring.settings import ClickValues, ScoreSettings
-from ammrank_dask.storage.site.tombstones import read_tombstones
+from ammrank_dask.storage.site.forgotten import read_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.qualification_files import WORK, write_partition_files, written_facts
 from ammrank_dask.storage.store.qualifications import QualificationRows, by_user_table, delta_table

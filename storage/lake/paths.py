@@ -240,6 +240,12 @@ def exists(path: LakePath) -> bool:
 
 
 @retried
+def is_lake_file(path: LakePath) -> bool:
+    """Return whether there is a file of that name."""
+    return path.is_file()
+
+
+@retried
 def is_lake_folder(path: LakePath) -> bool:
     """Return whether there is a folder of that name; refuse a link that leads nowhere, which may have been one."""
     if path.is_dir():

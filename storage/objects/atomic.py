@@ -1,5 +1,7 @@
 """Write files so that a reader sees the old one or the new one, never half of one."""
 
+from __future__ import annotations
+
 import contextlib
 import ctypes
 import errno
@@ -8,13 +10,25 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.objects.folders import is_file, is_folder, list_paths, remove, rename, walk
+from ammrank_dask.storage.objects.folders import (
+    create_file,
+    is_file,
+    is_folder,
+    list_paths,
+    make_folder,
+    remove,
+    rename,
+    walk,
+)
 from ammrank_dask.storage.objects.retry import is_passing, retried
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 TEMPORARY = ".tmp-"
 """Prefix of names that no reader looks at; what a crash leaves under them is swept by the next run."""
@@ -48,15 +62,15 @@ def make_private(*, for_group: bool) -> int:
     return before
 
 
-def write_private(path: Path, text: str, *, for_group: bool = False) -> None:
-    """Write a text file atomically that only its owner, or also its group, can read and write, whatever the umask."""
+def write_private(path: Path, text: str | bytes, *, for_group: bool = False, group_may: int = 0o060) -> None:
+    """Write a file atomically that only its owner, or also its group, can read and write, whatever the umask."""
 
     def write(temporary: Path) -> None:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with open(descriptor, "w", encoding="utf-8", newline="\n") as file:
+        with open(descriptor, "wb") as file:
             if for_group:
-                os.fchmod(descriptor, 0o660)
-            file.write(text)
+                os.fchmod(descriptor, 0o600 | group_may)
+            file.write(text.encode() if isinstance(text, str) else text)
 
     write_atomic(path, write)
 
@@ -72,6 +86,10 @@ def write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool =
 
     A file that is not `durable` may be lost in a power cut until something else syncs it (`sync_tree`).
     """
+    _write_atomic(path, write, durable=durable)
+
+
+def _write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_beside(path)
     try:
@@ -86,9 +104,25 @@ def write_atomic(path: Path, write: Callable[[Path], object], *, durable: bool =
         sync_folder(path.parent)
 
 
+def write_file(path: Path, data: Buffer, *, durable: bool = True) -> None:
+    """Write the bytes of a file atomically."""
+    write_atomic(path, lambda temporary: temporary.write_bytes(data), durable=durable)
+
+
+def write_pieces(path: Path, pieces: Iterable[Buffer]) -> None:
+    """Write a file piece by piece, and atomically; it is not tried again, for the pieces may come only once."""
+    _write_atomic(path, lambda temporary: _write_each(temporary, pieces), durable=True)
+
+
+def _write_each(path: Path, pieces: Iterable[Buffer]) -> None:
+    with open(path, "xb") as file:
+        for piece in pieces:
+            file.write(piece)
+
+
 def write_text(path: Path, text: str, *, durable: bool = True) -> None:
     """Write a text file atomically."""
-    write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8", newline="\n"), durable=durable)
+    write_file(path, text.encode(), durable=durable)
 
 
 def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
@@ -108,6 +142,31 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, UnicodeDecodeError) as error:
         raise DamagedStore(f"{path} is not the JSON that was written: {error}") from None
+
+
+def begin_folder(final: Path) -> Path:
+    """Return an empty folder under a temporary name, to be filled and given the name `final`."""
+    temporary = temporary_beside(final)
+    make_folder(temporary)
+    return temporary
+
+
+@retried
+def write_folder(folder: Path, files: Mapping[str, Buffer], *, durable: bool = True) -> None:
+    """Write files by name as a folder that is there with all of them or not at all.
+
+    One that is not `durable` has the same content whoever writes it, so that of two that are written at once any stays;
+    another one takes the place of what is there. The last file makes it whole.
+    """
+    temporary = begin_folder(folder)
+    try:
+        for name, data in files.items():
+            make_folder((temporary / name).parent)
+            with create_file(temporary / name) as file:
+                file.write(data)
+        (swap_folder if durable else rename_folder)(temporary, folder)
+    finally:
+        remove(temporary)
 
 
 @retried

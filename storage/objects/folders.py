@@ -9,10 +9,12 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import BinaryIO
+
+import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.retry import is_passing, retried
@@ -192,3 +194,32 @@ def open_to_read(path: Path) -> io.FileIO:
 def create_file(path: Path) -> BinaryIO:
     """Open a file to write that is not there yet."""
     return open(path, "xb")
+
+
+def open_to_write(path: Path, *, anew: bool = True) -> BinaryIO:
+    """Open a file to write to it from its beginning, or where it is asked for, and then what is there stays."""
+    return open(path, "wb" if anew else "r+b")
+
+
+def map_values(path: Path, dtype: np.dtype, offset: int, shape: Sequence[int]) -> np.ndarray:
+    """Return an array that begins at an offset of a file, read only when it is looked at."""
+    return np.memmap(path, dtype, "r", offset, tuple(shape))
+
+
+@retried
+def identity_of(path: Path) -> int:
+    """Return what tells a folder from another one with the same content, whatever name it has."""
+    return path.stat().st_ino
+
+
+@retried
+def remove_if_empty(folder: Path) -> None:
+    """Remove a folder unless something is in it."""
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def free_space(folder: Path) -> tuple[int, int]:
+    """Return the bytes that are free where a folder is, and all there are."""
+    usage = shutil.disk_usage(folder)
+    return usage.free, usage.total

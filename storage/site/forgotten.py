@@ -2,13 +2,16 @@
 
 Whoever has the list but not the key cannot tell whether an id is on it. Both files are for the owner only, and for the
 group of a site that accounts of a group share.
+
+Tombstones have the ids of those who were forgotten while a night was active, as every list of qualifications has ids:
+its readers have these users, and the next delta tells them whom to remove. They go with the night that they are about.
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import functools
 import hashlib
-import os
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,11 +24,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import DamagedStore
-from ammrank_dask.storage.objects.atomic import read_json, sync_folder, write_atomic, write_json
-from ammrank_dask.storage.objects.folders import is_file, read_file, remove
+from ammrank_dask.storage.objects.account import is_of_group
+from ammrank_dask.storage.objects.atomic import json_text, read_json, write_private
+from ammrank_dask.storage.objects.folders import is_file, list_paths, read_file, remove
+from ammrank_dask.storage.objects.parquet import decode_parquet, write_parquet
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.site.account import is_of_group
-from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays
+from ammrank_dask.storage.store.ids import IntegerIds, UserIds, ids_from_arrays, ids_from_values, union
 from ammrank_dask.storage.store.part_rows import take_users
 from ammrank_dask.storage.store.qualifications import FORGOTTEN
 from ammrank_dask.storage.store.registry import PartSchema
@@ -33,8 +37,9 @@ from ammrank_dask.storage.vocabulary import CHANGE, USER_ID
 
 LIST_FORMAT = 1
 """Version of the list, which outlives what else earlier versions of this package wrote."""
-KEY_NAME, LIST_NAME = ".forget-key", "forgotten.json"
+KEY_NAME, LIST_NAME, TOMBSTONES = ".forget-key", "forgotten.json", "tombstones"
 _KEY_BYTES, _HASH_BYTES = 32, 16
+_GROUP_READS = 0o040
 _N_BITS, _SPREAD = 18, np.uint64(0x9E3779B97F4A7C15)
 _FEW_USERS, _ROWS_OF_STRETCH = 4, 1 << 14
 
@@ -147,11 +152,8 @@ def add_forgotten(site: Path, ids: UserIds) -> ForgetList:
     if known is None:
         known = ForgetList(_make_key(site / KEY_NAME), frozenset())
     hashes = known.hashes | set(known.hash_texts(ids.to_arrow().cast(pa.string())))
-    before = os.umask(0o027 if is_of_group(site) else 0o077)
-    try:
-        write_json(site / LIST_NAME, {"format": LIST_FORMAT, "hashes": sorted(hashes)})
-    finally:
-        os.umask(before)
+    text = json_text({"format": LIST_FORMAT, "hashes": sorted(hashes)})
+    write_private(site / LIST_NAME, text, for_group=is_of_group(site), group_may=_GROUP_READS)
     return ForgetList(known.key, frozenset(hashes))
 
 
@@ -216,21 +218,38 @@ def drop_rows(table: pa.Table, dropped: np.ndarray) -> pa.Table:
 def write_without(path: Path, table: pa.Table, dropped: np.ndarray) -> None:
     """Write a table without some of its rows."""
     left = drop_rows(table, dropped)
-    write_atomic(path, lambda temporary: pq.write_table(left, temporary, write_page_checksum=True))
+    write_parquet(path, left)
 
 
 def _make_key(path: Path) -> bytes:
     """Return the key of an earlier attempt, or a new one in a file that only the site's own accounts can read."""
     if is_file(path) and len(found := read_file(path)) == _KEY_BYTES:
         return found
-    remove(path)
     key = secrets.token_bytes(_KEY_BYTES)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        if is_of_group(path.parent):
-            os.fchmod(descriptor, 0o640)
-        file.write(key)
-        file.flush()
-        os.fsync(file.fileno())
-    sync_folder(path.parent)
+    write_private(path, key, for_group=is_of_group(path.parent), group_may=_GROUP_READS)
     return key
+
+
+def tombstones_path(site: Path, night: dt.date) -> Path:
+    """Return the list of users who were forgotten while a night was active."""
+    return site / TOMBSTONES / f"date={night}.parquet"
+
+
+@retried
+def read_tombstones(path: Path) -> UserIds:
+    """Return the users on a list, ascending."""
+    return ids_from_values(decode_parquet(read_file(path)).column(USER_ID).combine_chunks())
+
+
+def add_tombstones(site: Path, night: dt.date, ids: UserIds) -> None:
+    """Put users on the list of a night."""
+    path = tombstones_path(site, night)
+    everyone = union([ids, *([read_tombstones(path)] if is_file(path) else [])])
+    write_parquet(path, pa.table({USER_ID: everyone.to_arrow()}))
+
+
+def remove_tombstones(site: Path, kept: set[dt.date]) -> None:
+    """Remove the lists of nights that are no longer kept."""
+    for path in list_paths(site / TOMBSTONES, "date=*.parquet"):
+        if dt.date.fromisoformat(path.stem.removeprefix("date=")) not in kept:
+            remove(path)

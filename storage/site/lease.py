@@ -18,11 +18,11 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 
 from ammrank_dask.storage.errors import AmmrankError, BadInput, SiteBusy
+from ammrank_dask.storage.objects.account import account_name, is_of_group
 from ammrank_dask.storage.objects.atomic import json_text
 from ammrank_dask.storage.objects.folders import read_file
 from ammrank_dask.storage.objects.objects import Conflict, Objects, Tag
 from ammrank_dask.storage.objects.posix import PosixObjects, is_locked, open_lock, take_lock
-from ammrank_dask.storage.site.account import account_name, is_of_group
 from ammrank_dask.storage.site.root import stamp_root
 
 LOCK = "LOCK"

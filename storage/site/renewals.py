@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import DamagedStore, EarlierFormat
-from ammrank_dask.storage.objects.folders import list_paths, share_file, walk
+from ammrank_dask.storage.objects.folders import identity_of, list_paths, share_file, walk
 from ammrank_dask.storage.site.root import ROOT, Root, put_root_back, without_generation
 from ammrank_dask.storage.site.site import LISTS, LISTS_IN_WORK, RUN_FOLDERS, Site
 from ammrank_dask.storage.store.runs import MANIFEST, is_finished, open_run, verify_run
@@ -34,7 +34,7 @@ def _key_of_renewal(site: Site, run: Path) -> str:
 
 def replace_runs(site: Site, renewed: Mapping[Path, Path], name: str) -> None:
     """Let whole runs take the place of others with one write of ROOT, which ends a command, and remove those."""
-    identities = {run: site.identity(new) for run, new in renewed.items()}
+    identities = {run: identity_of(new) for run, new in renewed.items()}
 
     def renew(root: Root) -> Root:
         runs = dict(root.runs)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
-import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -12,11 +11,21 @@ from pathlib import Path
 from typing import Any
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, BadInput, DamagedStore, SiteBusy, StoreFailed, name_night
-from ammrank_dask.storage.objects.atomic import OTHERS, TEMPORARY, digest_tree, swap_folder, write_text
-from ammrank_dask.storage.objects.folders import is_file, is_folder, is_there, list_paths, make_folder, remove, stat_of
+from ammrank_dask.storage.objects.account import close_folder
+from ammrank_dask.storage.objects.atomic import TEMPORARY, digest_tree, swap_folder, write_text
+from ammrank_dask.storage.objects.folders import (
+    identity_of,
+    is_file,
+    is_folder,
+    is_there,
+    list_paths,
+    make_folder,
+    read_file,
+    remove,
+    remove_if_empty,
+)
 from ammrank_dask.storage.objects.posix import PosixObjects
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.site.account import refuse_account
 from ammrank_dask.storage.site.lease import Holder, find_holder, hold
 from ammrank_dask.storage.site.root import (
     KEPT_ROOTS,
@@ -178,7 +187,7 @@ class Site:
             for run in (run for run in gone if run.parent.name == LISTS):
                 # A later run may have the name that readers know: what is removed gets one that nobody takes again.
                 key = root.next_place(f"{LISTS_IN_WORK}/{run.name.removeprefix('date=')}-removed")
-                root = root.rename(self.relative(run), key, self.identity(run))
+                root = root.rename(self.relative(run), key, identity_of(run))
             left = (night for night in root.nights if is_folder(self.qualifications_folder(night)))
             return replace(root, nights=tuple(night for night in left if night not in nights))
 
@@ -245,11 +254,7 @@ class Site:
     def _named(self, root: Root, lists: Path, date: dt.date) -> Root:
         until = str(date) if date in root.nights else ""
         final = self.relative(self.qualifications_folder(date))
-        return root.name(self.relative(lists), final, self.identity(lists), until)
-
-    def identity(self, run: Path) -> int:
-        """Return what tells a folder from another one with the same content, whatever name it has."""
-        return retried(run.stat)().st_ino
+        return root.name(self.relative(lists), final, identity_of(lists), until)
 
     def move(self, change: Callable[[Root], Root]) -> None:
         """Write ROOT, unless it says the same already, and do what follows from it."""
@@ -273,7 +278,7 @@ class Site:
         return replace(root, exchanges=exchanges, trash=trash)
 
     def _is_there(self, key: str, identity: int) -> bool:
-        return is_folder(self.path / key) and self.identity(self.path / key) == identity
+        return is_folder(self.path / key) and identity_of(self.path / key) == identity
 
     def _settle(self) -> None:
         """Do what follows from ROOT; what a crash left out is made up for by the next command."""
@@ -291,8 +296,7 @@ class Site:
         if is_folder(run):
             remove_run(run)
             if run.parent.name.startswith("date="):
-                with contextlib.suppress(OSError):
-                    run.parent.rmdir()
+                remove_if_empty(run.parent)
 
     def sweep(self) -> None:
         """Remove the runs that ROOT does not name, and what a crash left under temporary names."""
@@ -314,11 +318,11 @@ class Site:
         for night in nights:
             folder = self.qualifications_folder(night)
             if is_file(folder / MANIFEST) and not is_file(folder / SUCCESS):
-                (folder / SUCCESS).touch()
+                write_text(folder / SUCCESS, "")
         if nights and is_folder(self.qualifications_folder(nights[-1])):
             latest = self.path / LISTS / LATEST
             text = f"{self.qualifications_folder(nights[-1]).name}\n"
-            if not is_file(latest) or latest.read_text(encoding="utf-8") != text:
+            if not is_file(latest) or read_file(latest) != text.encode():
                 write_text(latest, text)
 
     def published_nights(self) -> list[dt.date]:
@@ -362,18 +366,9 @@ class Site:
         The folder is closed to everybody who is neither its owner nor in its group. Whoever is neither, as root may
         be, is refused: the owner could not go on with their files.
         """
-        self._close_folder()
+        close_folder(self.path)
         with hold(self.objects):
             with contextlib.suppress(BadInput):  # whoever needs ROOT says what is wrong with it
                 self._settle()
                 self.sweep()
             yield
-
-    @retried
-    def _close_folder(self) -> None:
-        """Make the folder, refuse an account that is not its own, and close it to others."""
-        make_folder(self.path)
-        refuse_account(self.path)
-        found = stat_of(self.path)
-        if found.st_mode & OTHERS and found.st_uid == os.geteuid():  # who is only in its group cannot change it
-            self.path.chmod(found.st_mode & 0o7777 & ~OTHERS)

@@ -7,7 +7,6 @@ same bytes.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -15,8 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ammrank_dask.storage.objects.atomic import temporary_beside
-from ammrank_dask.storage.objects.folders import create_file, remove
+from ammrank_dask.storage.objects.atomic import write_pieces
 from ammrank_dask.storage.store.qualifications import QualificationPart, first_rows
 from ammrank_dask.storage.vocabulary import CATEGORY, FORMULA_STARTS, HELD_BY, PROPENSITY, RANK, USER_ID
 
@@ -55,19 +53,15 @@ def export_lists(
 
 def save_export(path: Path, chunks: Iterable[tuple[bytes, int]]) -> int:
     """Write chunks to a file, which is the old one or the whole new one; return the number of users."""
-    temporary = temporary_beside(path)
-    n_users = 0
-    try:
-        with create_file(temporary) as file:
-            for chunk, n in chunks:
-                file.write(chunk)
-                n_users += n
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    finally:
-        remove(temporary)
-    return n_users
+    counts: list[int] = []
+
+    def pieces() -> Iterator[bytes]:
+        for chunk, n in chunks:
+            counts.append(n)
+            yield chunk
+
+    write_pieces(path, pieces())
+    return sum(counts)
 
 
 def _list_columns(table: pa.Table) -> list[str]:

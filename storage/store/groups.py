@@ -18,8 +18,8 @@ import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.objects.atomic import rename_folder, temporary_beside
-from ammrank_dask.storage.objects.folders import create_file, make_folder, open_to_read, remove, walk
+from ammrank_dask.storage.objects.atomic import write_folder
+from ammrank_dask.storage.objects.folders import open_to_read, walk
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.scratch_arrays import read_values
 
@@ -51,16 +51,7 @@ def write_group(
         Those of groups inside, by name.
     """
     files = encode_group(arrays, attributes)
-    temporary = temporary_beside(folder)
-    try:
-        for parent in sorted({Path(name).parent for name in files}):
-            make_folder(temporary / parent)
-        for name, data in files.items():
-            with create_file(temporary / name) as file:
-                file.write(data.data)
-        rename_folder(temporary, folder)
-    finally:
-        remove(temporary)
+    write_folder(folder, {name: data.data for name, data in files.items()}, durable=False)
     return sum(data.nbytes for data in files.values()), f"{google_crc32c.value(files[METADATA]):08x}"
 
 

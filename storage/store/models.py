@@ -15,8 +15,8 @@ import google_crc32c
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore
-from ammrank_dask.storage.objects.atomic import json_text, swap_folder, temporary_beside
-from ammrank_dask.storage.objects.folders import is_file, list_paths, local_path, make_folder, read_file, remove
+from ammrank_dask.storage.objects.atomic import json_text, write_folder
+from ammrank_dask.storage.objects.folders import is_file, list_paths, local_path, read_file
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.registry import FORMAT, MODEL
 
@@ -51,15 +51,8 @@ def save_model(path: str | Path, arrays: Mapping[str, np.ndarray], attributes: M
     np.savez(file, **in_order)
     data = file.getvalue()
     content = json_text({**attributes, _FORMAT: FORMAT, _LISTED: _size_and_checksum(data)})
-    temporary = temporary_beside(path)
-    try:
-        make_folder(temporary)
-        retried((temporary / ARRAYS).write_bytes)(data)
-        about = json_text({**json.loads(content), _CHECKSUM: google_crc32c.value(content.encode())})
-        retried((temporary / ABOUT).write_bytes)(about.encode())
-        swap_folder(temporary, path)
-    finally:
-        remove(temporary)
+    about = json_text({**json.loads(content), _CHECKSUM: google_crc32c.value(content.encode())})
+    write_folder(path, {ARRAYS: data, ABOUT: about.encode()})
 
 
 def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
@@ -74,7 +67,7 @@ def read_model(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]
     data = _read_file(path / ARRAYS)
     if _size_and_checksum(data) != listed:
         raise _damage(path / ARRAYS)
-    with _DECODING, np.load(io.BytesIO(data), allow_pickle=False) as found:
+    with _DECODING, np.lib.npyio.NpzFile(io.BytesIO(data)) as found:
         arrays = dict(found)
     MODEL.validate(arrays, str(path))
     return arrays, attributes

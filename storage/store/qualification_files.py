@@ -19,14 +19,14 @@ from urllib.parse import quote
 import google_crc32c
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.objects.atomic import read_json, write_atomic, write_text
-from ammrank_dask.storage.objects.folders import create_file, list_paths, make_folder
+from ammrank_dask.storage.objects.folders import create_file, list_paths, make_folder, remove_if_empty
+from ammrank_dask.storage.objects.parquet import encode_parquet
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.storage.store.parts import check_files
-from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, read_checked, table_path
+from ammrank_dask.storage.store.qualifications import BY_CATEGORY, BY_USER, DELTA, columns_of, read_checked, table_path
 from ammrank_dask.storage.vocabulary import (
     CATEGORY,
     CHANCE,
@@ -76,7 +76,7 @@ def category_folder(category: str) -> str:
 def read_chances(run: Path, category: str) -> np.ndarray:
     """Return the click probabilities of the users who have a category, none of a night without any."""
     paths = list_paths(run / BY_CATEGORY / category_folder(category), "part-*.parquet")
-    having = [path for path in paths if CHANCE in pq.read_schema(path).names]
+    having = [path for path in paths if CHANCE in columns_of(path).names]
     return np.concatenate([np.zeros(0), *(read_checked(path, columns=[CHANCE])[CHANCE].to_numpy() for path in having)])
 
 
@@ -164,8 +164,7 @@ def make_folders(run: Path, categories: Iterable[str]) -> None:
 def remove_empty_folders(run: Path) -> None:
     """Remove the folders of categories that nobody holds."""
     for folder in list_paths(run / BY_CATEGORY):
-        if not list_paths(folder):
-            folder.rmdir()
+        remove_if_empty(folder)
 
 
 def _list_path(run: Path, partition: int) -> Path:
@@ -204,13 +203,11 @@ def _write_pieces(path: Path, pieces: Sequence[np.ndarray]) -> list[int]:
 
 def _encode_table(table: pa.Table) -> pa.Buffer:
     """Return the bytes of a file: the same for the same rows, so every option that decides about them is given."""
-    sink = pa.BufferOutputStream()
     # Where no value is ever missing, columns that say so take a third of the time.
     gaps = _WITH_GAPS if CHANGE in table.column_names else ()
     required = pa.schema([field.with_nullable(field.name in gaps) for field in table.schema])
-    pq.write_table(
+    return encode_parquet(
         table.cast(required),
-        sink,
         version="2.6",
         data_page_version="1.0",
         row_group_size=_ROWS_OF_GROUP,
@@ -218,7 +215,5 @@ def _encode_table(table: pa.Table) -> pa.Buffer:
         use_dictionary=[field.name for field in required if pa.types.is_dictionary(field.type)],
         compression="snappy",
         write_statistics=False,  # ids of all sizes are in every file, and nobody looks for scores
-        write_page_checksum=True,
         store_schema=True,
     )
-    return sink.getvalue()

@@ -15,6 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ammrank_dask.storage.errors import BadInput, DamagedStore, cut
+from ammrank_dask.storage.objects.folders import read_file
+from ammrank_dask.storage.objects.parquet import decode_parquet
 from ammrank_dask.storage.objects.retry import is_passing, retried
 from ammrank_dask.storage.store.ids import UserIds, ids_from_values
 from ammrank_dask.storage.store.parts import CheckedReader
@@ -175,7 +177,7 @@ class QualificationPart:
     def read_table(self) -> pa.Table:
         """Read the file as it is, checked: rows by user and rank."""
         data = CheckedReader(self.run, {self.name: list(self.listed)})(self.name)
-        return pq.read_table(pa.BufferReader(data))
+        return decode_parquet(data)
 
 
 def qualification_parts(run: Run) -> list[QualificationPart]:
@@ -240,7 +242,7 @@ def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds 
     """Return by_user files as one table, by user and rank; only of `users` if given, whose ids are of the same type."""
     paths = list(paths)
     if users is not None and len(users):
-        kind = "int64" if pa.types.is_integer(pq.read_schema(paths[0]).field(USER_ID).type) else "string"
+        kind = "int64" if pa.types.is_integer(columns_of(paths[0]).field(USER_ID).type) else "string"
         if users.kind != kind:
             raise BadInput(f"the user ids of these qualifications are of type {kind}, got {users.kind}; convert them")
     chosen = None if users is None else pc.field(USER_ID).isin(users.to_arrow())
@@ -250,10 +252,15 @@ def read_frame(paths: Iterable[Path], categories: Sequence[str], users: UserIds 
     return frame.sort_values([USER_ID, RANK], ignore_index=True)
 
 
+def columns_of(path: Path) -> pa.Schema:
+    """Return the columns of a parquet file of a night."""
+    return pq.read_schema(pa.BufferReader(read_file(path)))
+
+
 def read_checked(path: Path, **options: Any) -> pa.Table:
     """Read some of a parquet file of a night and check its pages: a damaged value looks like any other."""
     try:
-        return pq.read_table(path, page_checksum_verification=True, **options)
+        return decode_parquet(read_file(path), **options)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, FileNotFoundError) or is_passing(error):
             raise

@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, Self
 import numpy as np
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.objects.atomic import read_json, rename_folder, temporary_beside, write_json
-from ammrank_dask.storage.objects.folders import open_to_read, remove, stat_of
+from ammrank_dask.storage.objects.atomic import begin_folder, read_json, rename_folder, write_json
+from ammrank_dask.storage.objects.folders import is_folder, map_values, open_to_read, open_to_write, remove, stat_of
 from ammrank_dask.storage.objects.retry import is_passing, retried
 
 FACTS = "facts.json"
@@ -40,8 +40,7 @@ class ArrayWriter:
     """Write arrays that need not be in memory as a whole: rows are appended to each, under a temporary name."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder, self._temporary = folder, temporary_beside(folder)
-        retried(self._temporary.mkdir)(parents=True, exist_ok=True)
+        self._folder, self._temporary = folder, begin_folder(folder)
         self._arrays: dict[str, Place] = {}
 
     def __enter__(self) -> Self:
@@ -53,7 +52,7 @@ class ArrayWriter:
     @retried
     def pack(self, arrays: Mapping[str, np.ndarray]) -> None:
         """Write whole arrays one behind the other into one file."""
-        with open(self._temporary / PACKED, "wb") as file:
+        with open_to_write(self._temporary / PACKED) as file:
             for name, array in arrays.items():
                 file.write(bytes(-file.tell() % _ALIGNMENT))
                 self._arrays[name] = (array.dtype.str, list(array.shape), file.tell(), PACKED)
@@ -70,7 +69,7 @@ class ArrayWriter:
         if [rows.dtype.str, *rows.shape[1:]] != [dtype, *shape[1:]]:
             raise ValueError(f"rows of {name} must be {dtype} {shape[1:]}, got {rows.dtype.str} {rows.shape[1:]}")
         grown = [shape[0] + len(rows), *shape[1:]]
-        with open(path, "r+b") as file:
+        with open_to_write(path, anew=False) as file:
             # Numpy leaves room for any length in the header.
             _write_header(file, np.empty((0, *grown[1:]), rows.dtype), tuple(grown))
             if file.tell() != offset:
@@ -83,7 +82,7 @@ class ArrayWriter:
     def finish(self, about: Mapping[str, Any]) -> None:
         """Write what JSON keeps about the arrays, and give the folder its name."""
         folder = self._folder
-        if retried(folder.is_dir)() and not (
+        if is_folder(folder) and not (
             is_saved(folder) and read_json(folder / FACTS)["arrays"].keys() == self._arrays.keys()
         ):
             remove(folder)  # cut short, or of a version that kept other arrays
@@ -124,7 +123,7 @@ def load_array(folder: Path, name: str, *, mapped: bool = False) -> np.ndarray:
     place: Place = read_json(folder / FACTS)["arrays"][name]
     dtype, shape, offset, file = place
     if mapped and 0 not in shape:
-        return np.memmap(folder / file, np.dtype(dtype), "r", offset, tuple(shape))
+        return map_values(folder / file, np.dtype(dtype), offset, shape)
     return _read_array(folder, *place)
 
 
@@ -206,7 +205,7 @@ def _write_array(path: Path, array: np.ndarray) -> Place:
     """Write a `.npy` file and return where the array is."""
     array = np.ascontiguousarray(array)
     # Not with np.save, which does not say that a disk is full.
-    with open(path, "wb") as file:
+    with open_to_write(path) as file:
         _write_header(file, array, array.shape)
         offset = file.tell()
         file.write(array.data)

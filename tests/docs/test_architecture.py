@@ -428,26 +428,6 @@ FREE = frozenset(
 """Modules that are not on the path of a site's data: config and cluster files, simulation, folders that a user names
 for the output of a command, and caches of kernels and workers."""
 MOST_CALLS_OF_FREE = 80
-LEFT = {
-    "ammrank_dask/ingest/exchange.py": 3,
-    "ammrank_dask/runtime/tasks.py": 1,
-    "storage/site/account.py": 1,
-    "storage/site/forgotten.py": 6,
-    "storage/site/site.py": 5,
-    "storage/site/tombstones.py": 2,
-    "storage/store/exports.py": 2,
-    "storage/store/models.py": 3,
-    "storage/store/qualification_files.py": 2,
-    "storage/store/qualifications.py": 2,
-    "storage/store/scratch_arrays.py": 6,
-    "workflows/operations/repartition.py": 1,
-    "workflows/operations/status.py": 1,
-    "workflows/session/settings.py": 1,
-    "workflows/stages/features.py": 1,
-    "workflows/stages/score.py": 2,
-}
-"""Modules on the path of a site's data that still call the file system themselves, and how often. It only gets shorter:
-what they need belongs into `storage/objects`."""
 
 
 def file_calls(path):
@@ -467,6 +447,6 @@ def file_calls(path):
 def test_file_system__is_called_in_one_place():
     found = {str(path.relative_to(ROOT)): file_calls(path) for path in SOURCES}
     calls = {name: n for name, n in found.items() if n and not name.startswith(OF_THE_FILE_SYSTEM)}
-    assert {name: n for name, n in calls.items() if name not in FREE} == LEFT
+    assert {name: n for name, n in calls.items() if name not in FREE} == {}, "what they need is in storage/objects"
     assert calls.keys() >= FREE
     assert sum(calls[name] for name in FREE) <= MOST_CALLS_OF_FREE

@@ -20,9 +20,9 @@ from distributed import Client, Security
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects.account import is_private_group, refuse_account, refuse_foreign_file
 from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.site.account import is_private_group, refuse_account, refuse_foreign_file
 from ammrank_dask.workflows.session.config import parse_yaml
 from ammrank_dask.workflows.session.sections import refuse_boolean
 

@@ -25,7 +25,7 @@ from distributed import LocalCluster, WorkerPlugin
 from distributed.comm.addressing import unparse_host_port
 
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.site.account import is_private_group
+from ammrank_dask.storage.objects.account import is_private_group
 from ammrank_dask.workflows.cluster.cluster_file import LOCAL_HOSTS
 from ammrank_dask.workflows.session.deadline import seconds_left
 

@@ -24,8 +24,8 @@ from distributed.deploy.cluster import Cluster
 
 from ammrank_dask.runtime.stop_tasks import is_scheduler_gone
 from ammrank_dask.storage.errors import AmmrankError, BadInput
+from ammrank_dask.storage.objects.account import is_of_group
 from ammrank_dask.storage.objects.folders import is_folder
-from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.workflows.cluster.checks import check_dask, checked_workers, private_workers
 from ammrank_dask.workflows.cluster.cluster_file import (
     ENCRYPTED,

@@ -9,8 +9,8 @@ from typing import Any
 from ammrank_dask.simulation.simulate import SimulationParameters, find_simulation, write_simulation
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.write import simulation_path
+from ammrank_dask.storage.objects.account import is_of_group
 from ammrank_dask.storage.objects.atomic import read_json, write_private
-from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.workflows.operations.lake_init.guess import choose_partitions
 from ammrank_dask.workflows.session.config import Config, load_config, write_config

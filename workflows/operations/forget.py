@@ -14,10 +14,9 @@ from ammrank_dask.storage.objects.atomic import sweep_temporary, sweep_tree
 from ammrank_dask.storage.objects.folders import list_paths, remove
 from ammrank_dask.storage.site.copies import renew_copies
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows, write_day_rows
-from ammrank_dask.storage.site.forgotten import add_forgotten, load_forgotten
+from ammrank_dask.storage.site.forgotten import add_forgotten, add_tombstones, load_forgotten
 from ammrank_dask.storage.site.renewals import drop_renewals, name_renewals, replace_runs
 from ammrank_dask.storage.site.site import Published, Site
-from ammrank_dask.storage.site.tombstones import add_tombstones
 from ammrank_dask.storage.store.ids import UserIds
 from ammrank_dask.storage.store.manifests import StateManifest
 from ammrank_dask.storage.store.runs import open_run

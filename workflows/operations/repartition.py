@@ -10,8 +10,9 @@ import yaml
 
 from ammrank_dask.repartition import repartition_run
 from ammrank_dask.storage.errors import BadInput, shell_word
+from ammrank_dask.storage.objects.account import is_of_group
 from ammrank_dask.storage.objects.atomic import digest_of, write_private
-from ammrank_dask.storage.site.account import is_of_group
+from ammrank_dask.storage.objects.folders import read_file
 from ammrank_dask.storage.site.renewals import drop_renewals, name_renewals, replace_runs
 from ammrank_dask.storage.site.root import without_generation
 from ammrank_dask.storage.site.site import Site
@@ -62,7 +63,7 @@ def repartition(session: Session, n_partitions: int) -> dict[str, Any]:
 
 def change_partitions(path: Path, n_partitions: int) -> str:
     """Return the text of a config with another number of partitions; all else stays as it was written."""
-    text = path.read_text(encoding="utf-8")
+    text = read_file(path).decode()
     pattern = re.compile(r"^partitions:[ \t]*\d+", re.MULTILINE)
     if pattern.search(text):
         changed = pattern.sub(f"partitions: {n_partitions}", text, count=1)

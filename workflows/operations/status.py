@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import shutil
 from typing import Any
 
 from ammrank_dask.report.site_page import ON_HOLD
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.objects.folders import is_folder, list_paths
+from ammrank_dask.storage.objects.folders import free_space, is_folder, list_paths
 from ammrank_dask.storage.site.run_log import HELD, read_attempt
 from ammrank_dask.storage.site.site import Published, Site
 from ammrank_dask.storage.store.manifests import ModelManifest
@@ -37,8 +36,8 @@ def describe_site(site: Site, config: Config, today: dt.date) -> dict[str, Any]:
         facts |= {"days_waiting": waiting, "days_missing": missing}
     except BadInput as error:  # what is published can be told without the lake
         facts["lake"] = str(error)
-    usage = shutil.disk_usage(site.path)
-    facts |= {"free_bytes": usage.free, "free_share": round(usage.free / usage.total, 3)}
+    free, total = free_space(site.path)
+    facts |= {"free_bytes": free, "free_share": round(free / total, 3)}
     return facts
 
 

@@ -12,9 +12,9 @@ from yaml.composer import ComposerError
 from yaml.constructor import ConstructorError
 
 from ammrank_dask.storage.errors import BadInput, cut, shell_word, suggest
+from ammrank_dask.storage.objects.account import refuse_foreign_file
 from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.retry import retried
-from ammrank_dask.storage.site.account import refuse_foreign_file
 from ammrank_dask.storage.vocabulary import AD_VIEW_GROUP, AGE, CLICK_GROUP, GENDER, GROUPS, IGNORE_GROUP
 from ammrank_dask.workflows.session.sections import (
     FOREVER_DAYS,

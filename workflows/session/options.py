@@ -22,9 +22,9 @@ from typing import Any, TypeVar
 import click
 
 from ammrank_dask.storage.errors import REBUILD_COMMAND, AmmrankError, BadInput, HeldBack, SiteBusy, name_night
+from ammrank_dask.storage.objects.account import is_of_group, refuse_account
 from ammrank_dask.storage.objects.atomic import private_files
 from ammrank_dask.storage.objects.folders import is_folder, local_path, require_regular
-from ammrank_dask.storage.site.account import is_of_group, refuse_account
 from ammrank_dask.workflows.session.deadline import STOPPED
 from ammrank_dask.workflows.session.progress import VERBOSE
 

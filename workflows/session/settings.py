@@ -14,7 +14,7 @@ from ammrank_dask.storage.lake.listing import LakeDay, list_days
 from ammrank_dask.storage.lake.paths import LakePath, is_url, parse_path
 from ammrank_dask.storage.lake.people import PeopleMapping
 from ammrank_dask.storage.lake.taxonomy import Taxonomy, read_taxonomy
-from ammrank_dask.storage.objects.folders import is_file, is_folder, require_regular
+from ammrank_dask.storage.objects.folders import is_file, is_folder, is_there, require_regular
 from ammrank_dask.storage.objects.objects import Objects
 from ammrank_dask.storage.objects.posix import open_objects
 from ammrank_dask.storage.site.site import Site
@@ -54,7 +54,7 @@ def copies_target(site: Site, config: Config) -> Objects | None:
     for name, folder in folders.items():
         if _is_inside(target, folder):
             raise BadInput(f"publish.to must not be inside {name}, got {to}; name another folder or a URL")
-    if isinstance(target, Path) and target.exists() and not is_folder(target):
+    if isinstance(target, Path) and is_there(target) and not is_folder(target):
         raise BadInput(f"publish.to must be a folder or a URL, got the file {to}; name another")
     return open_objects(target if isinstance(target, Path) else str(target))
 

@@ -14,7 +14,7 @@ from ammrank_dask.features.build import FeaturePlan, FeatureSource, build_featur
 from ammrank_dask.features.eligibility import Eligibility, eligibility_by_name
 from ammrank_dask.scoring.learn_chances import count_partitions
 from ammrank_dask.storage.errors import BadInput
-from ammrank_dask.storage.lake.paths import digest_lake_file
+from ammrank_dask.storage.lake.paths import digest_lake_file, is_lake_file
 from ammrank_dask.storage.lake.people import read_user_list
 from ammrank_dask.storage.objects.atomic import digest_of
 from ammrank_dask.storage.site.popular_days import popular_around, read_popular_days
@@ -129,7 +129,7 @@ def suppressed_users(night: Night, ingested: Ingested) -> tuple[dict[int, UserId
     if config.score.suppress is None:
         return {}, {}
     path = lake_path(night.site, config.score.suppress)
-    if not path.is_file():
+    if not is_lake_file(path):
         raise BadInput(f"score.suppress must name a file of user ids, found none at {path}; write it or set null")
     ids = read_user_list(path, ingested.id_kind, may_be_empty=True)
     home = partition_of(ids, config.partitions)

@@ -14,12 +14,11 @@ from ammrank_dask.report.checks import WARN, name_warnings
 from ammrank_dask.storage.errors import BadInput, DamagedStore, HeldBack, shell_word
 from ammrank_dask.storage.objects.atomic import digest_of, sweep_temporary
 from ammrank_dask.storage.objects.folders import is_folder, list_paths, remove
-from ammrank_dask.storage.site.copies import NightFiles, copied_nights, copy_night, point_to
 from ammrank_dask.storage.site.day_fingerprints import read_day_rows
+from ammrank_dask.storage.site.forgotten import remove_tombstones
 from ammrank_dask.storage.site.run_log import HELD, read_attempt, utc_now, write_attempt
 from ammrank_dask.storage.site.site import LISTS, LISTS_IN_WORK, Site
 from ammrank_dask.storage.site.taxonomies import kept_taxonomies, remove_taxonomies
-from ammrank_dask.storage.site.tombstones import remove_tombstones
 from ammrank_dask.storage.site.verdicts import FOLDER as VERDICTS
 from ammrank_dask.storage.site.verdicts import rejected_models
 from ammrank_dask.storage.store.manifests import ModelManifest, RunManifest
@@ -143,6 +142,8 @@ def copy_published(site: Site, config: Config, date: dt.date) -> str | None:
     target = copies_target(site, config)
     if target is None or not is_finished(site.qualifications_folder(date)):
         return None
+    from ammrank_dask.storage.site.copies import NightFiles, copied_nights, copy_night, point_to  # few sites have any
+
     night = NightFiles.of(site, date)
     copy_night(night, target)
     if date == max(site.published_nights()):

@@ -20,14 +20,14 @@ from ammrank_dask.scoring.qualifications import Qualifications
 from ammrank_dask.scoring.score_passes import finish_qualifications, write_qualifications
 from ammrank_dask.scoring.settings import ScoreSettings
 from ammrank_dask.storage.errors import BadInput, DamagedStore, shell_word
-from ammrank_dask.storage.lake.paths import digest_lake_file
+from ammrank_dask.storage.lake.paths import digest_lake_file, is_lake_file
 from ammrank_dask.storage.lake.people import OptOuts, read_opt_outs
 from ammrank_dask.storage.lake.taxonomy import final_names
 from ammrank_dask.storage.lake.values import ValueTable, read_value_table
 from ammrank_dask.storage.objects.atomic import digest_file, digest_of
 from ammrank_dask.storage.objects.folders import is_file
+from ammrank_dask.storage.site.forgotten import tombstones_path
 from ammrank_dask.storage.site.site import Site
-from ammrank_dask.storage.site.tombstones import tombstones_path
 from ammrank_dask.storage.store.manifests import DayManifest, QualificationsManifest
 from ammrank_dask.storage.store.qualifications import KIND
 from ammrank_dask.storage.store.runs import Run, is_finished, open_run, verify_run
@@ -81,7 +81,7 @@ def night_values(night: Night, ingested: Ingested, date: dt.date | None = None) 
             raise BadInput("score.objective: value needs score.values, found null; name the table of values")
         return None
     path = lake_path(night.site, score.values)
-    if not path.is_file():
+    if not is_lake_file(path):
         raise BadInput(f"score.values must name a table of category,value, found none at {path}; write it or set null")
     return read_value_table(
         path, date or ingested.date, ingested.taxonomy.categories, USER_GROUPS, final_names(night.config.categories)
@@ -183,7 +183,7 @@ def read_night_opt_outs(night: Night, ingested: Ingested) -> tuple[OptOuts | Non
     if night.config.score.opt_out is None:
         return None, {}
     path = lake_path(night.site, night.config.score.opt_out)
-    if not path.is_file():
+    if not is_lake_file(path):
         raise BadInput(f"score.opt_out must name a file of pairs, found none at {path}; write it or set null")
     names_now = final_names(night.config.categories)  # whoever keeps the file may have the former ones
     opt_outs = read_opt_outs(path, ingested.id_kind, ingested.taxonomy.categories, names_now)

@@ -7,9 +7,9 @@ import pytest
 from click.testing import CliRunner
 
 from ammrank_dask.storage.errors import BadInput
+from ammrank_dask.storage.objects import account
+from ammrank_dask.storage.objects.account import close_folder, is_of_group, refuse_account, refuse_foreign_file
 from ammrank_dask.storage.objects.atomic import private_files, write_private
-from ammrank_dask.storage.site import account
-from ammrank_dask.storage.site.account import is_of_group, refuse_account, refuse_foreign_file
 from ammrank_dask.storage.site.forgotten import add_forgotten
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.store.ids import ids_from_values
@@ -105,11 +105,11 @@ def test_refuse_foreign_file__another_account_owns_it(site):
 def test_refuse_account__root_is_no_owner(site, mode):
     os.chown(site.path, OTHER, OTHER)
     site.path.chmod(mode)
-    for write in (lambda: refuse_account(site.path), lambda: find_cluster_file(None, site.path), site._close_folder):
+    for write in (refuse_account, lambda path: find_cluster_file(None, path), close_folder):
         with pytest.raises(
             BadInput, match=r"must run as its owner, \S+, or .* found root and d.*`sudo -u \S+ ammrank …`$"
         ):
-            write()
+            write(site.path)
     assert not (site.path / ".lock").exists()
 
 

@@ -13,8 +13,8 @@ from ammrank_dask.lake_survey import Estimate, EventSurvey, UsersSurvey
 from ammrank_dask.storage.errors import BadInput
 from ammrank_dask.storage.lake.files import missing_days
 from ammrank_dask.storage.lake.taxonomy import SIMILAR, Taxonomy, find_similar, name_pairs
+from ammrank_dask.storage.objects.account import is_of_group
 from ammrank_dask.storage.objects.atomic import write_private
-from ammrank_dask.storage.site.account import is_of_group
 from ammrank_dask.storage.site.site import Site
 from ammrank_dask.storage.vocabulary import CATEGORY, IGNORE_GROUP, PARENT
 from ammrank_dask.workflows.operations.lake_init.guess import Guessed

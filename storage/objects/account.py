@@ -13,7 +13,8 @@ import stat
 from pathlib import Path
 
 from ammrank_dask.storage.errors import BadInput, shell_word
-from ammrank_dask.storage.objects.folders import stat_of
+from ammrank_dask.storage.objects.atomic import OTHERS
+from ammrank_dask.storage.objects.folders import make_folder, stat_of
 from ammrank_dask.storage.objects.retry import retried
 
 _OF_GROUP = stat.S_ISGID | stat.S_IWGRP
@@ -37,6 +38,16 @@ def refuse_account(site: Path) -> None:
         f" set-group-id and closed to others, found {account_name(os.geteuid())} and {stat.filemode(found.st_mode)};"
         f" run `sudo -u {shell_word(owner)} ammrank …`"
     )
+
+
+@retried
+def close_folder(folder: Path) -> None:
+    """Make the folder of a site, refuse an account that is not its own, and close it to others."""
+    make_folder(folder)
+    refuse_account(folder)
+    found = stat_of(folder)
+    if found.st_mode & OTHERS and found.st_uid == os.geteuid():  # who is only in its group cannot change it
+        folder.chmod(found.st_mode & 0o7777 & ~OTHERS)
 
 
 @retried
