@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import errno
 import functools
-import logging
 import time
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
-
-logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +77,10 @@ def tried_again(function: Callable[P, T]) -> Callable[P, T]:
             except Exception as error:
                 if not is_passing(error):
                     raise
-                logger.warning("a task failed with %s and is run again", type(error).__name__)
+                # Here, because whoever serves a model waits for its import, and runs no task again.
+                import logging
+
+                logging.getLogger(__name__).warning("a task failed with %s and is run again", type(error).__name__)
             time.sleep(pause)
         return function(*args, **kwargs)
 

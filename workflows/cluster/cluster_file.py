@@ -9,14 +9,13 @@ import ssl
 import stat
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import yaml
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
-from distributed import Client, Security
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ammrank_dask.storage.errors import BadInput
@@ -25,6 +24,9 @@ from ammrank_dask.storage.objects.folders import require_regular
 from ammrank_dask.storage.objects.retry import retried
 from ammrank_dask.workflows.session.config import parse_yaml
 from ammrank_dask.workflows.session.sections import refuse_boolean
+
+if TYPE_CHECKING:
+    from distributed import Client, Security
 
 BUILT_IN = Path(__file__).with_name("cluster.yaml")
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "[::1]")
@@ -213,6 +215,8 @@ def secured(ca_file: str, cert: str, key: str) -> Security:
     """Return what a command, a scheduler that it starts and its workers show: all the same certificate."""
     roles = ("client", "scheduler", "worker")
     shown = {f"tls_{role}_cert": cert for role in roles} | {f"tls_{role}_key": key for role in roles}
+    from distributed import Security  # here, because a command may ask for the file and start no cluster
+
     return Security(tls_ca_file=ca_file, require_encryption=True, **shown)
 
 
