@@ -98,12 +98,11 @@ class Windows:
         """
         earlier = sum(each.n_users for each in self.earlier)
         newest = max(max_rows // 2, max_rows - earlier)
+        every_newest = _one_in(features.n_users, newest)
+        every_earlier = _one_in(earlier, max_rows - min(newest, features.n_users))
         chosen = []
         for number, each in enumerate((features, *self.earlier)):
-            rows, room = (
-                (features.n_users, newest) if number == 0 else (earlier, max_rows - min(newest, features.n_users))
-            )
-            step = min(each.n_partitions, max(1, math.ceil(rows / room)))
+            step = min(each.n_partitions, every_earlier if number else every_newest)
             chosen += [(each, partition) for partition in range(number % step, each.n_partitions, step)]
         return chosen
 
@@ -127,6 +126,11 @@ class Windows:
             counts, match = np.array(each.manifest.clickers, np.int64), self.match(each, features, variant)
             known.append(counts if match is None else match.clickers(counts))
         return lagged_popularity(known)
+
+
+def _one_in(rows: int, room: int) -> int:
+    """Return of how many rows one is taken where there is room for so many."""
+    return max(1, math.ceil(rows / max(1, room)))
 
 
 class Training:

@@ -109,9 +109,9 @@ def test_train__of_many_rows_partitions_are_left_out(client, stores, tmp_path):
 def test_partitions__windows_take_turns(stores):
     newest, then, by_hand = stores  # of 220, 200 and 200 rows
     windows = Windows((then, by_hand))
-    chosen = {n: [(each.path.name, part) for each, part in windows.partitions(newest, n)] for n in (100, 420, 620)}
+    chosen = {n: [(each.path.name, part) for each, part in windows.partitions(newest, n)] for n in (1, 100, 420, 620)}
     assert chosen[420] == [("newest", 0), ("then", 1), ("by-hand", 0)]
-    assert chosen[100] == chosen[420]  # one at least of each
+    assert chosen[1] == chosen[100] == chosen[420]  # one at least of each
     assert len(chosen[620]) == 6
 
 
